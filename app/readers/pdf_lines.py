@@ -8,10 +8,9 @@ what was filled in (form fields, typed notes and stamps), which pdfium's text of
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from ctypes import addressof, byref, c_double, c_float, c_int, c_uint
+from ctypes import addressof, byref, c_float, c_int, c_uint
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,40 +22,30 @@ from app.readers import cleaning
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, ruling_lines, turned
 from app.readers.pdf_notes import layer_of
+from app.readers.pdf_signs import (
+    DIGIT_LAST,
+    RAISED,
+    RTL,
+    SAME_PLACE,
+    TOUCH,
+    WORD,
+    CharacterBoxes,
+    as_read,
+    may_be_doubled,
+    once,
+    raised_anew,
+    raw_text,
+    with_raised,
+)
 from app.readers.pdf_tables import MARKER, with_tables
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_ACCENTS = dict(
-    zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
-)
-_ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
 _PAIR = 3  # letters that a word that may be doubled has more of
-_CROWDED = 0.6  # of its height that a sign of a wide script needs at least
-_SAME_PLACE = 0.2  # line heights between two drawings of one letter
-_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
-_DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
-_RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
-_SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
-_HIGHER = 0.15  # of it by which a superscript stands above their feet
-_MUCH_HIGHER = 0.3
-_HIGH_INK = 0.4  # of the line by which the figure of a superscript stands above its lower edge
-_LOWER = 0.1  # by which a subscript's feet are below those of the line
-_CHARGES = ("+", "−")
-_NAME = re.compile(r"[^\W\d_]{3,}")
-_POWER_BASE = re.compile(
-    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
-    re.ASCII,
-)  # a small number, a unit, a letter that stands alone, several that are no word
-_FILLER = "\u200b"  # no space and no letter; cleaned away
-_WORD = re.compile(r"\S+")
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # of scripts that part words by spaces
-_SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
-_LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
-_TOUCH = 0.15  # line heights between two pieces of one word
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _MARK_REACH = 3.0  # line heights from a mark to its item
@@ -67,22 +56,6 @@ _FOOTER = 2  # lines at the foot of a page that are drawn before all others
 _COLUMN_ROWS = 6
 _AGREE = 0.85  # of the rows must part at a gutter
 _COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
-_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
-_RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_LETTERS = (  # and their points
-    r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
-    r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
-)
-_RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
-_RTL_ROW = re.compile(r"[^\r\n]+")
-_AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
-_BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
-_BRACKET = re.compile(r"[()\[\]{}«»]")
-_OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
-_RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
-_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
-_TOUCHING = 0.05  # line heights between two letters of one word
-_SPELLED = 2  # letters that one ligature has at most
 _UPSIDE_DOWN = 180
 _LOOK = 400  # characters by which it is judged how the letters of a page stand; words of a line, letters of a word
 _LEVEL = 0.1  # radians
@@ -146,7 +119,7 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
 
 
 def _pieces(text_page: pdfium.PdfTextPage, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    text = _as_read(raw_text(text_page), boxes)
+    text = as_read(raw_text(text_page), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes, suspects, whole)
@@ -158,111 +131,6 @@ def _pieces(text_page: pdfium.PdfTextPage, boxes: CharacterBoxes, suspects: Susp
             found[-1].cut = True
         pieces += found
     return pieces
-
-
-def raw_text(text_page: pdfium.PdfTextPage) -> str:
-    """pdfium's text of a page, one sign for each of its characters."""
-    count = text_page.count_chars()
-    text: str = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
-        text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
-        text = text.replace("\x00", " ")
-    return text
-
-
-def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
-    """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
-    return _as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
-
-
-def _as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
-
-    Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
-    the word out, the order is turned round.
-    """
-    signs = _with_accents(text, boxes)
-    for match in _RTL_WORD.finditer(text):
-        one, two = boxes.place(match.start()), boxes.place(match.end() - 1)
-        if one is not None and two is not None and (one < two or (one == two and len(match[0]) > _SPELLED)):
-            signs[match.start() : match.end()] = reversed(match[0])
-        else:
-            _put_pairs_right(signs, match, boxes)
-    text = "".join(signs)
-    for match in _RTL_PHRASE.finditer(text):
-        words = list(_WORD.finditer(text, match.start(), match.end()))
-        for before, word in pairwise(words):
-            if _touch(boxes.span(before.start(), before.end() - 1), boxes.span(word.start(), word.end() - 1)):
-                signs[before.end() : word.start()] = _FILLER * (word.start() - before.end())
-        places = [boxes.place(word.start()) for word in words]
-        if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
-            signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
-    text = "".join(signs)
-    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), text) if _RTL.search(text) else text
-
-
-def _touch(right: Box | None, left: Box | None) -> bool:
-    """Whether nothing is between two words, the second one to the left: pdfium sees a space before some ligatures."""
-    if right is None or left is None or left[0] > right[0]:
-        return False
-    return right[0] - left[1] < _TOUCHING * (right[3] - right[2])
-
-
-def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """A row with right-to-left words, its signs in the order and of the hand that they are read in.
-
-    A full stop to the left of a number comes after it; of two brackets that one opens which is read first.
-    """
-    text = row[0]
-    if 2 * len(_RTL.findall(text)) <= sum(map(str.isalpha, text)):
-        return text
-
-    def after(match: re.Match[str]) -> str:
-        sign, number = (boxes.place(row.start() + match.start(part)) for part in (1, 2))
-        return match[2] + match[1] if sign is not None and number is not None and sign < number else match[0]
-
-    text = _AFTER_NUMBER.sub(after, text)
-    brackets = _BRACKET.findall(text)
-    if len(brackets) > 1 and brackets[0] in ")]}»" and brackets[-1] in "([{«":
-        text = text.translate(_BRACKETS)
-        text = _OPENED_EARLY.sub(r" \1", text)
-    return text
-
-
-def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
-    """Turn round the two letters of one glyph that pdfium gives in the wrong order, such as lam and alef.
-
-    The first letter of such a glyph is joined to the next one; of a letter that never is, the order is wrong.
-    """
-    at = match.start()
-    while at < match.end() - 1:
-        if signs[at] in _NEVER_JOINED and signs[at + 1] not in _NEVER_JOINED:
-            one, two = boxes.span(at, at), boxes.span(at + 1, at + 1)
-            if one is not None and two is not None and (one == two or one[1] <= two[0] + _TOUCHING * (one[3] - one[2])):
-                signs[at], signs[at + 1] = signs[at + 1], signs[at]
-                at += 1
-        at += 1
-
-
-def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """The signs of a text; a letter and an accent that was drawn over it, as older TeX does, are one and a filler.
-
-    Where they stand tells: the same sign beside a letter may be an apostrophe.
-    """
-    signs = list(text)
-    for match in _ACCENT.finditer(text):
-        at = match.start()
-        accent = boxes.span(at, at)
-        for other in (at + 1, at - 1):
-            letter = boxes.span(other, other) if 0 <= other < len(text) and signs[other].isalpha() else None
-            if accent is None or letter is None or not letter[0] <= (accent[0] + accent[1]) / 2 <= letter[1]:
-                continue
-            bare = {"ı": "i", "ȷ": "j"}.get(signs[other], signs[other])
-            whole = unicodedata.normalize("NFC", bare + _ACCENTS[match[0]])
-            if len(whole) == 1:
-                signs[other], signs[at] = whole, _FILLER
-                break
-    return signs
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
@@ -281,15 +149,15 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         if (
             _PAIR < len(word) < _LOOK
             and (word[0] == word[1] or not word[0].isascii())
-            and _may_be_doubled(word, x1 - x0, bottom - top)
+            and may_be_doubled(word, x1 - x0, bottom - top)
         ):
-            word = _once(word, start, boxes)
+            word = once(word, start, boxes)
             doubled = end - start - len(word)
-        if end - start > 1 and not word[-1].isalpha() and _DIGIT_LAST.search(word):
-            word = _with_raised(word, start, boxes)
-        if not found and _RAISED.match(word):
-            word = _raised_anew(text, start, word, boxes)
-        if line is not None and x0 < line.x1 - _TOUCH * height and _stands_there(line, word, x0, top):
+        if end - start > 1 and not word[-1].isalpha() and DIGIT_LAST.search(word):
+            word = with_raised(word, start, boxes)
+        if not found and RAISED.match(word):
+            word = raised_anew(text, start, word, boxes)
+        if line is not None and x0 < line.x1 - TOUCH * height and _stands_there(line, word, x0, top):
             written = end
             line.doubled += end - start
             continue
@@ -327,117 +195,17 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     return found
 
 
-def _may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may hold letters that were drawn twice to look bold: in pairs, or too many for their width."""
-    pairs = word[0] == word[1] and word[2] == word[3]
-    return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
-
-
-def _once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """A word without the letters that stand where the same letter stands already."""
-    kept: list[tuple[str, Box]] = []
-    for at, sign in enumerate(word):
-        box = boxes.span(start + at, start + at)
-        if box is None:
-            return word
-        reach = min(_SAME_PLACE * (box[3] - box[2]), (box[1] - box[0]) / 2)
-        if not any(
-            sign == other and abs(box[0] - place[0]) < reach and abs(box[2] - place[2]) < reach for other, place in kept
-        ):
-            kept.append((sign, box))
-    return "".join(sign for sign, _ in kept)
-
-
 def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
     """Whether the same word stands at this place of a line already: drawn twice to look bold."""
-    reach = _SAME_PLACE * line.height
+    reach = SAME_PLACE * line.height
     return abs(top - line.top) < reach and any(
         word == other and abs(x0 - x) < reach for other, x, _ in line.words[-_LOOK:]
     )
 
 
-def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """A word with the superscript at its end marked, as ``10^6`` or, of a note, as ``1871[3]``."""
-    match = _DIGIT_LAST.search(word)
-    if match is None or match.start() == 0:
-        return word
-    last = match.start()
-    first, raised = boxes.span(start, start), boxes.span(start + last, start + last)
-    if first is None or raised is None:
-        return word
-    if _is_raised(raised, first):
-        is_above = boxes.span
-    elif boxes.floats(start + last, start, first):  # a sign of the font that is small and high by itself
-        is_above = boxes.ink
-        first = boxes.ink(start, start) or first
-    else:
-        return word
-    at = last
-    while at > 1 and (box := is_above(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
-        at -= 1
-    base, above, rest = word[:at], word[at : last + 1], word[last + 1 :]
-    if not _RAISED.fullmatch(above) or not any(map(str.isalnum, base)):
-        return word
-    beside = is_above(start + at - 1, start + at - 1)
-    if at > 1 and beside is not None and _is_lowered(beside, first):
-        return f"{base}^{above}{rest}"
-    return _marked(base, above, rest)
-
-
-def _raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """A word at the beginning of a run of text, where pdfium broke the row before a superscript, with that marked."""
-    match = _RAISED.match(word)
-    end = start
-    while end and text[end - 1].isspace():
-        end -= 1
-    if not end or match is None or text.count("\n", end, start) != 1:
-        return word
-    beside, raised = boxes.span(end - 1, end - 1), boxes.span(start, start)
-    if beside is None or raised is None or raised[3] >= beside[3]:
-        return word
-    begin = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end)) + 1
-    last = text[begin:end]
-    if not any(map(str.isalnum, last)):
-        return word
-    first = boxes.span(begin, begin) or beside
-    base = first if _is_lowered(beside, first) else beside  # it may follow a subscript
-    if not _is_raised(raised, base) or raised[3] <= base[2]:
-        return word
-    if abs(raised[0] - beside[1]) > _TOUCH * (base[3] - base[2]):
-        return word
-    above, rest = match[0], word[match.end() :]
-    return f"^{above}{rest}" if base is not beside else _marked(last, above, rest)[len(last) :]
-
-
-def _marked(base: str, above: str, rest: str) -> str:
-    """A word with its superscript: an exponent, a charge or a note."""
-    power = _is_power(base, above) or rest.startswith(_CHARGES)
-    return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
-
-
-def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller than those of its line and stands higher, or stands much higher."""
-    height = line[3] - line[2]
-    higher = line[3] - box[3]
-    return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
-
-
-def _is_lowered(box: Box, line: Box) -> bool:
-    return box[3] - line[3] > _LOWER * (line[3] - line[2])
-
-
-def _is_power(base: str, above: str) -> bool:
-    """Whether a superscript is an exponent and no mark of a note: by its sign, and by what stands before it."""
-    if not above[0].isdigit():
-        return True
-    if base[-1] in ")]}":
-        return not _NAME.search(base)
-    return _POWER_BASE.search(base) is not None
-
-
 def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str]) -> Iterator[tuple[int, int]]:
     """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one."""
-    for word in _WORD.finditer(text, match.start(), match.end()):
+    for word in WORD.finditer(text, match.start(), match.end()):
         start = word.start()
         for letters in _LETTERS.finditer(text, start, word.end()):
             if letters[0] in whole:
@@ -564,7 +332,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
             lines.append(piece)
             continue
         gap = max(piece.x0 - last.x1, last.x0 - piece.x1)
-        space = "" if gap < _TOUCH * last.height else " "
+        space = "" if gap < TOUCH * last.height else " "
         if space:
             last.first_gap = last.first_gap or gap
             last.last_gap = piece.last_gap or gap
@@ -579,7 +347,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
 
 
 def _continues(last: Line, piece: Line) -> bool:
-    if _RTL.search(last.text):
+    if RTL.search(last.text):
         return piece.x1 <= last.x0 + 0.3 * last.height or piece.x0 >= last.x1 - 0.3 * last.height
     return piece.x0 >= last.x1 - 0.3 * last.height
 
@@ -638,7 +406,7 @@ def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
 
 def _right_to_left(lines: list[Line]) -> bool:
     signs = "".join(line.text for line in lines[:60])
-    found = len(_RTL.findall(signs))
+    found = len(RTL.findall(signs))
     return found > 0 and found > sum(map(str.isalpha, signs)) / 2
 
 
@@ -647,97 +415,6 @@ def _vertical(pieces: list[Line]) -> list[Line]:
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
-
-
-class CharacterBoxes:
-    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
-
-    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
-        self._raw = text_page.raw
-        self._rect = raw.FS_RECTF()
-        self._ref = byref(self._rect)
-        self._edges = [c_double() for _ in range(4)]
-        self._edge_refs = [byref(edge) for edge in self._edges]
-        self._rotation = rotation
-        self._left, self._bottom, self._right, self._top = visible
-        across, down = self._right - self._left, self._top - self._bottom
-        self._width, self._height = (down, across) if rotation % 180 else (across, down)
-
-    def shows(self, line: Line) -> bool:
-        """Whether the middle of a line lies on the visible part of the page."""
-        across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
-        return 0 <= across <= self._width and 0 <= down <= self._height
-
-    def place(self, index: int) -> float | None:
-        """Where a character stands across the page; None where pdfium has no box."""
-        box = self._one(index)
-        return None if box is None else (box[0] + box[1]) / 2
-
-    def span(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
-        one = self._one(first)
-        two = one if last == first else self._one(last)
-        if one is None or two is None:
-            return one or two
-        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
-
-    def ink(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
-        if self._rotation or first != last or not raw.FPDFText_GetCharBox(self._raw, first, *self._edge_refs):
-            return None
-        left, right, low, high = (edge.value for edge in self._edges)
-        if high <= low:
-            return None
-        return left - self._left, right - self._left, self._top - high, self._top - low
-
-    def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character is drawn above the feet of another, whatever the boxes that they have in their line."""
-        one = self.ink(index, index)
-        if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
-            return False
-        two = self.ink(beside, beside)
-        return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
-
-    def wide_gap(self, start: int, end: int) -> int | None:
-        """The letter of a word before which there is a space: a gap that no other of the word comes near.
-
-        Where letters are set apart all gaps are alike; so one alone is told from them whatever the font.
-        """
-        sideways = self._rotation % 180 != 0
-        box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
-        low = high = 0.0
-        for index in range(start, end):
-            if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
-                return None
-            if sideways:
-                left, right, tall = box.bottom, box.top, box.right - box.left
-            else:
-                left, right, tall = box.left, box.right, box.top - box.bottom
-            if index > start:
-                gap = max(left - high, low - right)
-                if gap > widest:
-                    widest, second, at = gap, widest, index
-                elif gap > second:
-                    second = gap
-            if tall > height:
-                height = tall
-            low, high = left, right
-        return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
-
-    def _one(self, index: int) -> Box | None:
-        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
-            return None
-        box = self._rect
-        left, right = box.left - self._left, self._right - box.right
-        low, high = box.bottom - self._bottom, self._top - box.top
-        width, height = box.right - box.left, box.top - box.bottom
-        if self._rotation == 90:
-            return low, low + height, left, left + width
-        if self._rotation == 180:
-            return right, right + width, low, low + height
-        if self._rotation == 270:
-            return high, high + height, right, right + width
-        return left, left + width, high, high + height
 
 
 class Suspects:
@@ -899,7 +576,7 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
     """pdfium strings values together wherever they stand: they are parted where they are apart."""
     found: list[Line] = []
-    for match in _WORD.finditer(text, start):
+    for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)
         word = cleaning.tidy(match.group())
         if box is None or not word:

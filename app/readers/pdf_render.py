@@ -15,7 +15,7 @@ import pypdfium2.raw as raw
 from app.readers import pdf_lines
 from app.readers.parsed import Refused, damaged
 from app.readers.pdf import open_pdf
-from app.readers.pdf_lines import text_as_read
+from app.readers.pdf_signs import text_as_read
 
 _TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
 _UNIT = 100_000  # steps of a page's width in which positions are asked for

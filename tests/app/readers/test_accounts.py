@@ -10,7 +10,7 @@ import pytest
 
 from app.readers import cleaning, detect, pdf, running
 from app.readers.parsed import Limits, Refused
-from app.readers.pdf_lines import raw_text
+from app.readers.pdf_signs import raw_text
 
 _DOCS = Path(__file__).resolve().parents[4] / "shared" / "docs"
 _LONG = 1_000_000  # bytes; what is larger takes seconds

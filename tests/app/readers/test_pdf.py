@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.readers import detect, pdf, pdf_lines, read_document
+from app.readers import detect, pdf, pdf_signs, read_document
 from app.readers.page_images import find_on_page, render_page
 from app.readers.parsed import Limits
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
@@ -614,4 +614,4 @@ class _Row:
     ],
 )
 def test_signs_around_right_to_left_words_are_where_they_are_read(stored: str, places: list[int], read: str) -> None:
-    assert pdf_lines._as_read(stored, _Row(places)).replace("\u200b", "") == read  # type: ignore[arg-type]
+    assert pdf_signs.as_read(stored, _Row(places)).replace("\u200b", "") == read  # type: ignore[arg-type]

@@ -1,0 +1,355 @@
+"""The signs of a PDF page as they are read: where they stand, accents, right-to-left words, raised figures. Child only.
+
+pdfium gives them in the order of the file. Where they stand on the page tells what belongs together.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from ctypes import byref, c_double
+from itertools import pairwise
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+from app.readers.layout import Line
+from app.readers.pdf_grids import Box
+
+_ACCENTS = dict(
+    zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
+)
+_ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
+_CROWDED = 0.6  # of its height that a sign of a wide script needs at least
+SAME_PLACE = 0.2  # line heights between two drawings of one letter
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
+DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
+RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
+_SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
+_HIGHER = 0.15  # of it by which a superscript stands above their feet
+_MUCH_HIGHER = 0.3
+_HIGH_INK = 0.4  # of the line by which the figure of a superscript stands above its lower edge
+_LOWER = 0.1  # by which a subscript's feet are below those of the line
+_CHARGES = ("+", "−")
+_NAME = re.compile(r"[^\W\d_]{3,}")
+_POWER_BASE = re.compile(
+    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
+    re.ASCII,
+)  # a small number, a unit, a letter that stands alone, several that are no word
+_FILLER = "\u200b"  # no space and no letter; cleaned away
+WORD = re.compile(r"\S+")
+_SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
+_LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
+TOUCH = 0.15  # line heights between two pieces of one word
+_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
+RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_RTL_LETTERS = (  # and their points
+    r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
+    r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+)
+_RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
+_RTL_ROW = re.compile(r"[^\r\n]+")
+_AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
+_BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
+_BRACKET = re.compile(r"[()\[\]{}«»]")
+_OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
+_RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
+_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
+_TOUCHING = 0.05  # line heights between two letters of one word
+_SPELLED = 2  # letters that one ligature has at most
+
+
+def raw_text(text_page: pdfium.PdfTextPage) -> str:
+    """pdfium's text of a page, one sign for each of its characters."""
+    count = text_page.count_chars()
+    text: str = text_page.get_text_range() if count else ""
+    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
+        text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
+        text = text.replace("\x00", " ")
+    return text
+
+
+def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
+    """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
+    return as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
+
+
+def as_read(text: str, boxes: CharacterBoxes) -> str:
+    """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
+
+    Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
+    the word out, the order is turned round.
+    """
+    signs = _with_accents(text, boxes)
+    for match in _RTL_WORD.finditer(text):
+        one, two = boxes.place(match.start()), boxes.place(match.end() - 1)
+        if one is not None and two is not None and (one < two or (one == two and len(match[0]) > _SPELLED)):
+            signs[match.start() : match.end()] = reversed(match[0])
+        else:
+            _put_pairs_right(signs, match, boxes)
+    text = "".join(signs)
+    for match in _RTL_PHRASE.finditer(text):
+        words = list(WORD.finditer(text, match.start(), match.end()))
+        for before, word in pairwise(words):
+            if _touch(boxes.span(before.start(), before.end() - 1), boxes.span(word.start(), word.end() - 1)):
+                signs[before.end() : word.start()] = _FILLER * (word.start() - before.end())
+        places = [boxes.place(word.start()) for word in words]
+        if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
+            signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
+    text = "".join(signs)
+    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), text) if RTL.search(text) else text
+
+
+def _touch(right: Box | None, left: Box | None) -> bool:
+    """Whether nothing is between two words, the second one to the left: pdfium sees a space before some ligatures."""
+    if right is None or left is None or left[0] > right[0]:
+        return False
+    return right[0] - left[1] < _TOUCHING * (right[3] - right[2])
+
+
+def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
+    """A row with right-to-left words, its signs in the order and of the hand that they are read in.
+
+    A full stop to the left of a number comes after it; of two brackets that one opens which is read first.
+    """
+    text = row[0]
+    if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
+        return text
+
+    def after(match: re.Match[str]) -> str:
+        sign, number = (boxes.place(row.start() + match.start(part)) for part in (1, 2))
+        return match[2] + match[1] if sign is not None and number is not None and sign < number else match[0]
+
+    text = _AFTER_NUMBER.sub(after, text)
+    brackets = _BRACKET.findall(text)
+    if len(brackets) > 1 and brackets[0] in ")]}»" and brackets[-1] in "([{«":
+        text = text.translate(_BRACKETS)
+        text = _OPENED_EARLY.sub(r" \1", text)
+    return text
+
+
+def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
+    """Turn round the two letters of one glyph that pdfium gives in the wrong order, such as lam and alef.
+
+    The first letter of such a glyph is joined to the next one; of a letter that never is, the order is wrong.
+    """
+    at = match.start()
+    while at < match.end() - 1:
+        if signs[at] in _NEVER_JOINED and signs[at + 1] not in _NEVER_JOINED:
+            one, two = boxes.span(at, at), boxes.span(at + 1, at + 1)
+            if one is not None and two is not None and (one == two or one[1] <= two[0] + _TOUCHING * (one[3] - one[2])):
+                signs[at], signs[at + 1] = signs[at + 1], signs[at]
+                at += 1
+        at += 1
+
+
+def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
+    """The signs of a text; a letter and an accent that was drawn over it, as older TeX does, are one and a filler.
+
+    Where they stand tells: the same sign beside a letter may be an apostrophe.
+    """
+    signs = list(text)
+    for match in _ACCENT.finditer(text):
+        at = match.start()
+        accent = boxes.span(at, at)
+        for other in (at + 1, at - 1):
+            letter = boxes.span(other, other) if 0 <= other < len(text) and signs[other].isalpha() else None
+            if accent is None or letter is None or not letter[0] <= (accent[0] + accent[1]) / 2 <= letter[1]:
+                continue
+            bare = {"ı": "i", "ȷ": "j"}.get(signs[other], signs[other])
+            whole = unicodedata.normalize("NFC", bare + _ACCENTS[match[0]])
+            if len(whole) == 1:
+                signs[other], signs[at] = whole, _FILLER
+                break
+    return signs
+
+
+def may_be_doubled(word: str, width: float, height: float) -> bool:
+    """Whether a word may hold letters that were drawn twice to look bold: in pairs, or too many for their width."""
+    pairs = word[0] == word[1] and word[2] == word[3]
+    return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
+
+
+def once(word: str, start: int, boxes: CharacterBoxes) -> str:
+    """A word without the letters that stand where the same letter stands already."""
+    kept: list[tuple[str, Box]] = []
+    for at, sign in enumerate(word):
+        box = boxes.span(start + at, start + at)
+        if box is None:
+            return word
+        reach = min(SAME_PLACE * (box[3] - box[2]), (box[1] - box[0]) / 2)
+        if not any(
+            sign == other and abs(box[0] - place[0]) < reach and abs(box[2] - place[2]) < reach for other, place in kept
+        ):
+            kept.append((sign, box))
+    return "".join(sign for sign, _ in kept)
+
+
+def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
+    """A word with the superscript at its end marked, as ``10^6`` or, of a note, as ``1871[3]``."""
+    match = DIGIT_LAST.search(word)
+    if match is None or match.start() == 0:
+        return word
+    last = match.start()
+    first, raised = boxes.span(start, start), boxes.span(start + last, start + last)
+    if first is None or raised is None:
+        return word
+    if _is_raised(raised, first):
+        is_above = boxes.span
+    elif boxes.floats(start + last, start, first):  # a sign of the font that is small and high by itself
+        is_above = boxes.ink
+        first = boxes.ink(start, start) or first
+    else:
+        return word
+    at = last
+    while at > 1 and (box := is_above(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
+        at -= 1
+    base, above, rest = word[:at], word[at : last + 1], word[last + 1 :]
+    if not RAISED.fullmatch(above) or not any(map(str.isalnum, base)):
+        return word
+    beside = is_above(start + at - 1, start + at - 1)
+    if at > 1 and beside is not None and _is_lowered(beside, first):
+        return f"{base}^{above}{rest}"
+    return _marked(base, above, rest)
+
+
+def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
+    """A word at the beginning of a run of text, where pdfium broke the row before a superscript, with that marked."""
+    match = RAISED.match(word)
+    end = start
+    while end and text[end - 1].isspace():
+        end -= 1
+    if not end or match is None or text.count("\n", end, start) != 1:
+        return word
+    beside, raised = boxes.span(end - 1, end - 1), boxes.span(start, start)
+    if beside is None or raised is None or raised[3] >= beside[3]:
+        return word
+    begin = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end)) + 1
+    last = text[begin:end]
+    if not any(map(str.isalnum, last)):
+        return word
+    first = boxes.span(begin, begin) or beside
+    base = first if _is_lowered(beside, first) else beside  # it may follow a subscript
+    if not _is_raised(raised, base) or raised[3] <= base[2]:
+        return word
+    if abs(raised[0] - beside[1]) > TOUCH * (base[3] - base[2]):
+        return word
+    above, rest = match[0], word[match.end() :]
+    return f"^{above}{rest}" if base is not beside else _marked(last, above, rest)[len(last) :]
+
+
+def _marked(base: str, above: str, rest: str) -> str:
+    """A word with its superscript: an exponent, a charge or a note."""
+    power = _is_power(base, above) or rest.startswith(_CHARGES)
+    return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
+
+
+def _is_raised(box: Box, line: Box) -> bool:
+    """Whether a character is smaller than those of its line and stands higher, or stands much higher."""
+    height = line[3] - line[2]
+    higher = line[3] - box[3]
+    return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
+
+
+def _is_lowered(box: Box, line: Box) -> bool:
+    return box[3] - line[3] > _LOWER * (line[3] - line[2])
+
+
+def _is_power(base: str, above: str) -> bool:
+    """Whether a superscript is an exponent and no mark of a note: by its sign, and by what stands before it."""
+    if not above[0].isdigit():
+        return True
+    if base[-1] in ")]}":
+        return not _NAME.search(base)
+    return _POWER_BASE.search(base) is not None
+
+
+class CharacterBoxes:
+    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
+
+    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
+        self._raw = text_page.raw
+        self._rect = raw.FS_RECTF()
+        self._ref = byref(self._rect)
+        self._edges = [c_double() for _ in range(4)]
+        self._edge_refs = [byref(edge) for edge in self._edges]
+        self._rotation = rotation
+        self._left, self._bottom, self._right, self._top = visible
+        across, down = self._right - self._left, self._top - self._bottom
+        self._width, self._height = (down, across) if rotation % 180 else (across, down)
+
+    def shows(self, line: Line) -> bool:
+        """Whether the middle of a line lies on the visible part of the page."""
+        across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
+        return 0 <= across <= self._width and 0 <= down <= self._height
+
+    def place(self, index: int) -> float | None:
+        """Where a character stands across the page; None where pdfium has no box."""
+        box = self._one(index)
+        return None if box is None else (box[0] + box[1]) / 2
+
+    def span(self, first: int, last: int) -> Box | None:
+        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
+        one = self._one(first)
+        two = one if last == first else self._one(last)
+        if one is None or two is None:
+            return one or two
+        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+
+    def ink(self, first: int, last: int) -> Box | None:
+        """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
+        if self._rotation or first != last or not raw.FPDFText_GetCharBox(self._raw, first, *self._edge_refs):
+            return None
+        left, right, low, high = (edge.value for edge in self._edges)
+        if high <= low:
+            return None
+        return left - self._left, right - self._left, self._top - high, self._top - low
+
+    def floats(self, index: int, beside: int, line: Box) -> bool:
+        """Whether a character is drawn above the feet of another, whatever the boxes that they have in their line."""
+        one = self.ink(index, index)
+        if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
+            return False
+        two = self.ink(beside, beside)
+        return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
+
+    def wide_gap(self, start: int, end: int) -> int | None:
+        """The letter of a word before which there is a space: a gap that no other of the word comes near.
+
+        Where letters are set apart all gaps are alike; so one alone is told from them whatever the font.
+        """
+        sideways = self._rotation % 180 != 0
+        box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
+        low = high = 0.0
+        for index in range(start, end):
+            if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+                return None
+            if sideways:
+                left, right, tall = box.bottom, box.top, box.right - box.left
+            else:
+                left, right, tall = box.left, box.right, box.top - box.bottom
+            if index > start:
+                gap = max(left - high, low - right)
+                if gap > widest:
+                    widest, second, at = gap, widest, index
+                elif gap > second:
+                    second = gap
+            if tall > height:
+                height = tall
+            low, high = left, right
+        return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
+
+    def _one(self, index: int) -> Box | None:
+        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+            return None
+        box = self._rect
+        left, right = box.left - self._left, self._right - box.right
+        low, high = box.bottom - self._bottom, self._top - box.top
+        width, height = box.right - box.left, box.top - box.bottom
+        if self._rotation == 90:
+            return low, low + height, left, left + width
+        if self._rotation == 180:
+            return right, right + width, low, low + height
+        if self._rotation == 270:
+            return high, high + height, right, right + width
+        return left, left + width, high, high + height
