@@ -151,6 +151,8 @@ def main() -> None:
         name, _, folder = model.partition("=")
         ask(name, Path(folder), found, options)
     rows = [row for row in logged(options.log) if row["length"] == options.length and row["text"] in found]
+    own = json.loads(QUESTIONS.read_text(encoding="utf-8"))["texts"]
+    rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]
     figures = scoring.figures(rows, {name: (text.title, text.text) for name, text in found.items()})
     print(json.dumps(figures, indent=1))
     if options.half == "both" and not options.instruction:

@@ -21,6 +21,8 @@ from engine.evidence import Evidence, EvidenceIndex
 
 NEAR = 300
 """Characters before and behind the words of the passage with the fact, in which a passage that has it begins."""
+WHOLE = "documents"
+"""In the place of a length: the six whole documents."""
 SAYS_SO, NOT_FOUND = "says so", "not found"
 
 
@@ -53,8 +55,10 @@ _ROWS = {
 
 def write_table(path: Path, report: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Write the figures between the marks of a card: a row each, a column for every model and length."""
-    columns = [(name, length, figures) for name, lengths in report.items() for length, figures in lengths.items()]
-    lines = ["| | " + " | ".join(f"{name}, {int(length):,} tokens" for name, length, _ in columns) + " |"]
+    columns = [(name, length, figures) for name, found in report.items() for length, figures in found.items()]
+    lengths = ["six documents" if length == WHOLE else f"{int(length):,} tokens" for _, length, _ in columns]
+    heads = [f"{name}, {length}" for (name, _, _), length in zip(columns, lengths, strict=True)]
+    lines = [f"| | {' | '.join(heads)} |"]
     lines.append("|---" * (len(columns) + 1) + "|")
     for kind, words in _ROWS.items():
         cells = [figures.get(kind) for _, _, figures in columns]

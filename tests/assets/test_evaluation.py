@@ -82,11 +82,13 @@ def test_the_table_of_the_card_has_a_column_for_every_model_and_length(tmp_path:
     card = tmp_path / "README.md"
     card.write_text(f"Before\n{scoring.BEGIN}\nold\n{scoring.END}\nbehind\n")
     fact = {"measured": "2026-01-02, abc", "fact": {"of": 8, "share": 0.875}}
-    scoring.write_table(card, {"reader": {"4096": fact}, "demo": {"4096": {**fact, "talk": {"of": 1, "share": 0.0}}}})
+    scoring.write_table(
+        card, {"reader": {"documents": fact}, "demo": {"4096": {**fact, "talk": {"of": 1, "share": 0.0}}}}
+    )
     lines = card.read_text().splitlines()
     assert lines[0] == "Before"
     assert lines[-1] == "behind"
-    assert "| | reader, 4,096 tokens | demo, 4,096 tokens |" in lines
+    assert "| | reader, six documents | demo, 4,096 tokens |" in lines
     assert "| a fact that is there: answered right | 88 % of 8 | 88 % of 8 |" in lines
     assert "| small talk: answered as such | – | 0 % of 1 |" in lines
 
