@@ -144,6 +144,11 @@ class BookIndex:
             length += len(part)
         return "".join(parts), starts
 
+    @property
+    def letters(self) -> str:
+        """The fold of the whole book."""
+        return self._folded[0]
+
     def find(self, passage: str) -> Iterator[int]:
         """Where a folded passage stands, as whole words: offsets for ``spans``, in the order of the book."""
         text, _ = self._folded
@@ -335,9 +340,9 @@ class Excerpt:
     after: str
 
 
-def excerpt(text: str, start: int, end: int) -> Excerpt:
-    """The characters [start, end) of a page with their surroundings, lines joined, cut at words."""
-    left, right = max(0, start - _EXCERPT_AROUND), min(len(text), end + _EXCERPT_AROUND)
+def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
+    """The characters [start, end) of a page with ``around`` on either side, lines joined, cut at words."""
+    left, right = max(0, start - around), min(len(text), end + around)
     before, after = text[left:start], text[end:right]
     if left:
         before = "…" + before[before.find(" ") + 1 :]

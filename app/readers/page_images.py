@@ -10,7 +10,7 @@ import base64
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,10 @@ MOST_BYTES = 48 << 20  # of images in memory
 _AT_ONCE = 2  # images drawn
 
 Draw = Callable[[Path, int, str | None, int], bytes]
-Find = Callable[[Path, int, str, str | None], list[Rectangle]]
+Passage = tuple[str, str, str]
+"""Words of a page with what stands before and after them, which tells the same words elsewhere on the page apart."""
+
+Find = Callable[[Path, int, Sequence[Passage], str | None], list[list[Rectangle]]]
 
 
 def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
@@ -60,8 +63,16 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
     Case, spaces, hyphens and punctuation do not matter. Empty when the passage is not on the page. Raises as
     ``render_page``.
     """
-    answer = _ask({"work": "find", "passage": passage[:_LONGEST_PASSAGE]}, Path(path), number, password)
-    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in answer]
+    return find_all_on_page(path, number, [("", passage, "")], password)[0]
+
+
+def find_all_on_page(
+    path: Path, number: int, passages: Sequence[Passage], password: str | None = None
+) -> list[list[Rectangle]]:
+    """Where every one of several passages stands, as ``find_on_page``."""
+    asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
+    answer = _ask({"work": "find", "passages": asked}, Path(path), number, password)
+    return [[(x0, y0, x1, y1) for x0, y0, x1, y1 in rectangles] for rectangles in answer]
 
 
 def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) -> Any:
@@ -91,11 +102,11 @@ class PageImages:
     """Images of pages, drawn when they are looked at and kept in memory.
 
     Args:
-        draw, find: how a page is drawn and a passage found on it.
+        draw, find: how a page is drawn and passages found on it.
         most_bytes: bytes of images that are kept.
     """
 
-    def __init__(self, draw: Draw = render_page, find: Find = find_on_page, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, draw: Draw = render_page, find: Find = find_all_on_page, most_bytes: int = MOST_BYTES) -> None:
         self._draw = draw
         self._find = find
         self._most_bytes = most_bytes
@@ -125,7 +136,11 @@ class PageImages:
                 self._kept.popitem(last=False)
         return picture
 
-    def find(self, path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
-        """Where a passage stands on the picture of a page, as fractions of it."""
+    def find(
+        self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None
+    ) -> list[list[Rectangle]]:
+        """Where passages stand on the picture of a page, as fractions of it."""
+        if not passages:
+            return []
         with self._working:
-            return self._find(path, number, passage, password)
+            return self._find(path, number, passages, password)

@@ -19,6 +19,7 @@ from app.readers.pdf_signs import text_as_read
 
 _TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
 _UNIT = 100_000  # steps of a page's width in which positions are asked for
+_MOST_PLACES = 500  # of one passage that are looked at
 _SHORTEST = 12  # letters of the beginning and of the end of a passage that find it when the whole is not there
 
 
@@ -36,8 +37,8 @@ def render(request: dict[str, Any]) -> str:
     return base64.b64encode(stream.getvalue()).decode("ascii")
 
 
-def find(request: dict[str, Any]) -> list[list[float]]:
-    """Rectangles of a passage, one per line."""
+def find(request: dict[str, Any]) -> list[list[list[float]]]:
+    """Rectangles of every passage, one per line. Of several places that of the likest surroundings is taken."""
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
@@ -47,8 +48,9 @@ def find(request: dict[str, Any]) -> list[list[float]]:
         for sign in folded(character):
             letters.append(sign)
             places.append(index)
-    span = locate("".join(letters), folded(request["passage"]))
-    found = [] if span is None else _rectangles(page, text_page, places[span[0]], places[span[1] - 1])
+    text = "".join(letters)
+    spans = [locate(text, *map(folded, (passage, before, after))) for before, passage, after in request["passages"]]
+    found = [_rectangles(page, text_page, places[span[0]], places[span[1] - 1]) if span else [] for span in spans]
     text_page.close()
     page.close()
     document.close()
@@ -60,13 +62,27 @@ def folded(text: str) -> str:
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
-def locate(text: str, passage: str) -> tuple[int, int] | None:
-    """Where a folded passage stands in a folded text: whole, or by its beginning and its end."""
+def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
+    """Where a folded passage stands in a folded text: whole, or by its beginning and its end.
+
+    Args:
+        before, after: what stands around it, by which one of several places is told from the others.
+    """
     if not passage:
         return None
+    starts: list[int] = []
     start = text.find(passage)
-    if start >= 0:
-        return start, start + len(passage)
+    while start >= 0 and len(starts) < _MOST_PLACES:
+        starts.append(start)
+        start = text.find(passage, start + 1)
+    if starts:
+
+        def alike(start: int) -> int:
+            end = start + len(passage)
+            return _shared(text[:start][-len(before) :][::-1], before[::-1]) + _shared(text[end:][: len(after)], after)
+
+        best = max(starts, key=alike)
+        return best, best + len(passage)
     size = max(_SHORTEST, min(40, len(passage) // 3))
     if len(passage) < 2 * size:
         return None
@@ -78,6 +94,11 @@ def locate(text: str, passage: str) -> tuple[int, int] | None:
     if tail >= 0:
         return max(0, tail + size - len(passage)), tail + size
     return None
+
+
+def _shared(one: str, other: str) -> int:
+    """Letters that two texts have in common at their beginning."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int, last: int) -> list[list[float]]:

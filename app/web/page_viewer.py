@@ -4,6 +4,7 @@
     GET /citations/{turn}/{chip}    what the card beside a citation says
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
     GET /pages/{number}/marks       where the marks stand on the page's picture
+    POST /find                      where words stand in the book, each place with a line around it
     GET /pages/{book}/{number}/{width}.png
 
 Only the open book is shown, and only through these; nothing here takes a path or a file name.
@@ -19,16 +20,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from app.citations import excerpt
 from app.core.books import Book
-from app.core.format import View, page_name
+from app.core.find import MOST_HITS, Finder, Found, Hit
+from app.core.format import View, counted, page_name
 from app.core.state import AppState
 from app.readers.page_images import PageImages
 from app.web import messages
 from app.web.auth import MOST_DIGITS, AllowedRoute
+from app.web.library import WordsAsked
+from app.web.routes import SMALL_BODY, parsed, said
 from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
 _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
+_AROUND = 40  # characters by which words are told from the same words elsewhere on their page
+_LINE = 60  # characters on either side of what was found
+_MOST_MARKS = 100  # of a page
 _DAY = "private, max-age=86400, immutable"  # the address names the content
 
 
@@ -40,16 +48,21 @@ class PageViewer:
         pictures: draws pages.
     """
 
-    allowed = tuple(AllowedRoute("GET", path) for path in ("/provenance", "/citations/*", "/pages/*"))
+    allowed = (
+        *(AllowedRoute("GET", path) for path in ("/provenance", "/citations/*", "/pages/*")),
+        AllowedRoute("POST", "/find", limit=SMALL_BODY),
+    )
 
     def __init__(self, state: AppState, pictures: PageImages | None = None) -> None:
         self._state = state
         self._pictures = pictures or PageImages()
+        self._finder = Finder()
 
     def routes(self) -> Sequence[Route]:
         return (
             Route("/provenance", _answered(self.provenance)),
             Route("/citations/{turn:int}/{chip:int}", _answered(self.card)),
+            Route("/find", said(self.find), methods=["POST"]),
             Route("/pages/{number:int}", _answered(self.page)),
             Route("/pages/{number:int}/marks", _answered(self.marks)),
             Route("/pages/{book}/{number:int}/{width:int}.png", _answered(self.picture)),
@@ -90,16 +103,25 @@ class PageViewer:
         )
 
     def marks(self, request: Request) -> Response:
-        """The marks of a citation as rectangles on the page's picture."""
+        """The marks of a citation, or of what was looked for, as rectangles on the page's picture; ``of``: of which
+        mark each is a part."""
         book, document = self._open()
         page = _page(document, request.path_params["number"])
         path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
-        found = [
-            rectangle
+        passages = [
+            (page.text[max(0, start - _AROUND) : start], page.text[start:end], page.text[end : end + _AROUND])
             for start, end in self._marked(request, page)
-            for rectangle in self._pictures.find(path, page.number, page.text[start:end], password)
         ]
-        return JSONResponse({"marks": found})
+        found = self._pictures.find(path, page.number, passages, password)
+        of = [at for at, rectangles in enumerate(found) for _ in rectangles]
+        return JSONResponse({"marks": [box for rectangles in found for box in rectangles], "of": of})
+
+    async def find(self, request: Request) -> Response:
+        """Where words stand in the book."""
+        words = (await parsed(request, WordsAsked)).words
+        _, document = self._open()
+        found = await run_in_threadpool(self._finder.find, document, words)
+        return JSONResponse({"hits": [_hit(document, hit) for hit in found.hits], "said": found_in_words(found)})
 
     def picture(self, request: Request) -> Response:
         asked = request.path_params
@@ -125,13 +147,40 @@ class PageViewer:
         return chat.exchanges[turn].notes or {}
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
-        """The words on a page that the citation named by ?turn=..&chip=.. marks."""
+        """The words on a page that the citation named by ?turn=..&chip=.. marks, or that ?find=.. looks for."""
+        if words := request.query_params.get("find", ""):
+            _, document = self._open()
+            hits = self._finder.find(document, words).hits
+            spans = (span for hit in hits for span in hit.spans if document.pages[span.page] is page)
+            return [(span.start, span.end) for span in spans][:_MOST_MARKS]
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
         if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []
         found = messages.marks(self._notes(int(turn)), int(chip))
         length = len(page.text)
         return [(start, end) for number, start, end in found if number == page.number and 0 <= start < end <= length]
+
+
+def found_in_words(found: Found) -> str:
+    """How many places there are, and of which kind."""
+    if not found.hits:
+        return "Not found in this book"
+    places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
+    return {"words": "{}", "inside": "{}, inside other words", "near": "Not as a phrase; {} with all of these words"}[
+        found.how
+    ].format(places)
+
+
+def _hit(document: Document, hit: Hit) -> View:
+    page = document.pages[hit.page]
+    here = [span for span in hit.spans if span.page == hit.page]
+    around = excerpt(page.text, here[0].start, here[-1].end, _LINE)
+    return {
+        "page": page.number,
+        "start": here[0].start,
+        "name": page_name(page.label, document.unit),
+        "line": [around.before, around.hit, around.after],
+    }
 
 
 def _page(document: Document, number: int) -> Page:

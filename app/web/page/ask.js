@@ -1,4 +1,5 @@
 // Asking: the question box, how answers are made, and the actions under questions and answers.
+import { openFind } from "./find.js";
 import { byId, call, post, tell } from "./frame.js";
 
 const COPIED_MS = 1600;
@@ -61,6 +62,11 @@ export function showSuggestions(questions) {
 
 async function send(more) {
   const question = box().value;
+  const looked = /^\/find(?:\s+(.*))?$/s.exec(question.trim());
+  if (looked && byId("trifold").dataset.map === "yes") {
+    write("");
+    return openFind(looked[1] ?? "");
+  }
   if (!question.trim() || sending || byId("trifold").dataset.live === "no") return;
   if (!(await ask({ question, message: edited, ...more }))) return;
   endEditing();

@@ -7,7 +7,7 @@ const HOVER_MS = 140;
 
 let first = 1; // number of the first page on the map
 let shown = null; // the page in the panel, as the server told it
-let cite = null; // the citation that opened it: { turn, chip }
+let cite = null; // what opened it: a citation { turn, chip }, or a place of what was looked for { find, now }
 let zoom = 0;
 let words = false; // what the model read stands beside the picture
 let opener = null;
@@ -80,11 +80,11 @@ async function openCitation(button) {
   openPage(card.page, { from: button, why: place, said: card.said });
 }
 
-export async function openPage(number, { from = null, why = null, said = "" } = {}) {
+export async function openPage(number = first, { from = null, why = null, said = "" } = {}) {
   const now = ++asked;
   if (from) opener = from;
   cite = why;
-  const query = why ? `?turn=${why.turn}&chip=${why.chip}` : "";
+  const query = why ? `?${new URLSearchParams(why)}` : "";
   const wasShut = byId("page-panel").hidden;
   byId("page-panel").hidden = false;
   root().dataset.page = "open";
@@ -100,6 +100,8 @@ export async function openPage(number, { from = null, why = null, said = "" } = 
   }
 }
 
+export const pageShown = () => shown?.number;
+
 export function closePage() {
   if (byId("page-panel").hidden) return;
   asked++;
@@ -108,6 +110,7 @@ export function closePage() {
   delete root().dataset.words;
   byId("page-picture").removeAttribute("src");
   shown = null;
+  byId("page-panel").dispatchEvent(new Event("shut"));
   if (opener?.isConnected) opener.focus({ preventScroll: true });
   opener = null;
 }
@@ -120,6 +123,7 @@ function draw(query, now) {
   byId("page-name").append(of);
   byId("page-before").disabled = shown.number <= shown.first;
   byId("page-after").disabled = shown.number >= shown.last;
+  byId("page-panel").dispatchEvent(new Event("turned"));
   byId("page-trouble").hidden = true;
   byId("page-body").scrollTop = 0;
   byId("page-words").hidden = !shown.picture;
@@ -147,7 +151,7 @@ function drawPicture(query, now) {
   picture.src = address();
   if (shown.marks.length) {
     get(`/pages/${shown.number}/marks${query}`)
-      .then((told) => now === asked && drawMarks(told.marks))
+      .then((told) => now === asked && drawMarks(told.marks, told.of))
       .catch(() => null); // the page itself is still worth seeing
   }
 }
@@ -157,10 +161,14 @@ function address() {
   return `${shown.picture}/${Math.max(50, pixels)}.png`;
 }
 
-function drawMarks(marks) {
+// The place that was chosen among those of what was looked for.
+const isNow = ([start]) => cite?.now === start;
+
+function drawMarks(marks, of) {
   byId("page-marks").replaceChildren(
-    ...marks.map(([x0, y0, x1, y1]) => {
+    ...marks.map(([x0, y0, x1, y1], index) => {
       const mark = document.createElement("i");
+      mark.className = isNow(shown.marks[of[index]]) ? "now" : "";
       const percent = (value) => `${value * 100}%`;
       Object.assign(mark.style, {
         left: percent(x0 - 0.004),
@@ -171,7 +179,7 @@ function drawMarks(marks) {
       return mark;
     }),
   );
-  reveal(byId("page-marks").firstElementChild);
+  reveal(byId("page-marks").querySelector(".now") ?? byId("page-marks").firstElementChild);
 }
 
 function drawText() {
@@ -180,7 +188,7 @@ function drawText() {
   delete root().dataset.words;
   byId("page-text").hidden = false;
   writeText();
-  reveal(byId("page-text").querySelector("mark"));
+  reveal(byId("page-text").querySelector(".now") ?? byId("page-text").querySelector("mark"));
 }
 
 // Beside a picture, so that a fault of reading is seen; on a phone in its place.
@@ -199,6 +207,7 @@ function writeText() {
     if (start < at) continue;
     const mark = document.createElement("mark");
     mark.textContent = shown.text.slice(...units(start, end));
+    mark.className = isNow([start]) ? "now" : "";
     text.append(shown.text.slice(...units(at, start)), mark);
     at = end;
   }
@@ -255,9 +264,9 @@ function keys(event) {
   if (byId("page-panel").hidden || !byId("race").hidden || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
     event.stopImmediatePropagation(); // the page goes first; the answer is stopped by the next one
-    return closePage();
+    return byId("find").hidden ? closePage() : byId("find-close").click();
   }
-  if (!byId("page-panel").contains(event.target)) return;
+  if (!byId("page-panel").contains(event.target) || event.target.matches("input")) return;
   const action = { ArrowLeft: () => turn(-1), ArrowRight: () => turn(1), "+": () => setZoom(1), "-": () => setZoom(-1) }[event.key];
   if (!action) return;
   event.preventDefault();

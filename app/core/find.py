@@ -1,0 +1,199 @@
+"""Words of a person found in the book: without case and accents, over hyphens, line ends and the borders of pages.
+
+    finder = Finder()                         one per program
+    finder.find(document, "north light")      every place, in the order of the book
+
+A phrase is found where it begins a word. Where there is no such place, it is found inside of words; where there is none
+either, places at which all its words stand near each other. Quotation marks ask for these very words.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from app.citations import BookIndex, PageSpan, fold
+from engine.document import Document
+
+How = Literal["words", "inside", "near"]
+"""As a phrase of words; inside of other words; all words, near each other."""
+
+MOST_HITS = 1_000
+LONGEST = 200  # characters that are looked for
+_MOST_LOOKED_AT = 20_000  # occurrences of one phrase
+_NEAR = 250  # letters within which words are near each other
+_FEWEST_LETTERS = 2  # that may be a part of a word
+
+_WORD = re.compile(r"[^\W_]+")
+_QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)
+# A word may be divided by a hyphen, at the end of a line too, and by a soft hyphen anywhere.
+_DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One place: the stretches of text that are marked, the first of them on the page that is shown."""
+
+    spans: tuple[PageSpan, ...]
+
+    @property
+    def page(self) -> int:
+        """Index of the page."""
+        return self.spans[0].page
+
+
+@dataclass(frozen=True)
+class Found:
+    """``more``: there are others behind these."""
+
+    hits: tuple[Hit, ...] = ()
+    how: How = "words"
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """The letters of a phrase, and before which of them a word must begin, or may."""
+
+    letters: str
+    begins: frozenset[int]
+    may_begin: frozenset[int]
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Letters [start, end) of the folded book."""
+
+    start: int
+    end: int
+    spans: tuple[PageSpan, ...]
+    begins_word: bool
+    ends_word: bool
+
+
+class Finder:
+    """Finds in one book after the other; the letters of the last one, and what was found last, are kept."""
+
+    def __init__(self) -> None:
+        self._index = BookIndex(Document("", "", (), "", ""))
+        self._last: tuple[Document | None, str, Found] = None, "", Found()
+
+    def find(self, document: Document, words: str) -> Found:
+        """Every place of ``words``, ``MOST_HITS`` at most."""
+        words = words[:LONGEST]
+        if self._last[0] is document and self._last[1] == words:
+            return self._last[2]
+        if self._index.document is not document:
+            self._index = BookIndex(document)
+        found = _find(self._index, words)
+        self._last = document, words, found
+        return found
+
+
+def _find(index: BookIndex, words: str) -> Found:
+    quoted = _QUOTED.fullmatch(words)
+    phrase = _phrase(quoted[1] if quoted else words, exact=quoted is not None)
+    if not phrase.letters:
+        return Found()
+    inside: list[_Place] = []
+    whole: list[_Place] = []
+    for place in _places(index, phrase):
+        (whole if place.begins_word else inside).append(place)
+        if len(whole) > MOST_HITS:
+            break
+    if whole or phrase.exact:
+        return _found(whole, "words")
+    if inside:
+        return _found(inside, "inside")
+    near = list(islice(_near(index, [_phrase(word, exact=False) for word in words.split()]), MOST_HITS + 1))
+    return Found(tuple(near[:MOST_HITS]), "near", len(near) > MOST_HITS)
+
+
+def _found(places: list[_Place], how: How) -> Found:
+    return Found(tuple(Hit(place.spans) for place in places[:MOST_HITS]), how, len(places) > MOST_HITS)
+
+
+def _phrase(words: str, exact: bool) -> _Phrase:
+    begins: set[int] = set()
+    may_begin: set[int] = set()
+    letters, end = "", 0
+    for word in _WORD.finditer(words):
+        if letters:
+            apart = any(sign.isspace() for sign in words[end : word.start()])
+            (begins if apart else may_begin).add(len(letters))
+        letters += fold(word[0])
+        end = word.end()
+    return _Phrase(letters, frozenset(begins), frozenset(may_begin), exact or len(letters) < _FEWEST_LETTERS)
+
+
+def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
+    """Where the phrase stands, one place not within another, in the order of the book."""
+    text, size = index.letters, len(phrase.letters)
+    at = text.find(phrase.letters) if size else -1
+    for _ in range(_MOST_LOOKED_AT):
+        if at < 0:
+            return
+        place = _place(index, phrase, at)
+        if place is not None:
+            yield place
+        at = text.find(phrase.letters, at + (size if place else 1))
+
+
+def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
+    """The place at a letter of the book, if its words are divided as those of the phrase."""
+    spans = index.spans(at, at + len(phrase.letters))
+    if not spans:
+        return None
+    number, gap = 0, ""
+    for sign in "\n".join(index.text(span) for span in spans):
+        folded = fold(sign)
+        if not folded:
+            gap += "" if _combines(sign) else sign
+            continue
+        if number and not _fits(gap, number, phrase):
+            return None
+        number, gap = number + len(folded), ""
+    pages = index.document.pages
+    before = pages[spans[0].page].text[: spans[0].start][-1:]
+    after = pages[spans[-1].page].text[spans[-1].end :][:1]
+    place = _Place(at, at + len(phrase.letters), spans, not before.isalnum(), not after.isalnum())
+    return None if phrase.exact and not (place.begins_word and place.ends_word) else place
+
+
+def _fits(gap: str, number: int, phrase: _Phrase) -> bool:
+    if number in phrase.begins:
+        return bool(gap)
+    return not gap or number in phrase.may_begin or _DIVIDED.fullmatch(gap) is not None
+
+
+def _combines(sign: str) -> bool:
+    """Whether a sign is a mark on the letter before it."""
+    return "\u0300" <= sign <= "\u036f"
+
+
+def _near(index: BookIndex, words: list[_Phrase]) -> Iterator[Hit]:
+    """Places at which all words stand, each at a word's beginning, within ``_NEAR`` letters of the rarest."""
+    words = [word for word in words if word.letters]
+    if len(words) < 2:
+        return
+    stand = [[place for place in _places(index, word) if place.begins_word] for word in words]
+    rarest = min(range(len(stand)), key=lambda at: len(stand[at]))
+    starts = [[place.start for place in places] for places in stand]
+    end = -1
+    for place in stand[rarest]:
+        chosen = [place]
+        for at, places in enumerate(stand):
+            if at != rarest and places:
+                around = places[max(0, bisect_left(starts[at], place.start) - 1) :][:2]
+                chosen.append(min(around, key=lambda other: abs(other.start - place.start)))
+        close = len(chosen) == len(words) and all(abs(one.start - place.start) <= _NEAR for one in chosen)
+        if close and min(one.start for one in chosen) > end:
+            end = max(one.start for one in chosen)
+            yield Hit(
+                tuple(sorted({span for one in chosen for span in one.spans}, key=lambda span: (span.page, span.start)))
+            )
