@@ -108,6 +108,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     """The parts of the page that stand by themselves; ``app.web.live`` says how to add one."""
     from app.core.race import Race, Verified
     from app.core.suggestions import Sample
+    from app.web.contents_panel import ContentsPanel
     from app.web.first_choice import FirstChoice
     from app.web.library import Library
     from app.web.openai_api import Api
@@ -122,6 +123,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     return (
         library,
         PageViewer(state),
+        ContentsPanel(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         preferences,

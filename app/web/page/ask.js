@@ -75,6 +75,8 @@ async function send(more) {
 
 const ask = (asked) => begin("/asking", asked, asked);
 
+export const askQuestion = (question) => ask({ question });
+
 // Whether it has begun; if another answer is being written, the way to have this one instead.
 async function begin(path, asked, instead) {
   if (sending) return false;

@@ -4,6 +4,7 @@ import { bindBooks, showBook, showHint, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
+import { bindContents, showContents, showContentsGlow, showContentsPaging } from "./contents.js";
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
@@ -56,10 +57,17 @@ const show = {
   memory: showMemory,
   figures: showFigures,
   pace: showPace,
-  scores: glow,
+  scores: (scores) => {
+    glow(scores);
+    showContentsGlow(scores);
+  },
+  contents: showContents,
   suggestions: showSuggestions,
   provenance: showProvenance,
-  paging: showPaging,
+  paging: (paging) => {
+    showPaging(paging);
+    showContentsPaging(paging);
+  },
   race: showRace,
   verified: showVerified,
   setup: (setup) => {
@@ -128,6 +136,7 @@ bindSearch();
 bindProvenance();
 bindPages();
 bindFind();
+bindContents();
 bindRace();
 bindPreferences();
 bindFirst();

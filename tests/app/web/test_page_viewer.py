@@ -145,3 +145,27 @@ def test_pictures_are_few_bounded_and_kept() -> None:
     pictures.page("a", Path("a"), 1, 600)  # was pushed out by the two newer ones
     assert len(drawn) == 4
     assert MOST_BYTES <= 64 << 20
+
+
+def test_words_are_found_and_marked_each_at_its_own_place(client: TestClient) -> None:
+    found = client.post("/find", json={"words": "maren HOLT"}).json()
+    assert re.fullmatch(r"\d+ places", found["said"])
+    first = next(hit for hit in found["hits"] if hit["page"] == 39)
+    assert first["name"] == "p. 39"
+    assert first["line"][1] == "Maren Holt"
+    page = client.get("/pages/39?find=maren+HOLT&now=5").json()
+    assert [start for start, _ in page["marks"]] == [hit["start"] for hit in found["hits"] if hit["page"] == 39]
+    boxes = client.get("/pages/2/marks?find=the").json()
+    assert len(boxes["marks"]) == len(boxes["of"]) > 5
+    assert len(set(map(tuple, boxes["marks"]))) == len(boxes["marks"]), "the same words stand at different places"
+    assert client.post("/find", json={"words": "xyzzy"}).json() == {"hits": [], "said": "Not found in this book"}
+    assert client.get("/pages/40?find=xyzzy").json()["marks"] == []
+
+
+def test_contents_are_told_with_what_can_be_asked(served: tuple[TestClient, AppState]) -> None:
+    client, _ = served
+    told = client.get("/contents").json()
+    assert told["said"] == ""
+    entry = told["entries"][1]
+    assert entry["first"] <= entry["last"] < told["entries"][2]["first"] + 1
+    assert entry["asks"][0].startswith(f"Summarize the chapter “{entry['title']}” (page")

@@ -1,0 +1,82 @@
+"""The table of contents beside the chat: GET /contents, fetched when it is opened and when more has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core.chat_run import abilities
+from app.core.contents import Chapter, chapters, questions
+from app.core.format import View, count, page_name
+from app.core.state import AppState
+from app.web.auth import AllowedRoute
+from app.web.live import pages_read
+from app.web.routes import said
+from engine.document import Document
+
+MOST_ENTRIES = 1_000
+NONE = "This document names no chapters: it has neither bookmarks nor headings. Its {unit}s are on the strip above."
+ONLY_QUOTES = "The built-in demo only finds passages. A larger model, chosen in the settings, summarizes chapters."
+
+
+class ContentsPanel:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+    """
+
+    allowed = (AllowedRoute("GET", "/contents"),)
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._known: tuple[Document | None, tuple[Chapter, ...]] = None, ()
+
+    def routes(self) -> Sequence[Route]:
+        return (Route("/contents", said(self.contents)),)
+
+    def view(self) -> View:
+        """Another name whenever the panel has something else to show."""
+        current = self._state.current
+        book = current.book.sha256 if current.book and current.document else ""
+        return {"contents": f"{book}.{pages_read(current)}.{self._only_quotes()}"}
+
+    async def contents(self, request: Request) -> Response:
+        current = self._state.current
+        document = current.whole or current.document
+        if document is None:
+            return JSONResponse({"entries": [], "said": ""})
+        if self._known[0] is not document:
+            self._known = document, chapters(document)
+        found, only_quotes = self._known[1], self._only_quotes()
+        read = current.document.pages[: pages_read(current)] if current.document else ()
+        entries = []
+        for chapter in found[:MOST_ENTRIES]:
+            is_read = bool(read) and read[0].number <= chapter.first <= read[-1].number
+            label = next((page.label for page in document.pages if page.number == chapter.first), "")
+            name = page_name(label, "page") if document.unit == "page" else ""
+            entries.append(
+                {
+                    "title": chapter.title,
+                    "level": chapter.level,
+                    "first": chapter.first,
+                    "last": chapter.last,
+                    "name": name if is_read else f"{name} not read".strip(),
+                    "asks": questions(chapter, document.unit) if is_read and not only_quotes else [],
+                }
+            )
+        return JSONResponse({"entries": entries, "said": _said(document, len(found), only_quotes)})
+
+    def _only_quotes(self) -> bool:
+        model = self._state.engine.status().model
+        return model is not None and abilities(str(model.path)).only_quotes
+
+
+def _said(document: Document, entries: int, only_quotes: bool) -> str:
+    if not entries:
+        return NONE.format(unit=document.unit)
+    more = f"The first {count(MOST_ENTRIES)} of {count(entries)} entries." if entries > MOST_ENTRIES else ""
+    return " ".join(part for part in (more, ONLY_QUOTES if only_quotes else "") if part)

@@ -1,0 +1,164 @@
+// The table of contents: chapters that glow as the map does, open their page, and can be asked about.
+import { askQuestion } from "./ask.js";
+import { byId, made } from "./frame.js";
+import { openPage, pageShown } from "./pages.js";
+
+const BRIGHTEST = 100;
+const MOST_BARS = 60; // pages of a chapter that are drawn each for itself
+const SEEN = 3; // a glow that is worth drawing
+
+const narrow = matchMedia("(max-width: 820px)");
+
+let version = ""; // of what the server has to show
+let fetched = "";
+let scores = [];
+let first = 1; // number of the first page on the map
+let entries = []; // what is shown, with its element
+let opener = null;
+
+const panel = () => byId("contents");
+const isOpen = () => !panel().hidden;
+
+export function showContents(now) {
+  version = now;
+  if (isOpen()) bring();
+}
+
+export function showContentsGlow(now) {
+  scores = now;
+  if (isOpen()) paint();
+}
+
+export function showContentsPaging(paging) {
+  first = paging.first;
+}
+
+async function bring() {
+  if (fetched === version) return paint();
+  const wanted = version;
+  const answer = await fetch("/contents").catch(() => null);
+  if (!answer?.ok || wanted !== version) return;
+  const told = await answer.json();
+  fetched = wanted;
+  const at = panel().contains(document.activeElement) ? focusable().indexOf(document.activeElement) : -1;
+  draw(told);
+  if (at >= 0) focusable()[at]?.focus();
+}
+
+function draw(told) {
+  byId("contents-said").textContent = told.said;
+  const lists = [made("ol")]; // by level
+  entries = told.entries.map((entry) => {
+    const above = lists.at(-1).lastElementChild; // a chapter that this one may belong to
+    const level = Math.min(entry.level, above ? lists.length : 0);
+    if (level === lists.length) {
+      lists.push(made("ol"));
+      above.append(lists.at(-1));
+    }
+    lists.length = level + 1;
+    const item = chapter(entry);
+    lists[level].append(item);
+    return { ...entry, item };
+  });
+  byId("contents-list").replaceChildren(lists[0]);
+  paint();
+  markPage();
+}
+
+function chapter(entry) {
+  const item = made("li");
+  const row = made("div", "", "chapter");
+  const open = made("button", "", "open");
+  open.type = "button";
+  open.append(made("span", entry.title), made("small", entry.name), made("i"));
+  open.addEventListener("click", () => openPage(entry.first, { from: open }));
+  row.append(open);
+  ["Summarize", "What happens here?"].forEach((words, index) => {
+    if (!entry.asks.length) return;
+    const button = made("button", words, "tf-link");
+    button.type = "button";
+    button.title = entry.asks[index];
+    button.setAttribute("aria-label", `${words.replace("Summarize", "Summarize this chapter:")} ${entry.title}`);
+    button.addEventListener("click", () => {
+      if (narrow.matches) close();
+      askQuestion(entry.asks[index]);
+    });
+    row.append(button);
+  });
+  item.append(row);
+  return item;
+}
+
+// The strip of a chapter's pages below its title.
+function paint() {
+  const style = getComputedStyle(document.documentElement);
+  const lamp = style.getPropertyValue("--lamp").trim();
+  for (const entry of entries) {
+    const pages = scores.slice(Math.max(0, entry.first - first), Math.max(0, entry.last - first + 1));
+    const count = Math.min(MOST_BARS, pages.length);
+    const bars = Array.from({ length: count }, (_, bar) => {
+      const from = Math.floor((bar * pages.length) / count);
+      return Math.max(...pages.slice(from, Math.max(from + 1, Math.floor(((bar + 1) * pages.length) / count))));
+    });
+    const stops = bars.map((score, bar) => {
+      const colour = score < SEEN ? "transparent" : `color-mix(in srgb, ${lamp} ${Math.round(25 + (75 * score) / BRIGHTEST)}%, transparent)`;
+      return `${colour} ${(100 * bar) / count}% ${(100 * (bar + 1)) / count}%`;
+    });
+    const strip = entry.item.querySelector("i");
+    const image = bars.some((score) => score >= SEEN) ? `linear-gradient(to right, ${stops.join(", ")})` : "none";
+    if (strip.dataset.image === image) continue;
+    strip.dataset.image = image;
+    strip.style.backgroundImage = image;
+  }
+}
+
+// The innermost chapter of the page that is open.
+function markPage() {
+  const page = pageShown();
+  const here = page === undefined ? undefined : entries.findLast((entry) => entry.first <= page && page <= entry.last);
+  panel().querySelector("[aria-current]")?.removeAttribute("aria-current");
+  here?.item.querySelector("button.open").setAttribute("aria-current", "location");
+}
+
+const focusable = () => [...panel().querySelectorAll("#contents-list button")];
+
+async function open(from) {
+  opener = from;
+  panel().hidden = false;
+  byId("trifold").dataset.contents = "open";
+  byId("open-contents").setAttribute("aria-expanded", "true");
+  panel().focus({ preventScroll: true });
+  await bring();
+  const here = panel().querySelector("[aria-current]") ?? panel().querySelector("button.open");
+  if (here && document.activeElement === panel()) here.focus();
+}
+
+function close() {
+  if (!isOpen()) return;
+  const had = panel().contains(document.activeElement);
+  panel().hidden = true;
+  delete byId("trifold").dataset.contents;
+  byId("open-contents").setAttribute("aria-expanded", "false");
+  if (had) opener?.focus({ preventScroll: true });
+}
+
+function keys(event) {
+  if (event.key === "Escape") {
+    event.stopPropagation(); // an answer that is being written goes on
+    return close();
+  }
+  const chapters = [...panel().querySelectorAll("button.open")];
+  const at = chapters.indexOf(document.activeElement);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: chapters.length - 1 }[event.key];
+  if (to === undefined || !chapters.length) return;
+  event.preventDefault();
+  chapters[Math.max(0, Math.min(chapters.length - 1, to))].focus();
+}
+
+export function bindContents() {
+  byId("open-contents").addEventListener("click", (event) => (isOpen() ? close() : open(event.currentTarget)));
+  byId("contents-close").addEventListener("click", close);
+  panel().addEventListener("keydown", keys);
+  for (const change of ["turned", "shut"]) byId("page-panel").addEventListener(change, markPage);
+  new MutationObserver(() => byId("trifold").dataset.map !== "yes" && close()).observe(byId("trifold"), { attributeFilter: ["data-map"] });
+}

@@ -1,0 +1,45 @@
+"""Chapters with the pages that they cover, and what is asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core.contents import Chapter, chapters, questions
+from engine.document import Document, OutlineItem
+
+PAGES = [
+    "The Lamps",
+    "1 The Gale\nIt blew.",
+    "It blew on.\n" + "And on it blew. " * 5 + "\nAt night\nIt was dark.",
+    "12\nTHE CALM\nIt was still.",
+    "The end.",
+]
+
+
+def book(*outline: tuple[str, int, int]) -> Document:
+    items = tuple(OutlineItem(title, page, level) for title, page, level in outline)
+    return replace(Document.from_pages("The Lamps", PAGES), outline=items)
+
+
+def test_a_chapter_ends_where_the_next_of_its_level_begins() -> None:
+    found = chapters(book(("The Gale", 2, 0), ("At night", 3, 1), ("The Calm", 4, 0)))
+    assert found == (Chapter("The Gale", 0, 2, 3), Chapter("At night", 1, 3, 3), Chapter("The Calm", 0, 4, 5))
+
+
+def test_a_page_on_which_another_chapter_begins_belongs_to_both() -> None:
+    assert [(one.first, one.last) for one in chapters(book(("The Gale", 2, 0), ("At night", 3, 0)))] == [(2, 3), (3, 5)]
+
+
+def test_odd_outlines() -> None:
+    assert chapters(book()) == ()
+    assert chapters(Document("", "", (), "pdf", "")) == ()
+    back = chapters(book(("Late", 4, 0), ("Early", 1, 0), ("Not there", 9, 0)))
+    assert [(one.first, one.last) for one in back] == [(4, 4), (1, 8), (9, 9)]
+
+
+def test_what_is_asked_names_the_chapter_and_its_pages() -> None:
+    assert questions(Chapter("The Gale", 0, 2, 3), "page") == (
+        "Summarize the chapter “The Gale” (pages 2 to 3).",
+        "What happens in the chapter “The Gale” (pages 2 to 3)?",
+    )
+    assert questions(Chapter("The Calm", 0, 4, 4), "section")[0] == "Summarize the chapter “The Calm” (section 4)."
