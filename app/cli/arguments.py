@@ -162,6 +162,12 @@ def _ask_parser() -> Parser:
     parser.add_argument("file", metavar="FILE", help="the book")
     parser.add_argument("question", metavar="QUESTION", nargs="+", help="the question; quotes are optional")
     _add_document(parser)
+    parser.add_argument(
+        "--csv",
+        metavar="TABLE",
+        help="FILE is a folder: ask each of its documents, a row each in this table; the same command goes on where "
+        "it was stopped",
+    )
     parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read these pages only, such as 10-80")
     _add_no_snapshot(parser)
     parser.add_argument("--fit", action="store_true", help="of a book that is too long, read from its start what fits")

@@ -5,6 +5,7 @@ Exit status: ``app.core.settings.EXIT_DONE`` and those next to it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import logging
@@ -40,6 +41,9 @@ _COMMANDS = {
     "bench": "develop:run_bench",
     "test": "develop:run_checks",
 }
+
+
+_ASK_MANY = "ask_many:run"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,9 +91,14 @@ def _run(arguments: Sequence[str]) -> int:
     from app.cli.models import on_this_machine  # what --help can do without
 
     settings = on_this_machine(options, settings)
-    module, function = _COMMANDS[options.command].split(":")
+    module, function = (_ASK_MANY if _asks_many(options) else _COMMANDS[options.command]).split(":")
     status: int = getattr(importlib.import_module(f"app.cli.{module}"), function)(options, settings)
     return status
+
+
+def _asks_many(options: argparse.Namespace) -> bool:
+    """Whether a question is for every document of a folder."""
+    return options.command == "ask" and bool(options.csv or Path(options.file).expanduser().is_dir())
 
 
 def prepare_libraries() -> None:

@@ -1,0 +1,128 @@
+"""The same question of every document of a folder: rows, what goes wrong, and going on."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import ask_many
+from app.cli.arguments import parse
+from app.core.settings import make_settings
+from engine.document import Document
+from engine.errors import DocumentError, InputError, OptionError
+from tests.app.scripted import ScriptedEngine
+
+ANSWER = "The rent is 1,200 euros a month. Bruno Keller pays it."
+QUESTION = "What is the rent?"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "leases"
+    (place / "2024").mkdir(parents=True)
+    (place / "a.txt").write_text("The rent is 1,200 euros a month, paid by the tenant.", "utf-8")
+    (place / "2024" / "b.txt").write_text("=1+1", "utf-8")
+    (place / "broken.pdf").write_text("no book", "utf-8")
+    (place / ".hidden").write_text("nothing", "utf-8")
+    return place
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    scripted = ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.001)
+
+    def read(path: Path, password: str | None = None) -> Document:
+        if path.suffix == ".pdf":
+            raise DocumentError(f"“{path.name}” is no book.", "Get it again.")
+        return Document.from_pages(path.stem, ["Preface.", path.read_text("utf-8")])
+
+    @contextlib.contextmanager
+    def loaded(settings: object) -> Iterator[ScriptedEngine]:
+        yield scripted
+
+    monkeypatch.setattr(ask_many, "read_document", read)
+    monkeypatch.setattr(ask_many, "loaded_engine", loaded)
+    return scripted
+
+
+def asked(*line: object) -> list[dict[str, str]]:
+    """The rows after a command line."""
+    options = parse(["ask", *map(str, line)])
+    assert ask_many.run(options, make_settings()) == 0
+    with Path(options.csv).open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: ScriptedEngine) -> None:
+    rows = asked(folder, QUESTION, "--csv", folder / "out.csv")
+    assert [row["file"] for row in rows] == ["2024/b.txt", "a.txt", "broken.pdf"]
+    broken, rent = rows[2], rows[1]
+    assert (broken["answer"], broken["error"]) == ("", "“broken.pdf” is no book. Get it again.")
+    assert (rent["answer"], rent["page"], rent["evidence_level"]) == (ANSWER, "2", "says so")
+    assert rent["evidence"] == "The rent is 1,200 euros a month"
+    assert rent["not_found_in_document"] == "Keller"
+    assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
+
+
+def test_the_same_command_goes_on_and_asks_again_only_what_went_wrong_or_changed(
+    folder: Path, engine: ScriptedEngine
+) -> None:
+    table = folder.parent / "out.csv"
+    first = asked(folder, QUESTION, "--csv", table)
+    assert len(engine.asked) == 2
+    assert asked(folder, QUESTION, "--csv", table) == first
+    assert len(engine.asked) == 2, "only the broken one was tried again"
+    (folder / "a.txt").write_text("The rent is 900 euros.", "utf-8")
+    asked(folder, QUESTION, "--csv", table)
+    assert len(engine.asked) == 3
+    rows = asked(folder, "And who pays?", "--csv", table)
+    assert [row["question"] for row in rows] == [QUESTION] * 3 + ["And who pays?"] * 3
+
+
+def test_a_run_that_is_stopped_keeps_what_it_has(
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = folder.parent / "out.csv"
+    ask = ask_many.answer
+
+    def stopped(engine: ScriptedEngine, *rest: object, **more: object) -> object:
+        if engine.asked:
+            raise KeyboardInterrupt
+        return ask(engine, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ask_many, "answer", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        asked(folder, QUESTION, "--csv", table)
+    assert [file for file, _ in ask_many.read_table(table)] == ["2024/b.txt"]
+    monkeypatch.setattr(ask_many, "answer", ask)
+    assert len(asked(folder, QUESTION, "--csv", table)) == 3
+    assert len(engine.asked) == 2
+
+
+def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
+    table = tmp_path / "out.csv"
+    row = dict.fromkeys(ask_many.COLUMNS, "") | {"file": "-a.txt", "question": "'=", "answer": "=HYPERLINK(1)\n“é”"}
+    ask_many.write_table(table, {("-a.txt", "'="): row})
+    assert ",'=HYPERLINK" in table.read_text("utf-8-sig") or "\"'=HYPERLINK" in table.read_text("utf-8-sig")
+    assert ask_many.read_table(table)["-a.txt", "'="]["answer"] == row["answer"]
+
+
+def test_what_cannot_be_done_is_said_before_any_work(folder: Path) -> None:
+    for line, error in (
+        ([folder, "Q?"], OptionError),
+        ([folder, "Q?", "--csv", folder], OptionError),
+        ([folder, "Q?", "--csv", folder / "no" / "out.csv"], OptionError),
+        ([folder, "Q?", "--csv", folder / "out.csv", "--json"], OptionError),
+        ([folder / "nowhere", "Q?", "--csv", folder / "out.csv"], InputError),
+        ([folder, "Q?", "--csv", folder / "a.txt"], InputError),
+    ):
+        with pytest.raises(error):
+            ask_many.run(parse(["ask", *map(str, line)]), make_settings())
+    empty = folder / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError, match="no document"):
+        ask_many.run(parse(["ask", str(empty), "Q?", "--csv", str(folder / "out.csv")]), make_settings())
