@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from app.core import chat_run, settings
 from app.core.books import Books
 from app.core.chat_run import Throttle, throttle_of
-from app.core.chats import Chats
+from app.core.chats import Chat, Chats, Exchange
 from app.core.format import glow
 from app.core.state import AppState, OpenBook, Stage
 from app.web import gradio_page, live
@@ -688,6 +688,17 @@ def test_gradio_keeps_few_tabs_and_one_event(state: AppState, tmp_path: Path, mo
 
 def test_gradio_that_has_lost_its_server_finds_it_again(browser: TestClient) -> None:
     assert set(browser.get("/gradio_api/app_id").json()) == {"app_id"}
+
+
+def test_the_chart_is_of_the_answer_whose_figures_are_shown() -> None:
+    """Another version that was chosen had the figures of its own and the chart of the answer that came last."""
+    last = [[9.0, 9.0, 9.0, 1]]
+    current = OpenBook(stage=Stage.READY, document=book(2), pace=((30.0, 30.0, 30.0, 1),))
+    turns = [Exchange("Who?", "She.", StopReason.END, figures(), notes=notes) for notes in (None, {"pace": last})]
+    shown = [page_view(current, engine_status(), Chat("a", "b", 0.0, (turn,)))["pace"] for turn in turns]
+    assert [list(map(list, pace)) for pace in shown] == [[], last]
+    asking = dataclasses.replace(current, asking=True)
+    assert page_view(asking, engine_status(), Chat("a", "b", 0.0, tuple(turns)))["pace"] == current.pace
 
 
 def test_a_view_is_json_and_small() -> None:
