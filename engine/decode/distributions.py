@@ -97,13 +97,49 @@ def kernel_rows(
     return KernelRows(logits, scale, kernels.measured(logits, scale, top_k, top_p, patches), patches, kernels)
 
 
-def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row of logits (n, vocabulary), or ``NO_TOKEN``: (n,) int64."""
+def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> torch.Tensor:
+    """The most likely token of each row of logits (n, vocabulary), of several the first, or ``NO_TOKEN``: (n,) int64.
+
+    Args:
+        patches: of the logits, a few of each row. They are not copied for that: the most likely token of the others is
+            compared with the best of these.
+    """
     kernels = _kernels(logits)
+    if patches is not None and kernels is not None:
+        return _likeliest_of_both(logits, *patches)
+    logits = patched(logits, patches)
     if kernels is not None and not logits.shape[1] % kernels.lanes:
         return kernels.likeliest(logits)
     largest, tokens = logits.max(-1)
     return tokens.where(largest < math.inf, NO_TOKEN)
+
+
+def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+    """The same of the logits that are changed, and of all others."""
+    rows, places = (ids >= 0).nonzero(as_tuple=True)
+    columns = ids[rows, places]
+    with torch.inference_mode():
+        kept = logits[rows, columns]
+        logits[rows, columns] = torch.finfo(logits.dtype).min  # of a row of -inf alone no token is the likeliest
+        found = likeliest(logits)
+        best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()
+        logits[rows, columns] = kept
+    if not ids.shape[1]:
+        return found
+    changed = changed.where(ids >= 0, -math.inf)
+    most = changed.amax(1)
+    first = ids.where((changed == most.unsqueeze(1)) & (ids >= 0), logits.shape[1]).amin(1)
+    chosen = first.where((most > best) | ((most == best) & (first < found)), found)
+    return chosen.where((found != NO_TOKEN) & (most < math.inf), NO_TOKEN)
+
+
+def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
+    """Logits (n, vocabulary) with those of the patches in their places, in float32."""
+    if patches is None:
+        return logits
+    (ids, changed), vocabulary = patches, logits.shape[1]
+    with_room = functional.pad(logits.float(), (0, 1))  # for what is no token
+    return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 
 def _kernels(logits: torch.Tensor) -> OwnSampling | None:

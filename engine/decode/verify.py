@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from engine.decode.distributions import (
     NO_TOKEN,
@@ -47,6 +46,7 @@ from engine.decode.distributions import (
     draw_from,
     kernel_rows,
     likeliest,
+    patched,
 )
 from engine.model.kernels.own_sampling import PatchedLogits
 
@@ -101,14 +101,14 @@ class Sampler:
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
-            logits = _within_book(_patched(logits, patches), self._quotations, proposed)
+            logits = _within_book(patched(logits, patches), self._quotations, proposed)
             patches = None
         if self._temperature == 0.0:
-            return likeliest(_patched(logits, patches))
+            return likeliest(logits, patches)
         rows = kernel_rows(logits, self._temperature, self._top_k, self._top_p, patches)
         if rows is not None:
             return rows
-        scaled = _patched(logits, patches).float() / self._temperature
+        scaled = patched(logits, patches).float() / self._temperature
         if self._top_k and self._top_k < scaled.shape[-1]:
             least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
             scaled = scaled.masked_fill(scaled < least, float("-inf"))
@@ -137,15 +137,6 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
     if (params.repetition_penalty or 1.0) != 1.0:
         seen = answer[:0]
     return Sampler(params, seen, None if book is None else book.begin([])).after(answer)
-
-
-def _patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
-    """Logits (n, vocabulary) with those of the patches in their places."""
-    if patches is None:
-        return logits
-    (ids, changed), vocabulary = patches, logits.shape[1]
-    with_room = functional.pad(logits.float(), (0, 1))  # for what is no token
-    return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 
 def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:

@@ -18,6 +18,7 @@ from engine.decode.distributions import (
     draw_from,
     kernel_rows,
     likeliest,
+    patched,
 )
 from engine.decode.verify import Sampler, confidences, draw, instead, joined, make_generator, make_sampler
 from engine.decode.verify import rejection_sample as judged
@@ -180,3 +181,26 @@ def test_a_whole_row_is_not_kept_for_every_token() -> None:
     rows = kernel_rows(logits_of(3, LARGE, 1.0, torch.bfloat16), 0.7, 0, 0.8)
     assert isinstance(rows, KernelRows)
     assert rows.stats.numel() == 3 * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_likeliest_token_with_a_few_changed_is_that_of_the_changed_whole(dtype: torch.dtype) -> None:
+    """Of few values, so that many are equal, and of one that no token of a row keeps; nothing is left of the search."""
+    generator = torch.Generator().manual_seed(0)
+    for count in (0, 1, 9, 64):
+        logits = torch.randint(-3, 4, (8, 64), generator=generator).to(dtype)
+        ids = torch.randint(-1, 64, (8, count), generator=generator)
+        ids[0] = -1
+        if count == 64:
+            ids[1] = torch.arange(64)
+        found = logits.gather(1, ids.clamp(min=0)).float()
+        patches = ids, torch.minimum(found * 1.5, found / 1.5)
+        before = logits.clone()
+        with torch.inference_mode():
+            assert torch.equal(likeliest(logits, patches), patched(logits, patches).argmax(-1))
+        assert torch.equal(logits, before)
+    for bad in (math.nan, math.inf):
+        for changed in (0.0, bad):  # among the others, or among the changed
+            logits = torch.zeros(1, 64, dtype=dtype)
+            logits[0, 3 if changed else 9] = bad
+            assert likeliest(logits, (torch.tensor([[3]]), torch.tensor([[changed]]))).tolist() == [NO_TOKEN]
