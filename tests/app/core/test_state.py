@@ -218,7 +218,7 @@ def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:
     assert any(seen["scores"])
     state.begin_chat()
     clean = shown(state)
-    assert (clean["figures"], clean["pace"], any(clean["scores"])) == (None, [], False)
+    assert (clean["figures"], clean["pace"], any(clean["scores"])) == (None, (), False)
     state.show_chat(first)
     again = shown(state)
     assert (again["figures"], again["pace"], any(again["scores"])) == (seen["figures"], [], False)
@@ -228,7 +228,7 @@ def test_a_chat_that_replaces_a_deleted_one_begins_clean_too(ready: Make) -> Non
     state = ready()
     list(chat_run.ask(state, "Who?", SamplingParams(), "hierarchical"))
     state.delete_chat(state.current.chat)
-    assert (shown(state)["figures"], shown(state)["pace"], any(state.current.scores)) == (None, [], False)
+    assert (shown(state)["figures"], shown(state)["pace"], any(state.current.scores)) == (None, (), False)
 
 
 def test_until_its_first_token_an_answer_shows_the_figures_of_the_one_before(ready: Make) -> None:
