@@ -134,6 +134,50 @@ def test_the_map_opens_pages_with_the_mouse_and_the_keys(scripted: Server, open_
     until(page, lambda: page.inner_text("#page-name") == f"Page {chosen} of 76")
 
 
+def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+    page.fill("#ask-box textarea", "/find maren HOLT")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#page-marks i.now")
+    assert page.evaluate("document.activeElement.id") == "find-words"
+    places = page.locator("#find-hits button").count()
+    assert page.inner_text("#find-said") == f"{places} places"
+    first = page.inner_text("#page-name")
+    page.keyboard.press("Shift+Enter")
+    until(page, lambda: page.inner_text("#find-at") == f"{places} of {places}")
+    until(page, lambda: page.inner_text("#page-name") != first)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#page-name") == first)
+    until(page, lambda: page.locator("#page-marks i.now").count() > 0)
+    fine(page)
+    page.keyboard.press("Escape")
+    until(page, lambda: page.locator("#find").is_hidden() and page.locator("#page-marks i").count() == 0)
+    page.keyboard.press("Control+f")
+    assert page.locator("#find").is_visible()
+    for _ in range(2):
+        page.keyboard.press("Escape")
+    page.wait_for_selector("#page-panel", state="hidden")
+    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.click("#open-contents")
+    page.wait_for_selector("#contents .chapter")
+    until(page, lambda: page.evaluate("document.activeElement.matches('#contents button.open')"))
+    assert page.locator("#contents i[data-image^=linear]").count() > 0, "what was read for the answer glows"
+    fine(page)
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#contents [aria-current=location]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#page-panel", state="hidden")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    until(page, lambda: "Summarize the chapter" in page.locator("#chat .asked").last.inner_text())
+    answered(page)
+    page.click("#contents-close")
+    page.wait_for_selector("#contents", state="hidden")
+
+
 def test_a_book_without_pictures_shows_its_text(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted, scheme="light")
     give_text(page, "Words <b>Letters</b>", "letters.txt")
