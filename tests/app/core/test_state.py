@@ -221,7 +221,7 @@ def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:
     assert (clean["figures"], clean["pace"], any(clean["scores"])) == (None, (), False)
     state.show_chat(first)
     again = shown(state)
-    assert (again["figures"], again["pace"], any(again["scores"])) == (seen["figures"], [], False)
+    assert (again["figures"], again["pace"], any(again["scores"])) == (seen["figures"], seen["pace"], False)
 
 
 def test_a_chat_that_replaces_a_deleted_one_begins_clean_too(ready: Make) -> None:
