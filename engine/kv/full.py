@@ -40,6 +40,7 @@ from engine.kv.offload import (
 )
 from engine.kv.spilling import retry_with_spill
 from engine.model import attention
+from engine.model.attention import Seen
 from engine.model.graphs import MAX_TOKENS
 from engine.model.kv_shape import KvShape
 from engine.model.view import Blocks, FixedView, InPlace
@@ -454,8 +455,9 @@ class FullCache:
             # Some tokens before it are left to the mask, so that another question about the book finds the same span.
             past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
             stop = min(past + _RECORDED, self.capacity)
-            for layer in range(shape.layers):  # NaN in unused slots would survive a product with zero
-                self._slots(layer)[1][:, start:stop].zero_()
+            for layer in range(shape.layers):  # NaN in unused slots would survive any mask
+                for slots in self._slots(layer):
+                    slots[:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
         self._fixed = replace(span, start=start, count=count)
         return self._fixed
@@ -617,7 +619,7 @@ class FixedFullPass(FixedView):
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
         self._cache, self._span = cache, span
         self._places = place + torch.arange(span.count, device=place.device)
-        self._seen = torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None]
+        self._seen = Seen(torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None])
         self.queries: list[torch.Tensor] = []
 
     def positions(self, count: int) -> torch.Tensor:

@@ -41,6 +41,7 @@ from engine.kv.selection import (
     num_sinks,
 )
 from engine.model import attention
+from engine.model.attention import Seen
 from engine.model.kernels import cpu
 from engine.model.view import Blocks, FixedView, InPlace
 
@@ -190,10 +191,10 @@ class RetrievalCache:
         return RetrievalPass(self)
 
     def make_finite(self) -> None:
-        """Leave nothing in unused memory that is not a number: a pass of fixed shape multiplies it by zero."""
+        """Leave nothing in unused memory that is not a number: a pass of fixed shape hides it behind a mask."""
         if not self._is_finite:
-            for values in self._values:
-                values[:, self.held :].zero_()
+            for slots in (*self._keys, *self._values):
+                slots[:, self.held :].zero_()
         self._is_finite = True
 
     def advance(self, count: int) -> None:
@@ -397,7 +398,7 @@ class FixedRetrievalPass(FixedView):
         self.queries: Sequence[torch.Tensor] = ()
         self._places = place + torch.arange(count, device=place.device)
         size = cache._keys[0].shape[1]
-        self._seen = torch.arange(size, device=place.device) <= self._places[:, None]
+        self._seen = Seen(torch.arange(size, device=place.device) <= self._places[:, None])
 
     def positions(self, count: int) -> torch.Tensor:
         return self._position + torch.arange(count, device=self._position.device)

@@ -19,6 +19,7 @@ import torch
 
 from engine.kv.states import RecurrentLayer
 from engine.model import attention
+from engine.model.attention import Seen
 from engine.model.kv_shape import KvShape
 from engine.model.recurrent import Advance
 from engine.model.view import Blocks, FixedView, InPlace
@@ -125,10 +126,10 @@ class StreamingCache:
         return StreamingPass(self, self.held, count)
 
     def make_finite(self) -> None:
-        """Leave nothing in unused slots that is not a number: a pass of fixed shape multiplies it by zero."""
+        """Leave nothing in unused slots that is not a number: a pass of fixed shape hides it behind a mask."""
         if not self._is_finite:
-            for values in self._values.values():
-                values[:, self.held :].zero_()
+            for slots in (*self._rotated.values(), *self._values.values()):
+                slots[:, self.held :].zero_()
         self._is_finite = True
 
     def advance(self, count: int) -> None:
@@ -217,7 +218,9 @@ class FixedStreamingPass(FixedView):
         self._cache = cache
         self.queries: Sequence[torch.Tensor] = ()
         self._slots = place + torch.arange(count, device=place.device)
-        self._seen = torch.arange(cache.capacity, device=place.device) <= self._slots[:, None]
+        self._seen: dict[int | None, Seen] = {
+            None: Seen(torch.arange(cache.capacity, device=place.device) <= self._slots[:, None])
+        }
 
     def positions(self, count: int) -> None:
         """Slots, to which it turns queries and keys by itself."""
@@ -239,7 +242,13 @@ class FixedStreamingPass(FixedView):
             cache._raw[source].index_copy_(1, slots, k[0])
             cache._rotated[source].index_copy_(1, slots, turned[0])
             cache._values[source].index_copy_(1, slots, v[0])
-        keys, values, seen = cache._rotated[source], cache._values[source], self._seen
-        if (window := cache.shape.window_of(layer)) is not None:
-            seen = seen & (torch.arange(cache.capacity, device=slots.device) > slots[:, None] - window)
+        keys, values = cache._rotated[source], cache._values[source]
+        seen = self._seen_through(cache.shape.window_of(layer))
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
+
+    def _seen_through(self, window: int | None) -> Seen:
+        """The slots that the tokens see, with a window no more than it."""
+        if window not in self._seen:
+            near = torch.arange(self._cache.capacity, device=self._slots.device) > self._slots[:, None] - (window or 0)
+            self._seen[window] = Seen(self._seen[None].keys & near)
+        return self._seen[window]

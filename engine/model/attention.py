@@ -95,10 +95,36 @@ def choose_kernels(shape: KvShape, heads: int) -> None:
         try:
             for count in (shape.kv_heads, heads):
                 cuda.measured(device, shape.dtype, count, shape.head_dim)
+            cuda.takes_masks(device, shape.dtype, shape.kv_heads, shape.head_dim)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             _log.info("attention kernels are measured later: %s", error)
+
+
+class Seen:
+    """Which of the keys each of n tokens of a pass sees, in the forms that kernels take: made once for all layers.
+
+    Args:
+        keys: (n, seq) bool.
+    """
+
+    def __init__(self, keys: torch.Tensor) -> None:
+        self.keys = keys
+        self._rows: dict[int, torch.Tensor] = {}
+        self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def rows(self, group: int) -> torch.Tensor:
+        """The same for the packed rows of a KV head that answers ``group`` heads: (group * n, seq)."""
+        if group not in self._rows:
+            self._rows[group] = self.keys.repeat(group, 1)
+        return self._rows[group]
+
+    def bias(self, group: int, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to the scores of these rows, as ``cuda.efficient_seen`` takes it."""
+        if (group, dtype) not in self._biases:
+            self._biases[group, dtype] = cuda.bias_of(self.rows(group), dtype)
+        return self._biases[group, dtype]
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,7 +242,7 @@ def _attend_windows(
         seen = (places <= newest) & (places > newest - window)
         keys, values = k[:, :, first:stop], v[:, :, first:stop]
         if sinks is not None or cap is not None:  # which the fused kernel says too little for, or has not
-            outs.append(attend_seen(some, keys, values, scaling, seen, sinks, cap))
+            outs.append(attend_seen(some, keys, values, scaling, Seen(seen), sinks, cap))
             continue
         packed = some.reshape(1, k.shape[1], -1, q.shape[3])
         seen = seen.repeat(q.shape[1] // k.shape[1], 1)
@@ -235,11 +261,11 @@ def attend_seen(
     k: torch.Tensor,
     v: torch.Tensor,
     scaling: float,
-    seen: torch.Tensor,
+    seen: Seen,
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of n tokens to those of the keys that ``seen`` (n, seq) says, whatever lies in the others.
+    """Attention of n tokens to those of the keys that ``seen`` says, whatever finite numbers lie in the others.
 
     Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
     """
@@ -252,12 +278,11 @@ def attend_past_and_seen(
     v: torch.Tensor,
     scaling: float,
     past: int,
-    seen: torch.Tensor,
+    seen: Seen,
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """``attend`` where every query sees the first ``past`` keys, and ``seen`` (n, seq - past) says which of the others
-    it sees.
+    """``attend`` where every query sees the first ``past`` keys, and ``seen`` says which of the others it sees.
 
     The kernel for many keys then computes all but a few of them.
     """
@@ -266,10 +291,12 @@ def attend_past_and_seen(
 
 
 def _attend_masked(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor, cap: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: Seen, cap: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    return _unpacked(q, *plain(packed, k, v, scaling, seen.repeat(q.shape[1] // k.shape[1], 1), cap))
+    packed, group = q.reshape(1, k.shape[1], -1, q.shape[3]), q.shape[1] // k.shape[1]
+    if cap is None and q.device.type == "cuda" and cuda.takes_masks(q.device, q.dtype, k.shape[1], q.shape[3]):
+        return _unpacked(q, *cuda.efficient_seen(packed, k, v, scaling, seen.bias(group, q.dtype)))
+    return _unpacked(q, *plain(packed, k, v, scaling, seen.rows(group), cap))
 
 
 def attend_causal(
@@ -278,7 +305,7 @@ def attend_causal(
     """Attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as ``attend`` with seq = n."""
     if cap is not None:
         seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()
-        return _attend_masked(q, k, v, scaling, seen, cap)
+        return _attend_masked(q, k, v, scaling, Seen(seen), cap)
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)

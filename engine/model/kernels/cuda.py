@@ -5,7 +5,8 @@ finds that worth while (``set_params_splitkv`` in its flash_api.cpp); here the p
 merged, in as many as this GPU has processors for. ``fastest`` measures once which of the two is better, and takes
 other kernels where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs
 before compute capability 8.0 cannot run it: its memory-efficient kernel stands in, and where nothing is right the plain
-path. Triton needs a compiler on the person's machine, so it takes part only when it is asked for by name. Of Intel's
+path. Where a mask hides keys from rows, as in recorded passes, the memory-efficient kernel takes it as a bias. Triton
+needs a compiler on the person's machine, so it takes part only when it is asked for by name. Of Intel's
 GPUs torch's flash kernel is asked, which its build for them has; Apple's have none that says the log-sum-exp.
 """
 
@@ -20,7 +21,7 @@ import torch
 
 from engine.devices import synchronize
 from engine.errors import is_out_of_memory
-from engine.model.kernels import Kernel, in_pieces, plain, split_attend
+from engine.model.kernels import Kernel, attend_each, in_pieces, join, plain, split_attend
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,11 @@ _HALF = (torch.float16, torch.bfloat16)
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
 # The shape on which kernels are compared: a verification of eight tokens over 16K keys.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
+# The same for passes of fixed shape, whose keys are masked: enough for several pieces.
+_MASKED_KEYS = 4096 + 24
+# Numbers of a bias by which its rows and pieces begin, 16 bytes, as torch's kernel wants them (kernel_forward.h); and
+# what a score gets that has no weight.
+_BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Largest difference to the definition that a half-precision kernel may have, as a share of the largest output.
 _NEAR = 2e-2
 
@@ -60,9 +66,80 @@ def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float)
     return _split(q, k, v, scaling, _efficient)
 
 
-def _efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scaling)
+def _efficient(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, scale=scaling)
     return made[0], made[1][..., : q.shape[2]]  # the log-sum-exp is padded to whole blocks of rows
+
+
+def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What ``efficient_seen`` adds to scores: nothing where ``seen`` (rows, keys) says so, else what leaves no weight.
+
+    It is finite: for a row that sees none of its keys the kernel gives a log-sum-exp of 0 and not of minus infinity
+    (kernel_forward.h), which a piece of the keys would bring into the merge.
+
+    Returns:
+        (rows, keys), with rows that begin at multiples of ``_BIAS_STEP`` numbers.
+    """
+    rows, keys = seen.shape
+    room = torch.zeros(rows, -(-keys // _BIAS_STEP) * _BIAS_STEP, dtype=dtype, device=seen.device)
+    return room[:, :keys].masked_fill_(~seen, _UNSEEN[dtype])
+
+
+def efficient_seen(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's memory-efficient kernel with a bias (rows, keys) of ``bias_of``, the same for all heads; pieces of the
+    keys are its batch. All of the keys and values must be finite."""
+    keys = k.shape[2]
+    processors = torch.cuda.get_device_properties(q.device).multi_processor_count
+    pieces = splits(q.shape[1], q.shape[2], keys, processors)
+    even = keys if pieces == 1 else keys // (pieces * _BIAS_STEP) * pieces * _BIAS_STEP
+    parts = [_biased(q, k, v, scaling, bias, slice(0, even), pieces)]
+    if even < keys:
+        parts.append(_biased(q, k, v, scaling, bias, slice(even, keys), 1))
+    if pieces == 1:
+        return parts[0]
+    outs, lses = (torch.cat(part) for part in zip(*parts, strict=True))
+    return join(outs, lses), torch.logsumexp(lses, dim=0, keepdim=True)
+
+
+def _biased(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results of ``efficient_seen`` on each of the equal pieces of some keys, as ``attend_each`` has them."""
+    mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
+    return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
+
+
+def takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
+    """Whether ``efficient_seen`` is right on this GPU for these shapes; asked once. Not in float32.
+
+    Raises:
+        RuntimeError: memory ran out, which says nothing of the kernel.
+    """
+    return _takes_masks(torch.device(device.type, device.index or 0), dtype, heads, head_dim)
+
+
+@functools.lru_cache(maxsize=16)
+def _takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
+    if dtype not in _HALF:
+        return False
+    q, k, v = _probe(device, dtype, heads, head_dim, _MASKED_KEYS, _PROBE_ROWS)
+    # Every row sees another number of keys; the last pieces are seen by none.
+    rows, places = torch.arange(_PROBE_ROWS, device=device), torch.arange(_MASKED_KEYS, device=device)
+    seen = places <= _MASKED_KEYS // 2 + rows[:, None]
+    try:
+        out, lse = efficient_seen(q, k, v, head_dim**-0.5, bias_of(seen, dtype))
+        right = _is_near(out, lse, plain(q.float(), k.float(), v.float(), head_dim**-0.5, seen))
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        right = False
+    if not right:
+        _log.warning("recorded passes attend by the plain path: torch's kernel with a bias is wrong for %s here", dtype)
+    return right
 
 
 def _split(
@@ -185,16 +262,10 @@ def measure(
     Raises:
         RuntimeError: memory ran out, which says nothing of the kernel.
     """
-    generator = torch.Generator(device).manual_seed(0)
-    shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
-    q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
+    q, k, v = _probe(device, dtype, heads, head_dim, keys, rows)
     kernel = KERNELS[name]
     try:
-        out, lse = kernel(q, k, v, head_dim**-0.5)
-        expected, expected_lse = plain(q.float(), k.float(), v.float(), head_dim**-0.5)
-        # Outputs over many keys are small numbers, so an error counts relative to the largest of them.
-        off = (out.float() - expected).abs().max() / expected.abs().max()
-        if not (bool(off < _NEAR) and torch.allclose(lse, expected_lse, atol=_NEAR)):
+        if not _is_near(*kernel(q, k, v, head_dim**-0.5), plain(q.float(), k.float(), v.float(), head_dim**-0.5)):
             return None
         synchronize(device)
         began = time.perf_counter()
@@ -206,3 +277,20 @@ def measure(
             raise
         return None
     return (time.perf_counter() - began) * 1000.0 / _PROBE_REPEATS
+
+
+def _probe(
+    device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, keys: int, rows: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values that kernels are compared on."""
+    generator = torch.Generator(device).manual_seed(0)
+    shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
+    q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
+    return q, k, v
+
+
+def _is_near(out: torch.Tensor, lse: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]) -> bool:
+    """Whether a kernel says what the plain path does. Outputs over many keys are small numbers, so an error counts
+    relative to the largest of them."""
+    off = (out.float() - expected[0]).abs().max() / expected[0].abs().max()
+    return bool(off < _NEAR) and torch.allclose(lse, expected[1], atol=_NEAR)

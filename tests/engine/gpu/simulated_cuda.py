@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import math
 import random
 import re
 import sys
@@ -240,6 +241,8 @@ class Gpu:
         self.launches = 0
         self.replayed = 0
         """Launches of those that a replay brought along: the host has launched one for all of them."""
+        self.touched = 0
+        """Bytes that operations have read and written where they compute, each of them by itself."""
         self.cards = cards
         self.allocated, self.peaks, self.idle = ([0] * cards for _ in range(3))
         """By card: bytes that tensors hold, the most that they held, and bytes that wait for the next of their size."""
@@ -288,6 +291,13 @@ class Gpu:
         while caller.f_code.co_filename == __file__:
             caller = caller.f_back
         return self.lost_wait == (caller.f_code.co_filename, caller.f_lineno)
+
+    def touch(self, *given: Any) -> None:
+        """An operation reads or writes these tensors; what is expanded is there once."""
+        for x in given:
+            if isinstance(x, DeviceTensor):
+                there = [count for count, stride in zip(x.shape, x.stride(), strict=True) if stride]
+                self.touched += math.prod(there) * x.element_size() if x.numel() else 0
 
     @property
     def peak(self) -> int:
@@ -690,6 +700,7 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
     if name in _PRODUCTS:
         gpu.take_workspace()
     if func._schema.is_mutable:
+        gpu.touch(*ours)
         gpu.current().enqueue(lambda: func(*a, **k))
         return args[0]
     if name == "_unsafe_view" or any(given.alias_info is not None for given in func._schema.returns):  # a view
@@ -706,11 +717,13 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
     )
     if name in _EMPTY:
         return outs
-    targets = [x.elem for x in tree_leaves(outs) if isinstance(x, DeviceTensor)]
+    made = [x for x in tree_leaves(outs) if isinstance(x, DeviceTensor)]
+    targets = [x.elem for x in made]
+    gpu.touch(*ours, *made)
 
     def work() -> None:
-        made = [x for x in tree_leaves(func(*a, **k)) if isinstance(x, torch.Tensor)]
-        for target, numbers in zip(targets, made, strict=True):
+        found = [x for x in tree_leaves(func(*a, **k)) if isinstance(x, torch.Tensor)]
+        for target, numbers in zip(targets, found, strict=True):
             target.copy_(numbers)
 
     gpu.current().enqueue(work)
@@ -801,27 +814,44 @@ def _efficient(
     *,
     scale: float,
 ) -> Any:
-    """torch's memory-efficient kernel: no grouped heads; the log-sum-exp is padded to a multiple of 32 rows."""
-    if q.shape[1] != k.shape[1] or bias is not None or dropout or not with_lse:
+    """torch's memory-efficient kernel: no grouped heads; the log-sum-exp is padded to a multiple of 32 rows. What its
+    kernel_forward.h says of a bias: of the queries' dtype, its memory and strides in steps of 16 bytes, and a row that
+    it hides altogether has a log-sum-exp of 0."""
+    if q.shape[1] != k.shape[1] or dropout or not with_lse:
         raise RuntimeError("the memory-efficient kernel does not take this call here")
-    out, lse = _attention(gpu, q, k, v, causal, scale, -(-q.shape[2] // 32) * 32)
+    if bias is not None:
+        if bias.dtype != q.dtype:
+            raise RuntimeError("invalid dtype for bias - should match query's dtype")
+        if tuple(bias.shape) != (*q.shape[:3], k.shape[2]) or bias.stride(-1) != 1:
+            raise RuntimeError("the bias does not have the shape of the scores")
+        step = 16 // bias.element_size()
+        strides = [stride for stride, count in zip(bias.stride()[:3], bias.shape[:3], strict=True) if count > 1]
+        if any(stride % step for stride in strides) or bias.elem.data_ptr() % 16:
+            raise RuntimeError("attn_bias is not correctly aligned")
+    out, lse = _attention(gpu, q, k, v, causal, scale, -(-q.shape[2] // 32) * 32, bias)
     none = gpu.like(torch.empty(0, device="meta"))
     return out, lse, none, none
 
 
-def _attention(gpu: Gpu, q: Any, k: Any, v: Any, causal: bool, scale: float, padded: int) -> tuple[Any, Any]:
+def _attention(
+    gpu: Gpu, q: Any, k: Any, v: Any, causal: bool, scale: float, padded: int, bias: Any = None
+) -> tuple[Any, Any]:
     batch, heads, rows, dim = q.shape
     seq, group = k.shape[2], heads // k.shape[1]
     out = gpu.like(torch.empty((batch, rows, heads, dim), dtype=q.dtype, device="meta")).transpose(1, 2)
     lse = gpu.like(torch.empty((batch, heads, padded), dtype=torch.float32, device="meta"))
-    queries, keys, values, into, sums = (_numbers(x) for x in (q, k, v, out, lse))
+    queries, keys, values, into, sums, added = (_numbers(x) for x in (q, k, v, out, lse, bias))
+    gpu.touch(q, k, v, out, lse, bias)
 
     def work() -> None:
         wide, deep = (x.repeat_interleave(group, 1).float() for x in (keys, values))
         scores = (queries.float() @ wide.transpose(-1, -2)) * scale
+        if added is not None:
+            scores = scores + added.float()
         if causal:  # counted from the first key, as in torch
             scores = scores.masked_fill(~torch.ones(rows, seq, dtype=torch.bool).tril(), float("-inf"))
-        sums[..., :rows] = torch.logsumexp(scores, -1)
+        hidden = scores.amax(-1) == float("-inf")
+        sums[..., :rows] = torch.logsumexp(scores, -1).masked_fill(hidden, 0.0)
         into.copy_(torch.exp(scores - sums[..., :rows, None]) @ deep)
 
     gpu.current().enqueue(work)
@@ -858,6 +888,7 @@ def _tiles_product(gpu: Gpu, x: DeviceTensor, words: DeviceTensor, group: int, s
         raise RuntimeError("the product with weights in 4 bits does not take this call")
     out = gpu.like(torch.empty(x.shape[0], outs, dtype=x.dtype, device="meta"))
     rows, packed, steps, into = (_numbers(each) for each in (x, words, scales, out))
+    gpu.touch(x, words, scales, out)
 
     def work() -> None:
         halves = (packed.long().unsqueeze(-1) >> (4 * torch.arange(8))) & 15
@@ -909,7 +940,7 @@ def simulated_cuda(
         for owner, name, stand_in in _stand_ins(gpu):
             after.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, stand_in)
-        for known in (cuda.measured, devices.stream_of):
+        for known in (cuda.measured, cuda._takes_masks, devices.stream_of):
             known.cache_clear()
             after.callback(known.cache_clear)
         with _Mode():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.model import attention, kernels
+from engine.model.attention import Seen
 from engine.model.kernels import cpu, native
 
 
@@ -116,10 +117,10 @@ def test_scores_stay_below_their_cap(
     whole, places = torch.arange(past + n), torch.arange(past, past + n)[:, None]
     seen = (whole <= places) & (whole > places - (window or past + n))
     others = [attention._attend_windows(q, k, v, 1.0, window or past + n, None, cap)]
-    others.append(attention.attend_seen(q, k, v, 1.0, seen, cap=cap))
+    others.append(attention.attend_seen(q, k, v, 1.0, Seen(seen), cap=cap))
     if window is None:
         new = torch.ones(n, n, dtype=torch.bool).tril()
-        others.append(attention.attend_past_and_seen(q, k, v, 1.0, past, new, cap=cap))
+        others.append(attention.attend_past_and_seen(q, k, v, 1.0, past, Seen(new), cap=cap))
         parts = [attention.attend(q, k[:, :, :past], v[:, :, :past], 1.0, cap)]
         others.append(attention.merge([*parts, attention.attend_causal(q, k[:, :, past:], v[:, :, past:], 1.0, cap)]))
     for found in others:
@@ -177,8 +178,8 @@ def test_past_and_new_merge_to_causal_attention(heads: int, kv_heads: int, n: in
     for found in (
         attention.joined(parts, sinks),
         attention.attend_newest(q, k, v, 0.2, sinks=sinks),
-        attention.attend_seen(q, k, v, 0.2, whole, sinks),
-        attention.attend_past_and_seen(q, k, v, 0.2, past, seen, sinks),
+        attention.attend_seen(q, k, v, 0.2, Seen(whole), sinks),
+        attention.attend_past_and_seen(q, k, v, 0.2, past, Seen(seen), sinks),
     ):
         assert torch.allclose(found.double(), with_sinks(expected, lse, sinks), atol=2e-6)
 

@@ -263,5 +263,5 @@ def test_attention_to_what_is_seen_is_that_to_the_newest() -> None:
     g = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(1, heads, n, 8, generator=g) for heads, n in ((6, 3), (2, 40), (2, 40)))
     seen = torch.arange(40) <= torch.arange(20, 23)[:, None]
-    found = attention.attend_seen(q, k, v, 0.3, seen)
+    found = attention.attend_seen(q, k, v, 0.3, attention.Seen(seen))
     assert torch.allclose(found, attention.attend_newest(q, k[:, :, :23], v[:, :, :23], 0.3), atol=1e-6)

@@ -1,0 +1,88 @@
+"""Attention with a mask, as passes of fixed shape need it: by torch's kernel with a bias where that is right, over keys
+and values that are read once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from engine.model import attention
+from engine.model.attention import Seen
+from engine.model.kernels import cuda, plain
+from engine.model.kv_shape import KvShape
+from tests.engine.gpu import simulated_cuda as simulated_cuda_module
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+
+GPU = torch.device("cuda", 0)
+HEADS, KV_HEADS, DIM = 8, 2, 16
+
+
+def tensors(count: int, keys: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    made = torch.Generator().manual_seed(keys)
+    shapes = ((1, HEADS, count, DIM), (1, KV_HEADS, keys, DIM), (1, KV_HEADS, keys, DIM))
+    return [torch.randn(shape, generator=made).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("count", "keys", "first"), [(1, 40, 3), (5, 1029, 300), (3, 2048, 2000), (4, 1543, 0)])
+def test_what_is_hidden_has_no_weight(count: int, keys: int, first: int, dtype: torch.dtype) -> None:
+    """Also where a whole piece of the keys is hidden, whose log-sum-exp torch's kernel would call 0, and where neither
+    the keys nor their pieces come in steps of what the kernel reads at once."""
+    q, k, v = tensors(count, keys, dtype)
+    seen = torch.arange(keys) <= first + torch.arange(count)[:, None]
+    wide = [x.float().repeat_interleave(HEADS // x.shape[1], 1) for x in (q, k, v)]
+    expected, sums = plain(*wide, 0.25, seen)
+    with simulated_cuda("lazy"):
+        assert cuda.takes_masks(GPU, dtype, KV_HEADS, DIM)
+        given = [x.to(GPU) for x in (q, k, v)]
+        out, lse = attention._attend_masked(*given, 0.25, Seen(seen.to(GPU)), None)
+        assert torch.allclose(out.cpu().float(), expected, atol=2e-2)
+        assert torch.allclose(lse.cpu(), sums, atol=2e-2)
+
+
+def test_keys_and_values_are_read_once() -> None:
+    """The plain path writes and reads scores in float32 about a dozen times: 3 GB in a middle pass of 32 layers."""
+    q, k, v = tensors(8, 6144, torch.bfloat16)
+    whole = k.nbytes + v.nbytes
+    with simulated_cuda("eager") as gpu:
+        given = [x.to(GPU) for x in (q, k, v)]
+        seen = Seen((torch.arange(6144) <= 6000).repeat(8, 1).to(GPU))
+        cuda.takes_masks(GPU, torch.bfloat16, KV_HEADS, DIM)
+        spent = []
+        for _ in range(2):  # the first makes the bias for all of them
+            before = gpu.touched
+            attention.attend_seen(*given, 0.25, seen)
+            spent.append(gpu.touched - before)
+        before = gpu.touched
+        plain(given[0].reshape(1, KV_HEADS, -1, DIM), *given[1:], 0.25, seen.rows(HEADS // KV_HEADS))
+        assert spent[1] < 2.2 * whole  # the bias is as large as this narrow model's keys
+        assert gpu.touched - before > 20 * whole
+
+
+def test_a_kernel_with_a_bias_that_is_wrong_here_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = simulated_cuda_module._efficient
+    monkeypatch.setattr(
+        simulated_cuda_module,
+        "_efficient",
+        lambda gpu, q, k, v, _, *more, **scale: real(gpu, q, k, v, None, *more, **scale),
+    )
+    q, k, v = tensors(2, 100, torch.bfloat16)
+    seen = torch.arange(100) <= 50 + torch.arange(2)[:, None]
+    wide = [x.float().repeat_interleave(HEADS // x.shape[1], 1) for x in (q, k, v)]
+    with simulated_cuda("lazy"), caplog.at_level(logging.WARNING, "engine.model.kernels.cuda"):
+        given = [x.to(GPU) for x in (q, k, v)]
+        out = attention.attend_seen(*given, 0.25, Seen(seen.to(GPU)))
+        assert torch.allclose(out.cpu().float(), plain(*wide, 0.25, seen)[0], atol=2e-2)
+    assert "by the plain path" in caplog.text
+
+
+def test_the_kernel_is_tried_at_load_and_not_in_a_capture() -> None:
+    with simulated_cuda("lazy") as gpu:
+        attention.choose_kernels(KvShape(1, KV_HEADS, DIM, torch.bfloat16, GPU), HEADS)
+        before = gpu.launches
+        assert cuda.takes_masks(torch.device("cuda"), torch.bfloat16, KV_HEADS, DIM)
+        assert gpu.launches == before
