@@ -13,7 +13,8 @@ several GPUs each of these has a staging, which moves its own layers over its ow
 copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is read, and from
 being read before it is filled. Beside a GPU that takes no threads everybody waits for the thread. KV in 8 bits moves as
 it is stored and is dequantized in the buffer; resident layers share one buffer for that, without a thread
-(``Workspace``).
+(``Workspace``). Rows cross the bus as they are, into two small buffers; another stream turns them into the kernels'
+order behind the copies, so that these follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -476,6 +477,9 @@ class Staging:
         self._order = sorted(stores)
         self._cuda = shape.device_kind.streams
         self._stream: Any = stream_of(shape.device, "copies") if self._cuda else None
+        self._turns: Any = stream_of(shape.device, "transposes") if self._cuda else None
+        # Rows on the device, and the event behind which they have been taken from there; used in turns.
+        self._arrived: list[tuple[torch.Tensor, Any]] = []
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
         self._local = threading.local()
@@ -488,7 +492,8 @@ class Staging:
     @property
     def allocated(self) -> int:
         """Bytes of its memory, without the host's."""
-        return sum(buffer.allocated for buffer in self._buffers)
+        arrived = sum(rows.nbytes for rows, _ in self._arrived)
+        return arrived + sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
         """Wait until nothing moves: then stores and buffers may be freed, after the work of the current stream."""
@@ -502,6 +507,12 @@ class Staging:
             buffer.free()
         self._buffers = [StagedLayer(self._shape, capacity) for _ in self._buffers]
         self._current = self._buffers[0]
+        if self._cuda and capacity and not self._arrived:
+            shape = self._shape
+            size = (self._piece, 2, shape.kv_heads, shape.storage_dim)
+            for _ in range(2):
+                rows = torch.empty(size, dtype=shape.storage_dtype, device=shape.device)
+                self._arrived.append((rows, torch.cuda.Event()))
 
     def crop(self, length: int) -> None:
         """The newest tokens are dropped: ``length`` remain."""
@@ -511,9 +522,10 @@ class Staging:
     def close(self) -> None:
         """End the thread and give the memory back."""
         self._mover.shutdown(wait=True, cancel_futures=True)
-        if self._stream is not None:
-            self._stream.synchronize()  # copies that are on their way would write to memory that others have by then
-        self._buffers = []
+        if self._turns is not None:
+            # What is on its way would write to memory that others have by then. Each copy has been waited for there.
+            self._turns.synchronize()
+        self._buffers, self._arrived = [], []
 
     def at_hand(self, layer: int, stop: int) -> StagedLayer | None:
         """The buffer that a pass attends through now, if it holds this layer's tokens [0, stop)."""
@@ -591,23 +603,35 @@ class Staging:
     # In the thread ---------------------------------------------------------------------------------------------
 
     def _fill(self, buffer: StagedLayer, store: SlowStore, start: int, stop: int, before: Any) -> int:
-        on_stream = torch.cuda.stream(self._stream) if self._cuda else nullcontext()
-        with torch.inference_mode(), on_stream:
+        with torch.inference_mode():
             if before is not None:
                 self._stream.wait_event(before)
             for first in range(start, stop, self._piece):
                 last = min(stop, first + self._piece)
-                rows, moved = (None, None) if store.moves_in_place else self._row_buffer()
-                keys, values = from_rows(self._to_device(store.rows(first, last, rows)))
-                buffer.fill(first, last, keys, values)
-                if moved is not None:
-                    moved.record(self._stream)
+                if self._cuda:
+                    self._stream_in(buffer, store, first, last)
+                else:
+                    rows = None if store.moves_in_place else self._row_buffer()[0]
+                    buffer.fill(first, last, *from_rows(store.rows(first, last, rows).to(self._shape.device)))
             if self._cuda:
-                buffer.filled.record(self._stream)
+                buffer.filled.record(self._turns)
         return stop
 
-    def _to_device(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.to(self._shape.device, non_blocking=self._cuda)
+    def _stream_in(self, buffer: StagedLayer, store: SlowStore, first: int, last: int) -> None:
+        """Enqueue the copy of a few rows on one stream and what is made of them on another."""
+        self._arrived.append(self._arrived.pop(0))
+        held, taken = self._arrived[-1]
+        rows = held[: last - first]
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(taken)
+            source, moved = (None, None) if store.moves_in_place else self._row_buffer()
+            rows.copy_(store.rows(first, last, source), non_blocking=True)
+            there = moved or torch.cuda.Event()
+            there.record(self._stream)
+        with torch.cuda.stream(self._turns):
+            self._turns.wait_event(there)
+            buffer.fill(first, last, *from_rows(rows))
+            taken.record(self._turns)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
         """One of the thread's buffers for rows of a file, and the event that says when it may be used again."""

@@ -81,11 +81,11 @@ class Stream:
         self._gpu = gpu
         self._delay = gpu.rng.choice(_DELAYS)
         self.clock = 0
-        """When all that was put will be done, were the buses all that takes time: in bytes that one of them moves."""
+        """When all that was put will be done, in bytes that a bus moves: buses take time, and what else has a pace."""
         gpu.streams.append(self)
 
     def enqueue(self, work: Work, sent: int = 0) -> None:
-        """Put work into the queue. ``sent`` bytes come over the bus for it."""
+        """Put work into the queue. It takes as long as ``sent`` bytes over the bus."""
         with self._gpu.lock:
             if self._gpu.sticky:
                 message, self._gpu.sticky = self._gpu.sticky, ""
@@ -243,6 +243,8 @@ class Gpu:
         """Launches of those that a replay brought along: the host has launched one for all of them."""
         self.touched = 0
         """Bytes that operations have read and written where they compute, each of them by itself."""
+        self.pace = 0.0
+        """What such a byte takes on the clock of the streams, where one of a bus takes 1."""
         self.cards = cards
         self.allocated, self.peaks, self.idle = ([0] * cards for _ in range(3))
         """By card: bytes that tensors hold, the most that they held, and bytes that wait for the next of their size."""
@@ -292,12 +294,14 @@ class Gpu:
             caller = caller.f_back
         return self.lost_wait == (caller.f_code.co_filename, caller.f_lineno)
 
-    def touch(self, *given: Any) -> None:
-        """An operation reads or writes these tensors; what is expanded is there once."""
+    def touch(self, *given: Any) -> int:
+        """An operation reads or writes these tensors, of which what is expanded is there once; what it takes."""
+        before = self.touched
         for x in given:
             if isinstance(x, DeviceTensor):
                 there = [count for count, stride in zip(x.shape, x.stride(), strict=True) if stride]
                 self.touched += math.prod(there) * x.element_size() if x.numel() else 0
+        return int(self.pace * (self.touched - before))
 
     @property
     def peak(self) -> int:
@@ -700,8 +704,7 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
     if name in _PRODUCTS:
         gpu.take_workspace()
     if func._schema.is_mutable:
-        gpu.touch(*ours)
-        gpu.current().enqueue(lambda: func(*a, **k))
+        gpu.current().enqueue(lambda: func(*a, **k), gpu.touch(*ours))
         return args[0]
     if name == "_unsafe_view" or any(given.alias_info is not None for given in func._schema.returns):  # a view
         block = ours[0].block
@@ -719,14 +722,14 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
         return outs
     made = [x for x in tree_leaves(outs) if isinstance(x, DeviceTensor)]
     targets = [x.elem for x in made]
-    gpu.touch(*ours, *made)
+    taken = gpu.touch(*ours, *made)
 
     def work() -> None:
         found = [x for x in tree_leaves(func(*a, **k)) if isinstance(x, torch.Tensor)]
         for target, numbers in zip(targets, found, strict=True):
             target.copy_(numbers)
 
-    gpu.current().enqueue(work)
+    gpu.current().enqueue(work, taken)
     return outs
 
 

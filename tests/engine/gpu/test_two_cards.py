@@ -17,11 +17,12 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, KvBytes
+from engine.kv import offload
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.kv.spilling import retry_with_spill
 from engine.model import decoder, loading
-from engine.model.kv_shape import Split
+from engine.model.kv_shape import KvShape, Split
 from engine.plan import hardware, planner, probe
 from engine.plan.memory_budget import Share
 from engine.plan.planner import Layout
@@ -179,6 +180,32 @@ def test_two_buses_halve_what_a_pass_waits_for(pair: tuple[str, str], alone: tup
         assert passes.took() == pytest.approx(took / 2, rel=0.1)
         assert gpu.sent[0] == pytest.approx(gpu.sent[1], rel=0.01)
         assert gpu.sent[0] + gpu.sent[1] == pytest.approx(sent, rel=0.01)
+
+
+def test_copies_follow_one_another_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes over the bus is turned into the kernels' order meanwhile. On one stream with the copies that took a
+    sixteenth more, even if a byte of a card's memory takes no more than a 32nd of one that comes over the bus."""
+    monkeypatch.setattr(offload, "_CUDA_PIECE", 1 << 12)
+    shape, tokens = KvShape(4, 2, 32, torch.bfloat16, CARDS[0]), 1024
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        cache = FullCache(shape, tokens, Placement((Tier.HOST,) * 4), tmp_path)
+        k = torch.randn(1, 2, tokens, 32).bfloat16().to(CARDS[0])
+        cache.reserve(tokens)
+        for layer in range(4):
+            cache.write(layer, 0, k, k)
+        cache.advance(tokens)
+        cache.bring(0, tokens)
+        gpu.synchronize()
+        began, sent, gpu.pace = gpu.clock, gpu.sent[0], 1 / 32
+        for layer in range(1, 4):
+            cache.bring(layer, tokens)
+        gpu.synchronize()
+        moved = gpu.sent[0] - sent
+        assert moved == 3 * tokens * shape.bytes_per_token // 4
+        assert gpu.clock - began < 1.02 * moved
+        assert torch.equal(cache.keys(3, 0, tokens), k[0])
+        gpu.pace = 0.0
+        cache.clear()
 
 
 def test_hidden_states_cross_once_per_border(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
