@@ -326,6 +326,7 @@ class ModelDrafter:
         tokens: list[torch.Tensor] = []
         probs: list[Distributions] = []
         sure: list[float] = []
+        sampler = sampler.drafting()
         hinting, chance = bool(hint), 1.0
         while True:
             q = sampler(logits)

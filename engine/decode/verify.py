@@ -60,6 +60,11 @@ int64 that have all of it."""
 
 # Tokens among which the nucleus of top-p is looked for first.
 _LIKELIEST = 128
+# Parts of a whole distribution that are counted: a power of two that the sum of all stays below 2^63 with.
+_WHOLE = 1 << 60
+# Bits of a probability in float32 that are looked at second, the largest number that they can be, and the largest that
+# those before them are where it is 1.
+_LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
 
 
 class Sampler:
@@ -92,7 +97,12 @@ class Sampler:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
         quotations = None if self._quotations is None else self._quotations.after(tokens.tolist())
-        return Sampler(self.params, seen, quotations)
+        return type(self)(self.params, seen, quotations)
+
+    def drafting(self) -> Sampler:
+        """The sampler of a draft model behind the same text. Whatever a proposal is drawn from, the text has the law of
+        who judges it: so where the whole vocabulary costs more than it is worth a few of its tokens will do."""
+        return DraftSampler(self.params, self._seen, self._quotations)
 
     def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> Distributions:
         """Args:
@@ -113,7 +123,11 @@ class Sampler:
             least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
             scaled = scaled.masked_fill(scaled < least, float("-inf"))
         probs = torch.softmax(scaled, dim=-1)
-        return probs if self._top_p >= 1.0 else _nucleus(probs, self._top_p)
+        return probs if self._top_p >= 1.0 else self._cut(probs, self._top_p)
+
+    def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
+        """The nucleus of distributions (n, vocabulary), renormalised."""
+        return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
         """Logits of tokens that the text has already, lowered by the penalty (Keskar et al. 2019, arXiv 1909.05858)."""
@@ -125,6 +139,17 @@ class Sampler:
         # Negative logits times the penalty, others over it: of the two the lesser, or with a bonus the greater.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
         return ids, chosen(found * self._penalty, found / self._penalty)
+
+
+class DraftSampler(Sampler):
+    """``Sampler.drafting``: on a GPU the nucleus has none but the ``_LIKELIEST`` tokens."""
+
+    def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
+        if _waits_are_cheap(probs):
+            return super()._cut(probs, top_p)
+        likeliest, order = probs.topk(min(_LIKELIEST, probs.shape[-1]), dim=-1)
+        kept = _within(likeliest, top_p)
+        return torch.zeros_like(probs).scatter_(-1, order, kept / kept.sum(dim=-1, keepdim=True))
 
 
 def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | None = None) -> Sampler:
@@ -156,9 +181,13 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
     return masked
 
 
-def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one), renormalised."""
-    most = _first_look(probs)
+def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one), renormalised.
+
+    A few tokens are put in order at first, since sorting a whole vocabulary costs more than a small model's forward
+    pass; whether they suffice has to be known on the host.
+    """
+    most = min(_LIKELIEST, probs.shape[-1])
     likeliest, order = probs.topk(most, dim=-1)
     out = torch.zeros_like(probs).scatter_(-1, order, _within(likeliest, top_p))
     if most < probs.shape[-1]:
@@ -169,10 +198,43 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     return out / out.sum(dim=-1, keepdim=True)
 
 
-def _first_look(probs: torch.Tensor) -> int:
-    """Tokens that are put in order at first: on a processor a few, since sorting a whole vocabulary there costs more
-    than a small model's forward pass; on a GPU all, since asking whether the few suffice would be a wait."""
-    return min(_LIKELIEST, probs.shape[-1]) if probs.device.type == "cpu" else probs.shape[-1]
+def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The same without a sort and without a wait, for a GPU: the least probability of the nucleus is found by its bits.
+
+    Numbers in float32 that are not negative stand in the order of their bits. Summed up by their upper 16, tokens say
+    which of these the least one has, and those that have them by their lower 16 the rest. The sums are whole numbers,
+    so they are the same in whatever order a GPU adds them. Of tokens that are as likely as the least one the first are
+    kept.
+    """
+    bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
+    parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()
+    first, above = _least_digit(upper, parts, _UPPER + 1, wanted, 0)
+    second, above = _least_digit(lower, parts * (upper == first), _LOWER + 1, wanted, above)
+    least = (first << _LOWER_BITS) | second
+    alike = bits == least
+    before = above + (alike.cumsum(dim=-1) - 1) * parts
+    out = probs * ((bits > least) | (alike & (before < wanted)))
+    return out / out.sum(dim=-1, keepdim=True)
+
+
+def _least_digit(
+    digits: torch.Tensor, parts: torch.Tensor, count: int, wanted: int, above: torch.Tensor | int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The least digit (n, 1) of which a token is in the nucleus, and the parts (n, 1) of all tokens with larger ones.
+
+    Args:
+        digits: (n, vocabulary), each below ``count``; parts: of a whole distribution, in multiples of 1 / ``_WHOLE``.
+        wanted: parts that the nucleus reaches; above: those of tokens that come before all of these.
+    """
+    sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
+    larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
+    least = (larger >= wanted).sum(dim=-1, keepdim=True)
+    return least, larger.gather(1, least)
+
+
+def _waits_are_cheap(probs: torch.Tensor) -> bool:
+    """Whether the host may look at these; a GPU would have to end first what it was told."""
+    return probs.device.type == "cpu"
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:

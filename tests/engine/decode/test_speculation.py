@@ -160,13 +160,13 @@ def test_equal_laws_accept_everything() -> None:
         assert rejection_sample(proposed, p[:8], p, g).num_accepted == 8
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["a few first", "all at once, as on a GPU"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["a few first", "by selection, as on a GPU"])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
 def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
     if at_once:
         monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
-        monkeypatch.setattr(verify, "_first_look", lambda probs: probs.shape[-1])
+        monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
     logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
     found = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits), 1000)
     for row, law in zip(found, torch.softmax(logits, -1), strict=True):
@@ -176,6 +176,42 @@ def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: p
         expected[order[:kept]] = ordered[:kept] / ordered[:kept].sum()
         assert int((row > 0).sum()) == pytest.approx(kept, abs=1)
         assert float((row - expected).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("top_p", [1e-6, 0.5, 0.9, 0.999999])
+@pytest.mark.parametrize("kind", ["peaked", "flat", "alike", "rounded", "certain"])
+def test_the_selected_nucleus_is_that_of_a_stable_sort(kind: str, top_p: float) -> None:
+    """Also of tokens that are equally likely, as logits in half precision make many of them: the first are kept."""
+    g = torch.Generator().manual_seed(7)
+    logits = torch.randn(5, 3000, generator=g)
+    logits = {
+        "peaked": 8 * logits,
+        "flat": 0.01 * logits,
+        "alike": torch.zeros_like(logits),
+        "rounded": (4 * logits).bfloat16().float(),
+        "certain": logits.scatter(1, torch.arange(5)[:, None], 200.0),
+    }[kind]
+    probs = torch.softmax(logits, -1)
+    found = verify._nucleus_by_selection(probs, top_p)
+    ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
+    kept = torch.zeros_like(probs).scatter_(-1, order, verify._within(ordered, top_p))
+    differs = ((found > 0) != (kept > 0)).sum(-1)
+    assert int(differs.max()) <= 1, "where sums in float64 end just beside the bound"
+    assert torch.allclose(found.sum(-1), torch.ones(5))
+    assert torch.allclose(found, kept / kept.sum(-1, keepdim=True), atol=1e-3)
+
+
+def test_a_draft_is_drawn_from_few_tokens_where_looking_at_all_costs_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its law decides nothing: on a processor, and of who judges it, it is the whole nucleus."""
+    logits = 0.01 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(5))
+    sampler = Sampler(SamplingParams(temperature=1.0, top_p=0.9))
+    monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
+    assert torch.equal(sampler.drafting()(logits), sampler(logits))
+    monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
+    drawn = sampler.drafting().after(torch.tensor([1]))(logits)
+    assert ((drawn > 0).sum(-1) == 128).all()
+    assert torch.allclose(drawn.sum(-1), torch.ones(3))
+    assert ((sampler(logits) > 0).sum(-1) > 800).all()
 
 
 def test_draws_have_the_law_they_were_given() -> None:
