@@ -3,7 +3,7 @@
 This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The linear layers
 of the decoder blocks are quantized when the model is loaded; embedding, head, norms and what chooses experts stay as
 they are. 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``).
-Where nothing better is known (``packed``, ``engine.model.backends.tiled``) the weights of one layer at a time are
+Where nothing better is known (``packed``, ``tiled``) the weights of one layer at a time are
 unpacked for its product, which saves memory and not time.
 
 Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers

@@ -1,0 +1,156 @@
+"""Linear layers of a GPU whose product reads weights in 4 or 8 bits as they are: torch's own, for bfloat16.
+
+torch's product with weights in 4 bits (int4mm.cu) takes rows by the 16 and reads the weights once for them. Weights in
+8 bits are two halves of 4, which stand behind one another: the input comes twice, and their sum is the product. torch's
+own product with 8 bits (int8mm.cu) has one thread read the weights of an output, far from those that its neighbours
+read (pytorch 190529), one byte at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.model.products import fixed, linear, replace
+from engine.model.products.quantized import Linear4, Linear8
+from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+
+_log = logging.getLogger(__name__)
+
+MOST_TILED_ROWS = 16
+"""Rows for which the product reads the weights once."""
+
+TILE_OUT = 8
+"""Outputs of a tile: a layer has a multiple of so many."""
+
+# Rows from which on unpacking a layer moves fewer bytes than reading it again for every 16 of them.
+_UNPACKED_FROM = 128
+# Inputs of a tile of that product, and how many of them lie together, the fastest first. It is for GPUs from
+# Ampere on. How far it may be off on the probe, as a share of the largest output.
+_TILE_IN, _TILES = 16, (8, 4, 2)
+_CAPABILITY, _NEAR = (8, 0), 2e-2
+# Inputs that share a scale, of those that the product knows: the more, the fewer bytes of scales.
+_GROUPS = (256, 128, 64, 32)
+
+
+class TiledLinear(nn.Module):
+    """What the two formats share.
+
+    Args:
+        levels: (out, in) from 0 to 15, as bytes.
+        scales_and_middles: (out, groups, 2) of each group of ``group`` inputs, in bfloat16.
+        bias: added to the outputs.
+        copies: how many times the input stands behind itself.
+    """
+
+    def __init__(
+        self,
+        levels: torch.Tensor,
+        scales_and_middles: torch.Tensor,
+        group: int,
+        bias: torch.Tensor | None,
+        copies: int = 1,
+    ) -> None:
+        super().__init__()
+        self.out_features, width = levels.shape
+        self.in_features, self._copies, self._group = width // copies, copies, group
+        tiles = next(tiles for tiles in _TILES if width % (tiles * _TILE_IN) == 0)
+        halves = (levels[:, 0::2] << LEVEL_BITS) | levels[:, 1::2]  # torch has the first of two above
+        self.weight = fixed(torch.ops.aten._convert_weight_to_int4pack(halves, tiles))
+        self.scales_and_middles = fixed(scales_and_middles.transpose(0, 1).contiguous())
+        self.bias = bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if len(rows) >= _UNPACKED_FROM:
+            return functional.linear(x, self.unpacked(), self.bias)
+        rows = rows.contiguous() if self._copies == 1 else rows.repeat(1, self._copies)
+        out = torch.ops.aten._weight_int4pack_mm(rows, self.weight, self._group, self.scales_and_middles)
+        out = out if self.bias is None else out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def levels(self) -> torch.Tensor:
+        """Levels (out, in) as they were given."""
+        outs, wide, _, words = self.weight.shape
+        held = self.weight.view(torch.uint8)  # two levels in a byte, of eight rows of four bytes each
+        both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
+        tiles = both.view(outs, wide, TILE_OUT, 4, words, 2, 4)
+        return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
+
+    def unpacked(self) -> torch.Tensor:
+        """The weights (out, in) that this layer computes with."""
+        raise NotImplementedError
+
+
+class TiledLinear4(TiledLinear):
+    """A ``Linear4`` of a GPU. It has the same weights, rounded to bfloat16 once where ``Linear4`` rounds twice."""
+
+    def __init__(self, given: Linear4) -> None:
+        super().__init__(given.levels(), given.scales_and_middles, GROUP, given.bias)
+
+    def unpacked(self) -> torch.Tensor:
+        levels = self.levels().unflatten(1, (-1, self._group)).bfloat16() - MIDDLE_LEVEL
+        scale, middle = self.scales_and_middles.transpose(0, 1).unsqueeze(-1).unbind(dim=2)
+        return torch.addcmul(middle, levels, scale).flatten(1)
+
+
+class TiledLinear8(TiledLinear):
+    """A ``Linear8`` of a GPU, with the same weights: sixteen times an upper half from -8 to 7, and a lower half from 0
+    to 15, each rounded to bfloat16."""
+
+    def __init__(self, given: Linear8) -> None:
+        lower, upper = given.weight & LAST_LEVEL, (given.weight >> LEVEL_BITS) + MIDDLE_LEVEL
+        group = next(group for group in _GROUPS if given.in_features % group == 0)
+        scale, groups = given.scale[:, None], given.in_features // group
+        steps = [torch.stack(pair, -1) for pair in ((scale * 16, scale * 0), (scale, scale * MIDDLE_LEVEL))]
+        steps = [step.expand(-1, groups, -1) for step in steps]
+        super().__init__(torch.cat([upper, lower], 1).to(torch.uint8), torch.cat(steps, 1), group, given.bias, 2)
+
+    def unpacked(self) -> torch.Tensor:
+        upper, lower = self.levels().to(torch.int8).chunk(2, dim=1)
+        whole = (upper - MIDDLE_LEVEL) * 16 + lower
+        return whole.bfloat16() * self.scales_and_middles[-1, :, :1]
+
+
+def tiled(given: nn.Module) -> TiledLinear | None:
+    """A quantized layer, on a GPU where ``multiplies_tiles``, as one of these; None if its widths or its dtype do not
+    allow it."""
+    if not isinstance(given, Linear4 | Linear8) or given.in_features % GROUP or given.out_features % TILE_OUT:
+        return None
+    if isinstance(given, Linear4):
+        return TiledLinear4(given) if given.dtype is torch.bfloat16 else None
+    return TiledLinear8(given) if given.scale.dtype is torch.bfloat16 else None
+
+
+def tile(block: nn.Module, device: torch.device) -> None:
+    """Put such layers in the place of a decoder block's quantized ones, on a GPU where ``multiplies_tiles``."""
+    for path, layer in list(block.named_modules()):
+        if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
+            replace(block, path, made)
+
+
+def multiplies_tiles(device: torch.device) -> bool:
+    """Whether torch's product is right on this GPU for both formats, held against the unpacked weights."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
+        return False  # on older ones it fails in a way that ends the process
+    width = _TILES[0] * _TILE_IN
+    numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
+    x = numbers.cos().bfloat16()
+    for kind in (Linear4, Linear8):
+        levels = kind(linear(numbers.bfloat16()))
+        expected = x.float() @ levels.unpacked().float().t()
+        try:
+            made = tiled(levels)
+            assert made is not None
+            off = (made(x).float() - expected).abs().max() / expected.abs().max()
+            exact = (made.unpacked() - levels.unpacked()).abs().max() / levels.unpacked().abs().max()
+        except (RuntimeError, NotImplementedError) as error:  # AMD's GPUs before CDNA 2, and builds without it
+            _log.info("weights are unpacked for every pass on %s: %s", device, error)
+            return False
+        if not bool(torch.maximum(off, exact) < _NEAR):
+            _log.warning("weights are unpacked for every pass on %s: torch's product with tiles is wrong", device)
+            return False
+    return True
