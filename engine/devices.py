@@ -8,16 +8,23 @@ copy after the other, and tokens are drawn on the processor. Which kernels compu
 from __future__ import annotations
 
 import functools
+import logging
 import sys
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+_log = logging.getLogger(__name__)
+
 # The first of NVIDIA's GPUs with fast products in bfloat16.
 _BFLOAT16_CAPABILITY = (8, 0)
 # Share of a GPU's free memory up to which Windows' driver pages nothing, with some left for the desktop.
 _UNPAGED = 0.97
+# cudaHostRegisterPortable: memory is pinned for every card, not for the one that is current.
+_PORTABLE = 1
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,31 @@ def stream_of(device: torch.device, purpose: str) -> Any:
     """The stream of a CUDA GPU for a purpose. torch makes 32 of them and then hands out the first ones again: who asked
     for a new one every time would meet one that records, or one whose matrix products hold a workspace."""
     return torch.cuda.Stream(device)
+
+
+def pin(rows: torch.Tensor, device: torch.device) -> bool:
+    """Pin memory in place: the allocator for pinned memory would take the next power of two.
+
+    Returns:
+        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and one refusal
+        makes it refuse what it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
+    """
+    if sys.platform == "win32":
+        return False
+    runtime: Any = torch.cuda.cudart()
+    address, size = rows.data_ptr(), rows.numel() * rows.element_size()
+    if int(runtime.cudaHostRegister(address, size, _PORTABLE)) != 0:
+        _log.info("%.1f GB of host memory could not be pinned and move through buffers", size / 1e9)
+        forget_error(device)
+        return False
+    weakref.finalize(rows, runtime.cudaHostUnregister, address)
+    return True
+
+
+def forget_error(device: torch.device) -> None:
+    """Clear the error that a call of CUDA's runtime has left, which the next launch would raise."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device=device).add_(1)
 
 
 def empty_cache(device: torch.device) -> None:

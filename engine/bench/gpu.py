@@ -5,7 +5,8 @@
     python -m engine.bench.gpu --share gpu.json
 
 The script runs the parts of ``SCRIPT`` one after the other, and ends within ten minutes: what is not measured after
-seven is left out, and said. ``--part`` runs one of them alone, in its full size. Each figure is in the file as soon as
+seven is left out, and said; after nine it ends itself, whatever it waits for. ``--part`` runs one of them alone, in its
+full size. Each figure is in the file as soon as
 it is measured, with the date and the device. Every row comes after an answer in which passes are recorded. ``--table``
 prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
 (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
@@ -25,6 +26,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 import threading
 import time
@@ -45,12 +47,12 @@ from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
-from engine.devices import empty_caches
+from engine.devices import empty_caches, pin
 from engine.document import Document, Page
 from engine.errors import ResourceError
 from engine.events import AnswerDone, BookRead
 from engine.kv.full import FullCache, retry_with_spill
-from engine.kv.offload import Placement, pin
+from engine.kv.offload import Placement
 from engine.model.kernels import cuda
 from engine.model.kv_shape import Split
 from engine.plan import planner, probe
@@ -65,6 +67,8 @@ _KEYS = (32_768, 131_072)
 _GB = 1e9
 # Seconds after which nothing more is measured: what is under way then, such as the reading of a book, ends in time.
 LIMIT_S = 420
+# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
+END_S = 540
 # A context that is cut to the memory is a multiple of so many tokens, and beside it answers have place.
 _STEP, _ANSWERS = 4096, 1024
 # Pinned memory is asked for in pieces of this many bytes, each twice the one before.
@@ -498,13 +502,31 @@ def run(
     sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
 
 
-def run_script(book: Path, out: Path, clock: Callable[[], float] = time.monotonic) -> None:
-    """Every part of ``SCRIPT`` and figure of it that comes within ``LIMIT_S`` seconds."""
-    began = clock()
+def _end() -> None:
+    """End this process at once: the figures that there are have been written."""
+    sys.stdout.write("The time is over. What was measured until now is in the file.\n")
+    sys.stdout.flush()
+    os._exit(0)
 
-    def is_over() -> bool:
-        return clock() - began > LIMIT_S
 
+def run_script(
+    book: Path,
+    out: Path,
+    clock: Callable[[], float] = time.monotonic,
+    timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
+) -> None:
+    """Every part of ``SCRIPT`` and figure of it that comes within ``LIMIT_S`` seconds. Nothing goes on after ``END_S``
+    seconds."""
+    began, end = clock(), timer(END_S, _end)
+    end.daemon = True
+    end.start()
+    try:
+        _run_parts(book, out, lambda: clock() - began > LIMIT_S)
+    finally:
+        end.cancel()
+
+
+def _run_parts(book: Path, out: Path, is_over: Callable[[], bool]) -> None:
     for part, sizes in SCRIPT:
         label = f"{part}, {sizes.shape}, {sizes.context:,} tokens"
         if is_over():

@@ -475,7 +475,8 @@ def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None
 
 
 def add_figures(out: Path, part: str, model: str, figures: Sequence[Figure]) -> dict[str, Any]:
-    """Add a part's figures to the file of results, in the place of those that it has of this part.
+    """Add a part's figures to the file of results, in the place of those that it has of this part. The file is whole
+    at any moment.
 
     Args:
         model: its name or shape, and what has to be said of its weights.
@@ -489,7 +490,9 @@ def add_figures(out: Path, part: str, model: str, figures: Sequence[Figure]) -> 
         "figures": [asdict(figure) for figure in figures],
     }
     results["runs"] = [other for other in results["runs"] if other["part"] != part] + [run]
-    out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    partial = out.with_name(f".{out.name}-{os.getpid()}")
+    partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    os.replace(partial, out)
     return results
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -36,7 +35,7 @@ from typing import Any
 
 import torch
 
-from engine.devices import stream_of
+from engine.devices import forget_error, pin, stream_of
 from engine.errors import ResourceError
 from engine.events import KvBytes
 from engine.model.kv_shape import KvShape
@@ -45,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 # Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
-# cudaHostRegisterPortable: memory is pinned for every card, not for the one that is current.
-_PORTABLE = 1
+# Pieces of a layer, at least: what waits on a GPU to be turned takes a part of a layer's memory.
+_LAYER_PIECES = 8
 
 
 class Tier(str, Enum):
@@ -299,31 +298,6 @@ class DiskStore:
 SlowStore = HostStore | DiskStore
 
 
-def pin(rows: torch.Tensor, device: torch.device) -> bool:
-    """Pin memory in place: the allocator for pinned memory would take the next power of two.
-
-    Returns:
-        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and one refusal
-        makes it refuse what it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
-    """
-    if sys.platform == "win32":
-        return False
-    runtime: Any = torch.cuda.cudart()
-    address, size = rows.data_ptr(), rows.numel() * rows.element_size()
-    if int(runtime.cudaHostRegister(address, size, _PORTABLE)) != 0:
-        _log.info("%.1f GB of host memory could not be pinned and move through buffers", size / 1e9)
-        forget_error(device)
-        return False
-    weakref.finalize(rows, runtime.cudaHostUnregister, address)
-    return True
-
-
-def forget_error(device: torch.device) -> None:
-    """Clear the error that a call of CUDA's runtime has left, which the next launch would raise."""
-    with suppress(RuntimeError):
-        torch.zeros(1, device=device).add_(1)
-
-
 def to_rows(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """KV (1, kv_heads, n, storage_dim) as rows (n, 2, kv_heads, storage_dim)."""
     return torch.stack([k[0].transpose(0, 1), v[0].transpose(0, 1)], dim=1).contiguous()
@@ -507,12 +481,13 @@ class Staging:
             buffer.free()
         self._buffers = [StagedLayer(self._shape, capacity) for _ in self._buffers]
         self._current = self._buffers[0]
-        if self._cuda and capacity and not self._arrived:
-            shape = self._shape
-            size = (self._piece, 2, shape.kv_heads, shape.storage_dim)
+        rows = min(self._piece, -(-capacity // _LAYER_PIECES))
+        if self._cuda and (not self._arrived or len(self._arrived[0][0]) < rows):
+            shape, self._arrived = self._shape, []  # the old memory goes before the new one is asked for
+            size = (rows, 2, shape.kv_heads, shape.storage_dim)
             for _ in range(2):
-                rows = torch.empty(size, dtype=shape.storage_dtype, device=shape.device)
-                self._arrived.append((rows, torch.cuda.Event()))
+                held = torch.empty(size, dtype=shape.storage_dtype, device=shape.device)
+                self._arrived.append((held, torch.cuda.Event()))
 
     def crop(self, length: int) -> None:
         """The newest tokens are dropped: ``length`` remain."""
@@ -606,8 +581,9 @@ class Staging:
         with torch.inference_mode():
             if before is not None:
                 self._stream.wait_event(before)
-            for first in range(start, stop, self._piece):
-                last = min(stop, first + self._piece)
+            piece = len(self._arrived[0][0]) if self._cuda else self._piece
+            for first in range(start, stop, piece):
+                last = min(stop, first + piece)
                 if self._cuda:
                     self._stream_in(buffer, store, first, last)
                 else:

@@ -275,7 +275,7 @@ def test_refused_pinning_is_forgotten() -> None:
 
 
 def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(devices, "sys", SimpleNamespace(platform="win32"))
     with simulated_cuda("lazy") as gpu:
         store = HostStore(SHAPE.of_layer(0))
         store.reserve(80, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from engine.bench import gpu, rows
 from engine.bench.gpu import Sizes
-from engine.bench.report import Figure, collect
+from engine.bench.report import Figure, add_figures, collect
 from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
 from engine.errors import ResourceError
@@ -132,6 +133,47 @@ def test_figures_are_in_the_file_as_they_come_whatever_comes_next(
     assert seen == ["one"] * len(gpu.SCRIPT)
     for run in json.loads(out.read_text(encoding="utf-8"))["runs"]:
         assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
+
+
+def test_what_never_ends_is_ended_and_the_figures_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A driver that hangs, a bus that takes minutes for a token: nobody asks for the time meanwhile."""
+    out, after = tmp_path / "gpu.json", []
+
+    class Timer(threading.Timer):
+        def __init__(self, seconds: float, work: Callable[[], None]) -> None:
+            super().__init__(seconds, work)
+            after.append((seconds, work))
+
+        def start(self) -> None:
+            """When is said below."""
+
+    def figures(part: str, *_: object) -> Iterator[Figure]:
+        yield Figure(part, "one", 1.0, "ms")
+        ((seconds, work),) = after
+        assert gpu.LIMIT_S < seconds <= 540
+        work()
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(gpu, "measure", figures)
+    monkeypatch.setattr(gpu.os, "_exit", leave)
+    with pytest.raises(SystemExit, match="0"):
+        gpu.run_script(tmp_path, out, timer=Timer)
+    assert "The time is over" in capsys.readouterr().out
+    (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert [figure["what"] for figure in run["figures"]] == ["one"]
+    before = out.read_text(encoding="utf-8")
+
+    def torn(*_: object) -> None:
+        raise OSError("torn")
+
+    monkeypatch.setattr("os.replace", torn)
+    with pytest.raises(OSError, match="torn"):
+        add_figures(out, "another", "", [])
+    assert out.read_text(encoding="utf-8") == before
 
 
 @pytest.mark.usefixtures("small")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine import devices
 from engine.decode import prefill
 from engine.errors import ResourceError
-from engine.kv import offload
 from engine.kv.full import FullCache, KvShape
 from engine.kv.offload import Placement, Tier
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
@@ -197,11 +197,11 @@ def test_memory_is_pinned_in_place_and_let_go(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     rows = torch.empty(1000, 2, 4, 8)
     address = rows.data_ptr()
-    assert offload.pin(rows, torch.device("cpu"))
+    assert devices.pin(rows, torch.device("cpu"))
     del rows
     assert calls == [("pin", address, 1000 * 2 * 4 * 8 * 4), ("let go", address, 0)]
     runtime.refuses = True
-    assert not offload.pin(torch.empty(10), torch.device("cpu"))
+    assert not devices.pin(torch.empty(10), torch.device("cpu"))
     assert len(calls) == 3
 
 
