@@ -31,11 +31,13 @@ from engine.model.architectures import (
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES, MAMBA, RECURRENT
+from engine.model.host_weights import wait_in_host
 from engine.model.kernels import native
 from engine.model.kv_shape import Split
 from engine.model.mxfp4 import holding_stored
 from engine.model.products.norms import fuse_norms
-from engine.model.products.quantized import quantize
+from engine.model.products.quantized import Linear4, Linear8, quantize
+from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
 # Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
@@ -107,7 +109,7 @@ def load(
         fuse_norms(model, family)
     host_weights = place(model, device, split, in_host)
     model.eval()
-    if packed:
+    if packed and device.type == "cpu":
         pack(model, family, wanted)
     return Decoder(model, title, window, wanted, split, host_weights)
 
@@ -117,26 +119,26 @@ def place(
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to where they compute; those that wait in host memory are returned by name.
 
-    The hooks of accelerate bring these to the layer's device when it is called, and take them away afterwards.
+    Quantized layers of a GPU are laid out for the product that reads them as they are, where it is right there.
     """
-    if split is None and not in_host:
-        model.to(device)
-        return {}
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
     model.to(device)  # in one call: tied weights stay one
     model.model.layers = blocks
-    waiting: dict[str, torch.Tensor] = {}
+    quantized = any(isinstance(part, Linear4 | Linear8) for part in blocks.modules())
+    tiles = quantized and all(map(multiplies_tiles, split.devices if split else (device,)))
+    waiting: dict[torch.device, dict[int, torch.nn.Module]] = {}
     for index, layer in enumerate(blocks):
-        place = split.devices[split.part_of[index]] if split else device
-        if index not in in_host:
-            layer.to(place)
-            continue
-        from accelerate import cpu_offload
-
-        held = {name: weights.data for name, weights in layer.named_parameters()}
-        waiting |= {f"model.layers.{index}.{name}": weights for name, weights in held.items()}
-        cpu_offload(layer, place, state_dict=held)
-    return waiting
+        here = split.devices[split.part_of[index]] if split else device
+        if tiles:
+            tile(layer, here)
+        if index in in_host:
+            waiting.setdefault(here, {})[index] = layer
+        else:
+            layer.to(here)
+    held: dict[str, torch.Tensor] = {}
+    for here, layers in waiting.items():
+        held |= wait_in_host(layers, here)
+    return held
 
 
 def settings_of(name: str, window: int | None) -> Any:

@@ -35,6 +35,8 @@ RETRIEVAL_TAIL = 2048
 
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGING_BUFFERS = 2
+# Layers whose weights come from host memory lie on the device in turns: one computes, one is on its way.
+_WEIGHT_BUFFERS = 2
 # Passes over all weights between two verifications, roughly: a layer whose weights come from host memory costs each.
 _PASSES = 4
 
@@ -214,7 +216,7 @@ class Share:
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
         """Whether all that lies on the device whatever waits elsewhere finds room there."""
-        held = self.layers - self.in_host + (self.in_host > 0)  # the weights of one layer at a time pass through
+        held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
         needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
         return needed <= int(room.free * WEIGHTS_SHARE)
 
@@ -227,8 +229,7 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
     most = int(room.free * WEIGHTS_SHARE) - fixed
     left = int(room.free * MEMORY_SHARE) - fixed - layers * size.weights
     if layers * size.weights + buffers > most:
-        # Room for one layer's weights, which pass through one at a time.
-        held = max(0, (most - buffers - size.weights) // max(1, size.weights))
+        held = max(0, (most - buffers) // max(1, size.weights) - _WEIGHT_BUFFERS)
         return Share(layers, layers, layers - min(layers - 1, held))
     if room.kv_limit is not None:
         left = min(left, room.kv_limit)

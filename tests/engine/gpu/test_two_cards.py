@@ -220,17 +220,17 @@ def test_hidden_states_cross_once_per_border(pair: tuple[str, str], alone: tuple
 
 
 def test_what_fits_no_card_waits_in_host_memory(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
-    """Weights of a layer come to the card of that layer when it computes, and go."""
+    """Weights of a layer come to the card of that layer before it computes, and the next ones take their place."""
     with simulated_cuda("lazy", cards=2) as gpu, torch.no_grad():
-        passes = Passes.on(gpu, pair[0], planner.layout_of([Share(3), Share(3, 0, 2)], CARDS), Tier.DEVICE)
+        passes = Passes.on(gpu, pair[0], planner.layout_of([Share(3), Share(3, 0, 3)], CARDS), Tier.DEVICE)
         assert passes.said() == alone[0]
         held = list(gpu.allocated)
         passes.took()
         assert gpu.allocated == held
         layer = sum(weights.nbytes for name, weights in passes.model.named_weights() if ".layers.3." in name)
-        assert gpu.sent[1] == 2 * layer
+        assert gpu.sent[1] == pytest.approx(3 * layer, rel=0.02)
         assert gpu.sent[0] < layer
-        assert passes.model.layers_in_host == 2
+        assert passes.model.layers_in_host == 3
 
 
 def test_the_card_that_is_full_spills_its_own_layers(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:

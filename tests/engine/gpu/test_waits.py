@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from engine.kv import full, offload
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.model.graphs import CudaRecorder
+from engine.model.host_weights import HostWeights
 from engine.model.kv_shape import KvShape
 from tests.engine.gpu.simulated_cuda import SCHEDULES, Gpu, simulated_cuda
 from tests.house import ROOT
@@ -125,6 +127,19 @@ def recorded_passes_are_right() -> None:
     expect(replay(), 2.0 * torch.tensor([float(place in (40, 41, 50, 51)) for place in range(64)]))
 
 
+def weights_are_right() -> None:
+    """Of layers that wait in host memory and come in turns, while whoever computes is late."""
+    layers = [nn.Linear(8, 8, bias=False).requires_grad_(False) for _ in range(3)]
+    weights, x = [layer.weight.detach().clone() for layer in layers], torch.randn(2, 8)
+    expected, there = x.clone(), x.to(GPU)
+    HostWeights(dict(enumerate(layers)), GPU)
+    for layer, weight in list(zip(layers, weights, strict=True)) * 2:
+        expected = expected @ weight.t()
+        there = layer(there)
+    if not torch.allclose(there.cpu(), expected, atol=1e-5):
+        raise Wrong
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room and pieces so small that there are several of them."""
@@ -141,6 +156,7 @@ def fails(schedule: str, seed: int, lost: Line | None, folder: Path) -> bool:
         gpu.lost_wait = lost
         try:
             recorded_passes_are_right()
+            weights_are_right()
             kv_is_right(gpu, folder)
         except (Wrong, IndexError, RuntimeError):
             return True
