@@ -1,8 +1,9 @@
 """What a round takes, computed from what a machine moves: the bytes that a pass reads where it computes, those that
 come over buses, and the launches of the host. Pure arithmetic, before anything has been measured.
 
-For whoever judges before a model is there, for the tables in engine/docs/gpus.md, and for what a change should bring
-before a card has shown it. How much of what is proposed is kept nobody knows beforehand: it is given, as a range.
+For whoever judges before a model is there, for the forecast of a book (``cost_model``, where computing is probed), for
+the tables in engine/docs/gpus.md, and for what a change should bring before a card has shown it. How much of what is
+proposed is kept nobody knows beforehand: it is given, as a range.
 """
 
 from __future__ import annotations
@@ -33,29 +34,34 @@ _MS = 1000.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of a device's memory, and of each of the ``buses`` that bring KV or weights from the host; 0
-    where there is none."""
+    """Bytes per second of a device's memory, of each of the ``buses`` that bring KV or weights from the host, and of
+    the disk; 0 where there is none, or it was not measured."""
 
     memory: float
     bus: float = 0.0
     buses: int = 1
+    disk: float = 0.0
 
-    def pass_s(self, read: float, moved: float = 0.0) -> float:
+    def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
         """Seconds of a pass that reads and moves so many bytes, one while the other is under way."""
-        return max(read / self.memory, moved / (self.bus * self.buses) if self.bus else 0.0)
+        return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes that one pass reads where it computes and those that come over buses for it, and launches of the host."""
+    """Bytes that one pass reads where it computes, those that come over buses and from the disk for it, and launches of
+    the host. ``computing_ms`` are the milliseconds of computing it, where they have been measured."""
 
-    read: float
+    read: float = 0.0
     moved: float = 0.0
     launches: int = 0
+    from_disk: float = 0.0
+    computing_ms: float = 0.0
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds: bytes, or launching where that takes longer."""
-        return max(_MS * rates.pass_s(self.read, self.moved), self.launches * LAUNCH_US / _MS)
+        """Milliseconds: bytes, or computing or launching where that takes longer."""
+        bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
+        return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class RoundModel:
     @property
     def first_word_s(self) -> float:
         """Seconds until the first word of a book's first answer, whose question is short."""
-        slow = bool(self.verify.moved) and self.plain_ms > TUNING.slow_pass_ms
+        slow = self.moves and self.plain_ms > TUNING.slow_pass_ms
         return (FEW_TRIPS if slow else TRIPS) * self.plain_ms / _MS
 
     @property
@@ -115,7 +121,17 @@ class RoundModel:
         gain = tokens_per_ms(plan, costs, rates) * (self.plain_ms if plain_ms is None else plain_ms)
         return Speed(plan, ms, gain)
 
+    @property
+    def moves(self) -> bool:
+        """Whether verifications wait for what comes from elsewhere."""
+        return self.verify.moved + self.verify.from_disk > 0
+
     def token_ms(self) -> tuple[float, float]:
         """Milliseconds of a token, from the largest to the smallest kept share."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
+
+
+def over(count: float, rate: float) -> float:
+    """Seconds to move bytes at a rate; none where it was not measured."""
+    return count / rate if rate else 0.0

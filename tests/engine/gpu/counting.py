@@ -90,6 +90,13 @@ def _pair(folder: Path, layers: tuple[int, int], head_dim: int) -> list[str]:
     return made
 
 
+def load_once() -> None:
+    """Load a model outside of the simulation: transformers settles some things in the first load of a process, and no
+    later one has RoPE's frequencies if that one is inside."""
+    with tempfile.TemporaryDirectory() as folder:
+        loading.load(_pair(Path(folder), (1, 1), 16)[0], window=64, device=torch.device("cpu"))
+
+
 def round_calls(
     layers: tuple[int, int], *, middle: str, spilled: Iterable[int] = (), recorded: bool = False, head_dim: int = 16
 ) -> RoundCalls:

@@ -17,12 +17,24 @@ from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 GPU = torch.device("cuda", 0)
 HEADS, KV_HEADS, DIM = 8, 2, 16
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def tensors(count: int, keys: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def tensors(count: int, keys: int, dtype: torch.dtype) -> Three:
     made = torch.Generator().manual_seed(keys)
     shapes = ((1, HEADS, count, DIM), (1, KV_HEADS, keys, DIM), (1, KV_HEADS, keys, DIM))
-    return [torch.randn(shape, generator=made).to(dtype) for shape in shapes]
+    q, k, v = (torch.randn(shape, generator=made).to(dtype) for shape in shapes)
+    return q, k, v
+
+
+def on_card(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Three:
+    return q.to(GPU), k.to(GPU), v.to(GPU)
+
+
+def defined(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """By the definition, in float32."""
+    wide = [x.float().repeat_interleave(HEADS // x.shape[1], 1) for x in (q, k, v)]
+    return plain(wide[0], wide[1], wide[2], 0.25, seen)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -32,11 +44,10 @@ def test_what_is_hidden_has_no_weight(count: int, keys: int, first: int, dtype: 
     the keys nor their pieces come in steps of what the kernel reads at once."""
     q, k, v = tensors(count, keys, dtype)
     seen = torch.arange(keys) <= first + torch.arange(count)[:, None]
-    wide = [x.float().repeat_interleave(HEADS // x.shape[1], 1) for x in (q, k, v)]
-    expected, sums = plain(*wide, 0.25, seen)
+    expected, sums = defined(q, k, v, seen)
     with simulated_cuda("lazy"):
         assert cuda.takes_masks(GPU, dtype, KV_HEADS, DIM)
-        given = [x.to(GPU) for x in (q, k, v)]
+        given = on_card(q, k, v)
         out, lse = attention._attend_masked(*given, 0.25, Seen(seen.to(GPU)), None)
         assert torch.allclose(out.cpu().float(), expected, atol=2e-2)
         assert torch.allclose(lse.cpu(), sums, atol=2e-2)
@@ -47,7 +58,7 @@ def test_keys_and_values_are_read_once() -> None:
     q, k, v = tensors(8, 6144, torch.bfloat16)
     whole = k.nbytes + v.nbytes
     with simulated_cuda("eager") as gpu:
-        given = [x.to(GPU) for x in (q, k, v)]
+        given = on_card(q, k, v)
         seen = Seen((torch.arange(6144) <= 6000).repeat(8, 1).to(GPU))
         cuda.takes_masks(GPU, torch.bfloat16, KV_HEADS, DIM)
         spent = []
@@ -56,7 +67,7 @@ def test_keys_and_values_are_read_once() -> None:
             attention.attend_seen(*given, 0.25, seen)
             spent.append(gpu.touched - before)
         before = gpu.touched
-        plain(given[0].reshape(1, KV_HEADS, -1, DIM), *given[1:], 0.25, seen.rows(HEADS // KV_HEADS))
+        plain(given[0].reshape(1, KV_HEADS, -1, DIM), given[1], given[2], 0.25, seen.rows(HEADS // KV_HEADS))
         assert spent[1] < 2.2 * whole  # the bias is as large as this narrow model's keys
         assert gpu.touched - before > 20 * whole
 
@@ -72,11 +83,11 @@ def test_a_kernel_with_a_bias_that_is_wrong_here_is_not_taken(
     )
     q, k, v = tensors(2, 100, torch.bfloat16)
     seen = torch.arange(100) <= 50 + torch.arange(2)[:, None]
-    wide = [x.float().repeat_interleave(HEADS // x.shape[1], 1) for x in (q, k, v)]
+    expected = defined(q, k, v, seen)[0]
     with simulated_cuda("lazy"), caplog.at_level(logging.WARNING, "engine.model.kernels.cuda"):
-        given = [x.to(GPU) for x in (q, k, v)]
+        given = on_card(q, k, v)
         out = attention.attend_seen(*given, 0.25, Seen(seen.to(GPU)))
-        assert torch.allclose(out.cpu().float(), plain(*wide, 0.25, seen)[0], atol=2e-2)
+        assert torch.allclose(out.cpu().float(), expected, atol=2e-2)
     assert "by the plain path" in caplog.text
 
 

@@ -24,7 +24,7 @@ from engine.model import architectures, loading
 from engine.model.kernels import native
 from engine.model.kv_shape import KvShape
 from engine.plan import cost_model, planner, probe
-from engine.plan.cost_model import CostModel, LayerCost
+from engine.plan.cost_model import CostModel, LayerCost, sentence
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
 from engine.prompt import Question
 from engine.session import Session
@@ -53,6 +53,22 @@ def test_a_step_is_its_layers_its_head_and_its_context() -> None:
     assert MADE.step_ms(100_000, KvBytes(host=10**9, disk=10**6)) == pytest.approx(13.0)
     assert MADE.step_ms(100_000, KvBytes(disk=10**9)) == pytest.approx(1000.0)
     assert replace(MADE, bus=1e10).step_ms(100_000, KvBytes(device=1, host=10**9)) == pytest.approx(100.0)
+
+
+def test_what_speculation_makes_of_a_slow_bus_is_said() -> None:
+    """By the same rounds as the tables in engine/docs/gpus.md: many middle passes for one trip over the bus."""
+    fast = LayerCost(1e-4, 1e-10)
+    costs = CostModel(1e12, 3e10, 0.0, 32, 1.0, fast, fast, 8, ((512, 0.01),), 1e-12)
+    kv = KvBytes(device=0, host=60_000_000_000)
+    rounds = costs.rounds(120_000, kv)
+    assert costs.step_ms(120_000, kv) == rounds.plain_ms == pytest.approx(2000.0)
+    assert costs.step_ms(120_000, kv, 2) == pytest.approx(1000.0)
+    assert rounds.middle.ms(rounds.rates) == pytest.approx(1000 * (33 * 1e-4 + 32 * 1e-10 * 4096), rel=0.01)
+    low, high = rounds.token_ms()
+    assert 2000 / 64 < low < high < 2000 / 3
+    words = sentence(costs, 120_000, kv)
+    assert f"2000 ms a token before speculation and {low:.0f} to {high:.0f} with it" in words
+    assert "with it" not in sentence(costs, 120_000, KvBytes(device=60_000_000_000))
 
 
 def test_reading_grows_with_the_square_of_the_length() -> None:
