@@ -117,8 +117,8 @@ class CostModel:
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
-    """A sentence about the time that a book will take; it says where the numbers come from. Where verifications wait for
-    a bus it also has a token's time with speculation, which depends on little else there."""
+    """A sentence about the time that a book will take; it says where the numbers come from. Where verifications wait
+    for a bus it also has a token's time with speculation, which depends on little else there."""
     seconds, rounds = costs.reading_s(tokens, kv), costs.rounds(tokens, kv, buses)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
