@@ -86,7 +86,7 @@ def test_a_step_reads_quantized_weights_as_they_are(
 ) -> None:
     """By bytes that the card reads and writes for a weight: unpacking all of them for every pass took 0.4 s with a
     model of 8B on a card of 12 GB. Where the product is wrong they are unpacked."""
-    name, spent, said = tiny("qwen2", spread=0.1), [], []
+    name, spent, said, parameters = tiny("qwen2", spread=0.1), [], [], set()
     for right in (True, False):
         monkeypatch.setattr(loading, "multiplies_tiles", lambda device, ok=right: ok and multiplies_tiles(device))
         with simulated_cuda("lazy") as gpu, torch.no_grad():
@@ -99,7 +99,9 @@ def test_a_step_reads_quantized_weights_as_they_are(
             spent.append(gpu.touched - touched)
             inner = [layer for block in target.blocks for layer in block.modules() if hasattr(layer, "in_features")]
             count = sum(layer.in_features * layer.out_features for layer in inner)
+            parameters.add(target.parameters)
             cache.clear()
+    assert len(parameters) == 1, "they are counted as what they stand for"
     assert spent[1] - spent[0] > (before - now) * count
     assert (said[0] - said[1]).abs().mean() < 0.06 * said[1].abs().mean()
 
