@@ -127,13 +127,13 @@ class RetrievalCache:
         if chunks - self._index[layer].count >= _INDEXED_AT_ONCE:
             self._index[layer].reach(chunks)
 
-    @torch.inference_mode()
     def index_book(self) -> None:
         """Make the mean keys of all that is committed, of layers that are always at hand: while a book is read nobody
         notices, and the first question's first word would wait for them."""
-        for layer, index in enumerate(self._index):
-            if self.full.is_resident(layer):
-                index.reach(self.full.length // self.chunk_size)
+        with torch.inference_mode():
+            for layer, index in enumerate(self._index):
+                if self.full.is_resident(layer):
+                    index.reach(self.full.length // self.chunk_size)
 
     @property
     def num_slots(self) -> int:
