@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from engine.events import KvBytes
-from engine.plan.round_model import Pass, Rates, RoundModel, over
 
 MIN_BUDGET, MAX_BUDGET = 1024, 8192
 """Bounds of the retrieval budget in tokens. The smaller one loses little acceptance on the bundled pair
@@ -100,32 +99,19 @@ class CostModel:
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
 
-    def rounds(self, context: int, kv: KvBytes, buses: int = 1) -> RoundModel:
-        """Passes behind a context, without a draft model; spilled KV comes in while the model computes, by ``buses``
-        side by side. The middle level has the budget of that context."""
-        rates = Rates(self.memory, self.bus, buses, self.disk)
-        step, middle = (
-            1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * tokens)
-            for part, tokens in ((self.step, context), (self.middle, self.retrieval_budget(context)))
-        )
-        verify = Pass(moved=kv.host, from_disk=kv.disk, computing_ms=step)
-        return RoundModel(rates, None, Pass(computing_ms=middle), verify)
+    def computing_ms(self, part: LayerCost, context: int) -> float:
+        """Milliseconds of computing one pass of this kind behind a context."""
+        return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1) -> float:
-        """Milliseconds of one plain step."""
-        return self.rounds(context, kv, buses).plain_ms
+        """Milliseconds of one plain step; spilled KV comes in while the model computes, by ``buses`` side by side."""
+        moving = over(kv.disk, self.disk) + over(kv.host, buses * self.bus)
+        return max(self.computing_ms(self.step, context), 1000.0 * moving)
 
 
-def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
-    """A sentence about the time that a book will take; it says where the numbers come from. Where verifications wait
-    for a bus it also has a token's time with speculation, which depends on little else there."""
-    seconds, rounds = costs.reading_s(tokens, kv), costs.rounds(tokens, kv, buses)
-    how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-    pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
-    if kv.host and rounds.rates.bus:
-        fast, slow = rounds.token_ms()
-        pace += f" and {fast:.0f} to {slow:.0f} with it"
-    return f"about {how_long} to read, then {pace}, by short probes of this machine"
+def over(count: float, rate: float) -> float:
+    """Seconds to move bytes at a rate; none where it was not measured."""
+    return count / rate if rate else 0.0
 
 
 def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:

@@ -27,7 +27,7 @@ from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures
 from engine.model.expected import can_round, kv_shape_of
 from engine.model.kv_shape import KvShape, Split
-from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel, sentence
+from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
 from engine.plan.memory_budget import (
     CHUNK,
     DISK_SHARE,
@@ -48,6 +48,7 @@ from engine.plan.memory_budget import (
     share_layers,
     spread_over,
 )
+from engine.plan.round_model import sentence
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 

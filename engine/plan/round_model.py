@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
 from engine.decode.controller import DraftPlan, PlanLimits, best_plan, most_passes, tokens_per_ms
 from engine.decode.tuning import TUNING
+from engine.events import KvBytes
+from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
 """What a launch takes the host, in microseconds, roughly."""
@@ -132,6 +134,21 @@ class RoundModel:
         return many, few
 
 
-def over(count: float, rate: float) -> float:
-    """Seconds to move bytes at a rate; none where it was not measured."""
-    return count / rate if rate else 0.0
+def probed(costs: CostModel, context: int, kv: KvBytes, buses: int = 1) -> RoundModel:
+    """Passes behind a context whose computing has been probed, without a draft model; spilled KV comes by ``buses``
+    side by side. The middle level has the budget of that context."""
+    rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
+    verify = Pass(moved=kv.host, from_disk=kv.disk, computing_ms=costs.computing_ms(costs.step, context))
+    return RoundModel(rates, None, Pass(computing_ms=costs.computing_ms(costs.middle, budget)), verify)
+
+
+def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
+    """A sentence about the time that a book will take; it says where the numbers come from. Where verifications wait
+    for a bus it also has a token's time with speculation, which depends on little else there."""
+    seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses)
+    how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
+    if kv.host and rounds.rates.bus:
+        fast, slow = rounds.token_ms()
+        pace += f" and {fast:.0f} to {slow:.0f} with it"
+    return f"about {how_long} to read, then {pace}, by short probes of this machine"

@@ -24,8 +24,9 @@ from engine.model import architectures, loading
 from engine.model.kernels import native
 from engine.model.kv_shape import KvShape
 from engine.plan import cost_model, planner, probe
-from engine.plan.cost_model import CostModel, LayerCost, sentence
+from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
+from engine.plan.round_model import probed, sentence
 from engine.prompt import Question
 from engine.session import Session
 
@@ -60,7 +61,7 @@ def test_what_speculation_makes_of_a_slow_bus_is_said() -> None:
     fast = LayerCost(1e-4, 1e-10)
     costs = CostModel(1e12, 3e10, 0.0, 32, 1.0, fast, fast, 8, ((512, 0.01),), 1e-12)
     kv = KvBytes(device=0, host=60_000_000_000)
-    rounds = costs.rounds(120_000, kv)
+    rounds = probed(costs, 120_000, kv)
     assert costs.step_ms(120_000, kv) == rounds.plain_ms == pytest.approx(2000.0)
     assert costs.step_ms(120_000, kv, 2) == pytest.approx(1000.0)
     assert rounds.middle.ms(rounds.rates) == pytest.approx(1000 * (33 * 1e-4 + 32 * 1e-10 * 4096), rel=0.01)
