@@ -11,6 +11,14 @@ WHOLE = 64
 all rows, at the end, by other instructions."""
 
 
+class SmallLinear(nn.Module):
+    """A linear layer whose parameters are fewer numbers than its weights."""
+
+    in_features: int
+    out_features: int
+    bias: torch.Tensor | None
+
+
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
     """A layer with these weights (out, in)."""
     outputs, inputs = weight.shape

@@ -24,11 +24,10 @@ from engine.model.families import Family
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS, input_dtype
 from engine.model.kernels.formats import RUN
-from engine.model.products import fixed, replace
+from engine.model.products import SmallLinear, fixed, replace
 from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLinear, Segment, arranged_dtype
 from engine.model.products.norms import PackedNorm, is_norm
 from engine.model.products.quantized import Linear4, Linear8, wide_dtype
-from engine.model.products.tiled import TiledLinear
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
 from engine.quantization import BITS, GROUP, MIDDLE_LEVEL
 
@@ -384,7 +383,7 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 def count_parameters(model: nn.Module) -> int:
     """Parameters of a model, whatever the bits of each."""
-    kinds = (Linear8, Linear4, TiledLinear, PackedLinear, BlockLinear, BlockEmbedding)
+    kinds = (Linear8, Linear4, SmallLinear, PackedLinear, BlockLinear, BlockEmbedding)
     small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
     meant = sum(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.model.products import fixed, linear, replace
+from engine.model.products import SmallLinear, fixed, linear, replace
 from engine.model.products.quantized import Linear4, Linear8
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
@@ -36,7 +36,7 @@ _CAPABILITY, _NEAR = (8, 0), 2e-2
 _GROUPS = (256, 128, 64, 32)
 
 
-class TiledLinear(nn.Module):
+class TiledLinear(SmallLinear):
     """What the two formats share.
 
     Args:
