@@ -117,6 +117,7 @@ class EngineConfig:
         speeds_file: where short probes of this machine are kept; an empty name probes nothing.
         tried_folder: where it is kept which tokenizers and chat templates have been tried and do no harm
             (``engine.foreign``); an empty name keeps nothing.
+        kernels_folder: where compiled kernels are kept; an empty name compiles them at each start.
         snapshot_folder: where read books are kept; an empty name keeps nothing.
         snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
     """
@@ -147,6 +148,7 @@ class EngineConfig:
     spill_folder: str = "auto"
     speeds_file: str = ""
     tried_folder: str = ""
+    kernels_folder: str = ""
     snapshot_folder: str = ""
     snapshot_cap: str = "auto"
 

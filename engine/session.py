@@ -45,6 +45,7 @@ from engine.kv.retrieval import QueryRecorder
 from engine.kv.spilling import retry_with_spill
 from engine.model import attention, decoder, distilled, loading
 from engine.model.architectures import is_distilled
+from engine.model.kernels import kept
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
@@ -118,6 +119,7 @@ class Session:
             ModelError: a model is missing, damaged, of an unsupported kind, or the two do not fit together.
             OptionError: the device or the window is not to be had.
         """
+        kept.keep_in(config.kernels_folder)
         devices = planner.pick_devices(config.device)
         for device in devices:
             kinds.forbid_paging(device)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ def pytest_configure() -> None:
         os.environ["TRITON_INTERPRET"] = "1"
     if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, who share the cores with the programs that they start
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:  # who starts the others: what one of them compiles is there for all, and for the programs that they start
+        os.environ["TRIFOLD_KERNELS"] = tempfile.mkdtemp(prefix="trifold-kernels-")
     # A shell's background job ignores Ctrl-C, and so would every program that it starts and wants to stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -103,6 +107,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["tried"] = tally.counts()
+    else:
+        shutil.rmtree(os.environ["TRIFOLD_KERNELS"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -192,6 +192,7 @@ class Settings:
         # Not in the system's folder for temporary files: that may be kept in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / "tried")}
+        named |= {"kernels_folder": str(self.data / "kernels")}
         return from_mapping(EngineConfig, {**named, **self.rounding, **self.options})
 
 

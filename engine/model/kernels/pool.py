@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import llvmlite
 import numpy as np
 from llvmlite import binding, ir
 
+from engine.model.kernels import kept
 from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
@@ -180,28 +182,44 @@ class Code:
     """
 
     def __init__(self, module: ir.Module) -> None:
-        machine = _machine()
-        parsed = binding.parse_assembly(str(module))
-        parsed.verify()
-        options = binding.create_pipeline_tuning_options(speed_level=2)
-        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-        builder = binding.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(parsed, builder)
-        self._engine = binding.create_mcjit_compiler(parsed, machine)
+        machine, text = _machine(), str(module)
+        target = machine.triple, binding.get_host_cpu_name(), _feature_list()
+        name = kept.name_of(text, *target, llvmlite.__version__, str(binding.llvm_version_info))
+        code = kept.load(name)
+        if code is None:
+            code = _compiled(text, machine)
+            kept.save(name, code)
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
         return int(self._engine.get_function_address(name))
 
 
+def _compiled(text: str, machine: Any) -> bytes:
+    """A module's machine code, as an object file."""
+    parsed = binding.parse_assembly(text)
+    parsed.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(parsed, builder)
+    return bytes(machine.emit_object(parsed))
+
+
 def _machine() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple()
-    features = ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
     return target.create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
+        cpu=binding.get_host_cpu_name(), features=_feature_list(), opt=3, codemodel="jitdefault", jit=True
     )
+
+
+def _feature_list() -> str:
+    """What the processor has and has not, as LLVM reads it."""
+    return ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
 
 
 def _features() -> dict[str, bool]:

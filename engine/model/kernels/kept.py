@@ -1,0 +1,85 @@
+"""Compiled kernels kept on disk: compiling those of a model takes LLVM one to four seconds of every start.
+
+A kernel is kept under the sum of all that its machine code depends on: its text, the processor with its features, and
+the compiler. The files are machine code that this process runs, so a folder that somebody else may write to is not
+used, and a file whose own sum is wrong is compiled anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "TRIFOLD_KERNELS"
+"""Names a folder that is used in the place of the configured one."""
+_SUM_BYTES = hashlib.sha256().digest_size
+_LARGEST = 4 << 20  # bytes of a file; kernels take 3 to 60 thousand
+_MOST = 600  # files; a model needs 20 to 60, and those of older versions go in time
+_OTHERS_WRITE = 0o022
+
+_folder: Path | None = None
+
+
+def keep_in(folder: str) -> None:
+    """Keep what is compiled from now on in a folder; "" keeps nothing, unless the environment names a folder."""
+    global _folder
+    named = os.environ.get(VARIABLE) or folder
+    _folder = Path(named) if named else None
+
+
+def name_of(*parts: str) -> str:
+    """The name that code is kept under, by all that it depends on."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def load(name: str) -> bytes | None:
+    """Code that was kept under a name; None if there is none, or it is damaged."""
+    with suppress(OSError):
+        if _folder is not None and _is_ours(_folder):
+            file = _folder / f"{name}.o"
+            if _SUM_BYTES < file.stat().st_size <= _LARGEST:
+                data = file.read_bytes()
+                code = data[_SUM_BYTES:]
+                if hashlib.sha256(code).digest() == data[:_SUM_BYTES]:
+                    return code
+    return None
+
+
+def save(name: str, code: bytes) -> None:
+    """Keep code under a name. A disk that refuses costs the next start the compiler's time."""
+    with suppress(OSError):
+        if _folder is None:
+            return
+        _folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours(_folder):
+            return
+        handle, path = tempfile.mkstemp(dir=_folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            Path(path).replace(_folder / f"{name}.o")
+        except OSError:
+            Path(path).unlink(missing_ok=True)
+        _prune(_folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody else may write there, as far as the system tells."""
+    if not hasattr(os, "getuid"):  # a person's folders on Windows are their own
+        return True
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
+
+
+def _prune(folder: Path) -> None:
+    """Remove the oldest half when there are too many."""
+    files = list(folder.iterdir())
+    if len(files) > _MOST:
+        for file in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) // 2]:
+            file.unlink(missing_ok=True)
+
+
+keep_in("")

@@ -1,0 +1,94 @@
+"""Compiled kernels that are kept on disk: used at the next start, and never damaged or where others write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.model.kernels import kept, native, pool
+
+pytestmark = pytest.mark.skipif(native.own() is None, reason="no kernels of our own on this processor")
+
+Start = Callable[[], int]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(kept.VARIABLE)
+    monkeypatch.setattr(kept, "_folder", None)  # given back afterwards
+    kept.keep_in(str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """What a start does with kernels: says how many it had to compile, and computes with them."""
+    compiled: list[str] = []
+    compile_ = pool._compiled
+
+    def counted(text: str, machine: object) -> bytes:
+        compiled.append(text)
+        return compile_(text, machine)
+
+    def begin() -> int:
+        compiled.clear()
+        x, weight = torch.arange(12.0).reshape(3, 4), torch.full((4,), 2.0)
+        found = native.Native(workers=1, lanes=4).norm(x, weight, 1e-5)
+        expected = 2 * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        assert torch.allclose(found, expected, atol=1e-5)
+        return len(compiled)
+
+    monkeypatch.setattr(pool, "_compiled", counted)
+    return begin
+
+
+def test_a_second_start_compiles_nothing(folder: Path, start: Start) -> None:
+    first = start()
+    assert first == len(list(folder.iterdir())) > 0
+    assert start() == 0
+
+
+def test_damaged_and_cut_files_are_compiled_anew(folder: Path, start: Start) -> None:
+    first = start()
+    one, *others = sorted(folder.iterdir())
+    data = bytearray(one.read_bytes())
+    data[len(data) // 2] ^= 1
+    one.write_bytes(data)
+    for other in others:
+        other.write_bytes(other.read_bytes()[:40])
+    assert start() == first
+    assert start() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="the system does not tell who may write")
+def test_a_folder_that_others_write_to_is_not_used(folder: Path, start: Start) -> None:
+    first = start()
+    folder.chmod(0o777)
+    assert start() == first
+
+
+def test_of_another_processor_nothing_is_used(folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start()
+    features = pool._feature_list() + ",-sse4a"
+    monkeypatch.setattr(pool, "_feature_list", lambda: features)
+    assert start() == first
+
+
+def test_a_disk_that_refuses_costs_nothing_but_time(folder: Path, start: Start) -> None:
+    folder.write_text("a file where the folder would be")
+    assert start() == start() > 0
+
+
+def test_many_that_are_old_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_MOST", 10)
+    for number in range(11):
+        kept.save(f"{number:02}", b"code")
+        os.utime(folder / f"{number:02}.o", (number, number))
+    kept.save("11", b"code")
+    assert len(list(folder.iterdir())) <= 10
+    assert kept.load("11") == b"code"
+    assert kept.load("00") is None
