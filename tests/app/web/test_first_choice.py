@@ -38,7 +38,7 @@ def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
     assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
     assert found["starter"]["action"] == "Fetch 93 MB and use it"
     assert found[best.id]["title"].startswith(f"The best that fits this machine: {best.title}, ")
-    assert found[best.id]["line"] == "A model of the Hugging Face hub, for documents of up to about 99 pages here."
+    assert found[best.id]["line"] == "A model of the Hugging Face hub, for documents of up to about 272 pages here."
     assert [option["look"] for option in found.values()] == [False, False, False, True]
     little = FreeMemory(2 * GB, 10**12, on_gpu=False)
     for right, proposed in ((0.07, "demo"), (0.6, "starter")):
