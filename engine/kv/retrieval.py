@@ -129,7 +129,9 @@ class RetrievalCache:
 
     def index_book(self) -> None:
         """Make the mean keys of all that is committed, of layers that are always at hand: while a book is read nobody
-        notices, and the first question's first word would wait for them."""
+        notices, and the first question's first word would wait for them. Another policy may never ask for any."""
+        if not isinstance(self._policy, MeanKeyAttention):
+            return
         with torch.inference_mode():
             for layer, index in enumerate(self._index):
                 if self.full.is_resident(layer):

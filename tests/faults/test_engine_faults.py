@@ -27,6 +27,7 @@ from tests.tally import count
 
 _SAMPLING = SamplingParams(max_tokens=16)
 _QUESTION = "Where is the key?"
+_ASKED = Question(_QUESTION, sampling=_SAMPLING)  # made before anything breaks: not by the engine
 _SECONDS = 60.0
 _BOOK = Document("Lamp", "", tuple(Page(at, str(at), f"Page {at}. {TEXT}") for at in range(1, 9)), "text", "0" * 64)
 _OTHER = Document("Oar", "", tuple(Page(at, str(at), f"Sheet {at}. {TEXT}") for at in range(1, 5)), "text", "1" * 64)
@@ -60,7 +61,7 @@ def engine(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _answer(engine: Engine) -> Event | TrifoldError:
-    return _final(engine.ask(Question(_QUESTION, sampling=_SAMPLING)))
+    return _final(engine.ask(_ASKED))
 
 
 def _watched(work: Callable[[], object]) -> Counter[FunctionType]:
