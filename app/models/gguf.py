@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
 from app.readers.sandbox import ChildFailed, run_in_child
-from engine.errors import ModelError, ModelNotFound, ResourceError, TrifoldError
+from engine.errors import ModelError, ModelNotFound
 from engine.model import gguf_kinds, weights
 from engine.model.gguf_header import BLOCKS, Part, parts_of
 from engine.plan import ModelShape, shape_of
@@ -259,7 +259,7 @@ def is_made(folder: Path) -> bool:
 
 def main(arguments: list[str]) -> int:
     """One command. The last line says how it ended; the exit status is 0 or 1."""
-    os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # read on import
+    hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(Path(name).expanduser(), Path(folder), say))
 
@@ -270,20 +270,12 @@ def get(path: Path, folder: Path, say: Say) -> None:
     Raises:
         TrifoldError: it cannot be read, or there is no room for it.
     """
-    try:
+    with hub.reading_words(f"open {path.name}", partial(broken, path)):
         model = look(path)
         folder.mkdir(parents=True, exist_ok=True)
         hub.check_disk(folder, f"The vocabulary of {path.name}", _VOCABULARY_BYTES)
         make(path, model, folder, say)
         say("done", revision=folder.parent.name, licence=model.licence)
-    except TrifoldError:
-        raise
-    except MemoryError as error:
-        raise ResourceError(f"There is not enough memory to open {path.name}.", "Close other programs.") from error
-    except OSError as error:
-        raise hub.disk_error(error) or _broken(path, error) from error
-    except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
-        raise _broken(path, error) from error
 
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
@@ -305,7 +297,7 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     os.replace(written, folder / MARKER)
 
 
-def _broken(path: Path, error: Exception) -> ModelError:
+def broken(path: Path, error: Exception) -> ModelError:
     logger.error("%s cannot be opened", path, exc_info=error)
     return ModelError(f"{path.name} cannot be opened: {type(error).__name__}: {error}.", "Choose another file.")
 

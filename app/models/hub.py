@@ -220,6 +220,11 @@ def configure_library() -> None:
         os.environ.pop(name, None)
 
 
+def read_quietly() -> None:
+    """transformers, here and in children, reads these when it is imported: it fetches nothing and reports nothing."""
+    os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+
+
 def _end_with_parent() -> None:
     sys.stdin.read()
     os._exit(1)
@@ -324,10 +329,14 @@ def look_up(name: str) -> HubModel:
         )
     if not any(file.name == "config.json" for file in files):
         raise ModelError(f"{name} has no config.json: it is not a model of transformers.", "Choose another.")
-    card: Any = info.card_data or {}
-    licence = card.get("license_name") or card.get("license") or ""
     files.sort(key=lambda file: (file.is_weights, file.name))
-    return HubModel(name, str(info.sha), tuple(files), str(licence), bool(info.gated), converted)
+    return HubModel(name, str(info.sha), tuple(files), licence_of(info), bool(info.gated), converted)
+
+
+def licence_of(info: Any) -> str:
+    """The licence that a repository states; "" where it states none."""
+    card: Any = info.card_data or {}
+    return str(card.get("license_name") or card.get("license") or "")
 
 
 def _conversion(hub: Any, name: str, published: str) -> str | None:
@@ -501,6 +510,26 @@ def error_words(name: str) -> Iterator[None]:
         raise disk_error(error) or _hub_error(name, error) from error
     except Exception as error:  # a library of many errors; none may reach a person as it is
         raise _hub_error(name, error) from error
+
+
+@contextlib.contextmanager
+def reading_words(work: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
+    """Turn what memory, the disk and libraries that read foreign formats raise into a cause and a remedy.
+
+    Args:
+        work: what there may be too little memory for, such as "open the reader".
+        broken: the error for all else, none of which may reach a person as it is.
+    """
+    try:
+        yield
+    except TrifoldError:
+        raise
+    except MemoryError as error:
+        raise ResourceError(f"There is not enough memory to {work}.", "Close other programs.") from error
+    except OSError as error:
+        raise disk_error(error) or broken(error) from error
+    except Exception as error:
+        raise broken(error) from error
 
 
 def disk_error(error: OSError) -> ResourceError | None:

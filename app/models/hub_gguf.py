@@ -9,18 +9,14 @@ Fetched with the hub's checksum as ``hub`` fetches, then opened as any GGUF file
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from functools import partial
 from pathlib import Path
 
 from app.models import gguf, hub
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
-from engine.errors import ModelError, ModelNotFound
+from engine.errors import ModelNotFound
 from engine.model.gguf_header import parts_of
-
-logger = logging.getLogger(__name__)
 
 _WRITTEN_BYTES = 60_000_000  # of settings and vocabulary
 
@@ -71,9 +67,7 @@ def look_up(name: str) -> HubModel:
         if found is None or found.lfs is None:
             raise ModelNotFound(f"{repository} has no file {path.name}.", "Look at its files on the hub.")
         files.append(HubFile(path.name, int(found.size or 0), f"sha256:{found.lfs.sha256}"))
-    card = info.card_data
-    licence = str((card.get("license_name") or card.get("license") or "") if card else "")
-    return HubModel(repository, str(info.sha), tuple(files), licence, bool(info.gated))
+    return HubModel(repository, str(info.sha), tuple(files), hub.licence_of(info), bool(info.gated))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
@@ -96,14 +90,9 @@ def get(name: str, folder: Path, say: Say) -> None:
         hub.fetch_file(model, file, folder, partial(say, total=total), done)
         done += file.size
     place = folder / model.files[0].name
-    os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # for children
-    try:
+    hub.read_quietly()
+    with hub.reading_words(f"open {place.name}", partial(gguf.broken, place)):
         gguf.make(place, gguf.look(place), folder, say)
-    except ModelError:
-        raise
-    except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
-        logger.error("%s cannot be opened", name, exc_info=error)
-        raise ModelError(f"{place.name} cannot be opened: {type(error).__name__}.", "Choose another file.") from error
     say("done", revision=model.revision, licence=model.licence)
 
 

