@@ -43,8 +43,7 @@ _LARGER = {
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    named = [field.name for field in dataclasses.fields(SamplingParams)]
-    sampling = SamplingParams(**{name: getattr(options, name) for name in named})
+    sampling = sampling_of(options)
     question = " ".join(options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
@@ -77,6 +76,15 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         if card.only_quotes and card.refuses(done.text):
             say(f"Note: {ADVICE}")
     return 0
+
+
+def sampling_of(options: argparse.Namespace) -> SamplingParams:
+    """How a command line asks for tokens to be drawn.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    return SamplingParams(**{field.name: getattr(options, field.name) for field in dataclasses.fields(SamplingParams)})
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker, evidence
-from app.cli.ask import answer, loaded_engine, read_book
+from app.cli.ask import answer, loaded_engine, read_book, sampling_of
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.chat_run import Abilities, abilities
 from app.core.format import counted
@@ -24,7 +23,6 @@ from app.core.settings import Settings
 from app.launcher.console import say
 from app.readers import read_document
 from engine import Question
-from engine.config import SamplingParams
 from engine.errors import InputError, OptionError, TrifoldError
 
 if TYPE_CHECKING:
@@ -169,7 +167,7 @@ def _row(engine: Engine, name: str, path: Path, question: str, options: argparse
         read = read_book(engine, document, options.fit)
         model = engine.status().model
         begun = (abilities(model.path) if model else Abilities()).lead(question)
-        asked = Question(question, sampling=_sampling(options), mode=options.mode, begun=begun)
+        asked = Question(question, sampling=sampling_of(options), mode=options.mode, begun=begun)
         notes = NoteTaker().begin(document, question, begun)
         done = answer(engine, asked, notes, show=False)
         row |= {
@@ -183,10 +181,6 @@ def _row(engine: Engine, name: str, path: Path, question: str, options: argparse
     except TrifoldError as error:
         row["error"] = f"{error.cause} {error.remedy}".strip()
     return row
-
-
-def _sampling(options: argparse.Namespace) -> SamplingParams:
-    return SamplingParams(**{field.name: getattr(options, field.name) for field in dataclasses.fields(SamplingParams)})
 
 
 def _safe(value: str) -> str:
