@@ -23,6 +23,7 @@ from app.core.settings import Settings
 from app.launcher.console import say
 from app.readers import read_document
 from engine import Question
+from engine.config import SamplingParams
 from engine.errors import InputError, OptionError, TrifoldError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ Row = dict[str, str]
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Ask every document and write the table."""
+    sampling = sampling_of(options)
     question = " ".join(options.question)
     table = _table(options)
     rows = read_table(table)
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         with loaded_engine(settings) as engine:
             for number, (name, path) in enumerate(wanted, start=1):
                 say(f"{number} of {len(wanted)}: {name}")
-                rows[name, question] = _row(engine, name, path, question, options)
+                rows[name, question] = _row(engine, name, path, question, sampling, options)
                 write_table(table, rows)
     failed = [name for name in files if rows[name, question]["error"]]
     say(f"{counted(len(files) - len(failed), 'document')} answered, in {table}.")
@@ -158,16 +160,18 @@ def _sha256(path: Path) -> str:
         return ""
 
 
-def _row(engine: Engine, name: str, path: Path, question: str, options: argparse.Namespace) -> Row:
+def _row(
+    engine: Engine, name: str, path: Path, question: str, sampling: SamplingParams, options: argparse.Namespace
+) -> Row:
     """The row of one document; what goes wrong with it stands in it."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
-        document = read_document(path, options.password)
+        document = read_document(path, options.password, comments=not options.no_comments)
         row |= {"title": document.title, "pages": str(len(document.pages))}
         read = read_book(engine, document, options.fit)
         model = engine.status().model
         begun = (abilities(model.path) if model else Abilities()).lead(question)
-        asked = Question(question, sampling=sampling_of(options), mode=options.mode, begun=begun)
+        asked = Question(question, sampling=sampling, mode=options.mode, begun=begun)
         notes = NoteTaker().begin(document, question, begun)
         done = answer(engine, asked, notes, show=False)
         row |= {

@@ -35,10 +35,10 @@ def folder(tmp_path: Path) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     scripted = ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.001)
 
-    def read(path: Path, password: str | None = None) -> Document:
+    def read(path: Path, password: str | None = None, *, comments: bool = True) -> Document:
         if path.suffix == ".pdf":
             raise DocumentError(f"“{path.name}” is no book.", "Get it again.")
-        return Document.from_pages(path.stem, ["Preface.", path.read_text("utf-8")])
+        return Document.from_pages(path.stem, [*(["Preface."] if comments else []), path.read_text("utf-8")])
 
     @contextlib.contextmanager
     def loaded(settings: object) -> Iterator[ScriptedEngine]:
@@ -81,6 +81,18 @@ def test_the_same_command_goes_on_and_asks_again_only_what_went_wrong_or_changed
     assert len(engine.asked) == 3
     rows = asked(folder, "And who pays?", "--csv", table)
     assert [row["question"] for row in rows] == [QUESTION] * 3 + ["And who pays?"] * 3
+
+
+def test_comments_may_be_left_out(folder: Path, engine: ScriptedEngine) -> None:
+    rows = asked(folder, QUESTION, "--csv", folder / "out.csv", "--no-comments")
+    assert [row["pages"] for row in rows] == ["1", "1", ""]
+
+
+def test_a_value_out_of_range_is_told_before_anything_is_read(folder: Path, engine: ScriptedEngine) -> None:
+    options = parse(["ask", str(folder), QUESTION, "--csv", str(folder / "out.csv"), "--temperature", "9"])
+    with pytest.raises(OptionError, match="temperature"):
+        ask_many.run(options, make_settings())
+    assert not (folder / "out.csv").exists()
 
 
 def test_a_run_that_is_stopped_keeps_what_it_has(
