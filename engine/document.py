@@ -92,6 +92,14 @@ class Document:
         outline = tuple(item for item in self.outline if first <= item.page <= last)
         return Document(self.title, self.author, kept, self.kind, self.sha256, self.unit, outline, self.warnings)
 
+    def page(self, number: int) -> Page | None:
+        """The page with this number; None if there is none."""
+        return self._by_number.get(number)
+
+    @cached_property
+    def _by_number(self) -> dict[int, Page]:
+        return {page.number: page for page in reversed(self.pages)}
+
     @cached_property
     def text(self) -> str:
         """The text of all pages, joined. A sentence that runs over a page border keeps running."""

@@ -37,7 +37,7 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
     """Whether the chapter before ends on the page before; where the heading cannot be found, it is taken to."""
-    page = next((page for page in document.pages if page.number == item.page), None)
+    page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
 
 

@@ -56,8 +56,8 @@ class ContentsPanel:
         entries = []
         for chapter in found[:MOST_ENTRIES]:
             is_read = bool(read) and read[0].number <= chapter.first <= read[-1].number
-            label = next((page.label for page in document.pages if page.number == chapter.first), "")
-            name = page_name(label, "page") if document.unit == "page" else ""
+            page = document.page(chapter.first)
+            name = page_name(page.label if page else "", "page") if document.unit == "page" else ""
             entries.append(
                 {
                     "title": chapter.title,

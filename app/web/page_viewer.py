@@ -184,7 +184,7 @@ def _hit(document: Document, hit: Hit) -> View:
 
 
 def _page(document: Document, number: int) -> Page:
-    page = next((page for page in document.pages if page.number == number), None)
+    page = document.page(number)
     if page is None:
         raise OptionError(f"There is no page {number} in this book.", "Choose another one.")
     return page
