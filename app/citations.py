@@ -50,7 +50,6 @@ MOST_PAGES = 3  # that one sentence is said to attend to
 _TIMES_EVEN = 6.0  # a page's share of attention over an even one
 _TIMES_USUAL = 2.0  # and over its own usual one
 _REMEMBERED = 15  # answers
-MOST_EVIDENCE = 60  # sentences of one answer that are looked for in the book
 MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
 FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
@@ -667,7 +666,7 @@ class Notes:
         }
 
 
-_LEVELS = {"quoted": "says so", "verbatim": "says so", "says": "says so", "near": "near", "absent": "not found"}
+_LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:

@@ -305,10 +305,8 @@ def measure(
     comes over a bus for longer than that (``waits_for_bus``) no verification is timed: a row more costs the computing
     that it costs a middle pass.
     """
-    generator, slow = (
-        make_generator(0, context.backend.token_device),
-        waits_for_bus(context.full.placement.spilled, plain_ms),
-    )
+    generator = make_generator(0, context.backend.token_device)
+    slow = waits_for_bus(context.full.placement.spilled, plain_ms)
     cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]
     for count in (2, _LONG_VERIFY):
         draft_ms = 0.0 if draft is None or not draft.started else _draft_ms(draft, context, generator) / _DRAFT_RUN

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Formats without blocks, by GGML's number of the kind of a tensor."""
 
-KNOWN = {**{number: form.name for number, form in FORMATS.items()}, 0: "F32", 1: "F16", 30: "BF16"}
-"""Names of all formats that are read."""
-
 ROWS_AT_ONCE = 64
 """Of a packed embedding: each unpacks a panel."""
 

@@ -13,11 +13,13 @@ from engine.model.gguf_header import BLOCKS
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.formats import FORMATS, Format
-from engine.model.products.blocks import FLOATS, KNOWN, BlockEmbedding, BlockLinear, Stored
+from engine.model.products.blocks import FLOATS, BlockEmbedding, BlockLinear, Stored
 from engine.model.products.packed import PackedBlocks, Unpacked
 
 HALF, WIDE = torch.bfloat16, torch.float32
 NUMBERS = {form.name: form.number for form in FORMATS.values()}
+KNOWN = {**{number: name for name, number in NUMBERS.items()}, 0: "F32", 1: "F16", 30: "BF16"}
+"""Names of all formats that are read."""
 
 
 def stored(kind: int, outputs: int, inputs: int, seed: int = 0, order: Any = None) -> Stored:

@@ -28,14 +28,14 @@ from engine.kv.full import FullCache
 from engine.model import gguf, loading
 from engine.model.gguf_kinds import KINDS as KINDS_OF_MODELS
 from engine.model.kernels.formats import FORMATS
-from engine.model.products.blocks import KNOWN, BlockLinear
+from engine.model.products.blocks import BlockLinear
 from engine.model.products.packed import PackedBlocks
 from engine.prompt import Question
 from engine.session import Session
 
 CPU = torch.device("cpu")
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCABULARY = 256, 512, 4, 2, 2, 260
-KINDS = [kind for kind, name in KNOWN.items() if name in ("Q4_K", "Q6_K", "Q8_0")]
+KINDS = [number for number, form in FORMATS.items() if form.name in ("Q4_K", "Q6_K", "Q8_0")]
 """``test_blocks`` has all of them."""
 
 
@@ -54,6 +54,20 @@ def fields(writer: GGUFWriter, layers: int, **more: Any) -> None:
     writer.add_token_types([1] * 258 + [3, 3])
     writer.add_token_merges(["a b", "ab c"])
     writer.add_eos_token_id(258)
+
+
+def check_logits(folder: Path, reference: Any, near: float) -> None:
+    """A folder's model, with packed products and without, says what ``reference`` says, by a part of its largest."""
+    ids = torch.randint(0, 256, (100,), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = reference.eval()(ids[None]).logits[0]
+        for packed in (True, False):
+            model = loading.load(str(folder), window=None, device=CPU, dtype="float32", packed=packed)
+            full = FullCache(model.kv_shape, model.window)
+            prefill.run(model, full, ids[:90], segment=100)
+            full.reserve(100)
+            logits = model.forward(ids[90:], full.extend(90))
+            assert (logits - expected[90:]).abs().max() <= near * expected.abs().max()
 
 
 def random_blocks(random: np.random.Generator, rows: int, width: int, kind: int) -> np.ndarray[Any, Any]:
@@ -240,16 +254,7 @@ def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path
     reference.load_state_dict(state)
     (tmp_path / "folder").mkdir()
     gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
-    ids = torch.randint(0, 256, (100,), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = reference.eval()(ids[None]).logits[0]
-        for packed in (True, False):
-            model = loading.load(str(tmp_path / "folder"), window=None, device=CPU, dtype="float32", packed=packed)
-            full = FullCache(model.kv_shape, model.window)
-            prefill.run(model, full, ids[:90], segment=100)
-            full.reserve(100)
-            logits = model.forward(ids[90:], full.extend(90))
-            assert (logits - expected[90:]).abs().max() <= 2e-5 * expected.abs().max()
+    check_logits(tmp_path / "folder", reference, 2e-5)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
@@ -307,16 +312,7 @@ def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, mon
     gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
     monkeypatch.undo()
     theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="small.gguf", dtype=torch.float32)
-    ids = torch.randint(0, 256, (100,), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = theirs.eval()(ids[None]).logits[0]
-        for packed in (True, False):
-            model = loading.load(str(tmp_path / "folder"), window=None, device=CPU, dtype="float32", packed=packed)
-            full = FullCache(model.kv_shape, model.window)
-            prefill.run(model, full, ids[:90], segment=100)
-            full.reserve(100)
-            logits = model.forward(ids[90:], full.extend(90))
-            assert (logits - expected[90:]).abs().max() <= 1e-4 * expected.abs().max()
+    check_logits(tmp_path / "folder", theirs, 1e-4)
 
 
 @pytest.mark.usefixtures("at_hand")
