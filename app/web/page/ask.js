@@ -1,6 +1,6 @@
 // Asking: the question box, how answers are made, and the actions under questions and answers.
 import { openFind } from "./find.js";
-import { byId, call, post, tell } from "./frame.js";
+import { byId, call, made, post, tell } from "./frame.js";
 
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
@@ -9,13 +9,13 @@ const MOST_LINES = 8;
 const TAB = nameOfTab();
 
 function nameOfTab() {
-  const made = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
+  const drawn = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
   try {
-    const kept = sessionStorage.getItem("trifold-tab") ?? made;
+    const kept = sessionStorage.getItem("trifold-tab") ?? drawn;
     sessionStorage.setItem("trifold-tab", kept);
     return kept;
   } catch {
-    return made; // without storage a tab that was loaded again is another one
+    return drawn; // without storage a tab that was loaded again is another one
   }
 }
 
@@ -47,10 +47,9 @@ export const isWaiting = () => mine || sending;
 export function showSuggestions(questions) {
   byId("suggestions").replaceChildren(
     ...questions.map((question) => {
-      const entry = document.createElement("li");
-      const button = document.createElement("button");
+      const entry = made("li");
+      const button = made("button", question);
       button.type = "button";
-      button.textContent = question;
       button.addEventListener("click", () => ask({ question }));
       entry.append(button);
       return entry;
@@ -90,18 +89,13 @@ async function begin(path, asked, instead) {
 }
 
 function refuse(trouble, asked) {
-  const refusal = document.createElement("div");
+  const refusal = made("div", "", "trouble");
   refusal.id = "refusal";
-  refusal.className = "trouble";
   refusal.setAttribute("role", "alert");
-  const words = document.createElement("p");
-  words.textContent = `${trouble.cause} ${trouble.remedy}`.trim();
-  refusal.append(words);
+  refusal.append(made("p", `${trouble.cause} ${trouble.remedy}`.trim()));
   if (trouble.busy && asked) {
-    const button = document.createElement("button");
+    const button = made("button", "Stop that answer and ask mine", "tf-small");
     button.type = "button";
-    button.className = "tf-small";
-    button.textContent = "Stop that answer and ask mine";
     button.addEventListener("click", () => (box().value.trim() ? send({ instead: true }) : ask({ ...asked, instead: true })));
     refusal.append(button);
   }

@@ -4,7 +4,7 @@
 // version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
 
 import { live } from "./figures.js";
-import { byId } from "./frame.js";
+import { byId, made } from "./frame.js";
 
 const RETRY_MS = 1500;
 const BOTTOM = 60; // pixels from its end within which somebody follows the chat
@@ -83,7 +83,7 @@ function draw() {
   if (place.formatted === open.html && place.tail === tail && place.waits === open.waiting) return;
   const room = scroller(place);
   const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
-  if (!open.text) place.replaceChildren(element("span", "waiting", open.waiting || "Thinking…"));
+  if (!open.text) place.replaceChildren(made("span", open.waiting || "Thinking…", "waiting"));
   else if (place.formatted !== open.html || !place.querySelector(".caret")) place.innerHTML = open.html;
   if (open.text) {
     caretOf(place).textContent = tail;
@@ -98,17 +98,10 @@ function draw() {
 function caretOf(place) {
   const found = place.querySelector(".caret");
   if (found) return found;
-  const paragraph = element("p", "", "");
-  paragraph.append(element("span", "caret at-0", ""));
+  const paragraph = made("p");
+  paragraph.append(made("span", "", "caret at-0"));
   place.append(paragraph);
   return paragraph.firstChild;
-}
-
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.textContent = text;
-  return made;
 }
 
 function scroller(inside) {

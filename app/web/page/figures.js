@@ -75,17 +75,11 @@ function stack(id, parts) {
   });
 }
 
-function coloured(tag, part) {
-  const element = document.createElement(tag);
-  element.className = `part-${part}`;
-  return element;
-}
+const coloured = (tag, part) => made(tag, "", `part-${part}`);
 
 function entry(part) {
-  const item = document.createElement("li");
-  const name = document.createElement("span");
-  name.textContent = NAMES[part] ?? part;
-  item.append(coloured("i", part), name, document.createElement("output"));
+  const item = made("li");
+  item.append(coloured("i", part), made("span", NAMES[part] ?? part), made("output"));
   return item;
 }
 

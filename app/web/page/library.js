@@ -1,7 +1,7 @@
 // The library: books with their covers, the chats of the open book, and what can be done with either.
 import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
-import { byId, post, tell } from "./frame.js";
+import { byId, made, post, tell } from "./frame.js";
 
 let open = ""; // id of the open book
 let chat = ""; // id of the open chat
@@ -50,20 +50,13 @@ function mark(list, current) {
   }
 }
 
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
-}
-
 function entryOf(id, title, more, ...parts) {
-  const entry = element("li");
-  const button = element("button", "open");
+  const entry = made("li");
+  const button = made("button", "", "open");
   button.type = "button";
   button.dataset.id = id;
   button.append(...parts);
-  const dots = element("button", "more", "⋯");
+  const dots = made("button", "⋯", "more");
   dots.type = "button";
   dots.dataset.id = id;
   dots.dataset.more = more;
@@ -75,14 +68,14 @@ function entryOf(id, title, more, ...parts) {
 }
 
 function chatEntry(item) {
-  return entryOf(item.id, item.title, "chat", element("span", "", item.title), element("small", "", item.line));
+  return entryOf(item.id, item.title, "chat", made("span", item.title), made("small", item.line));
 }
 
 function bookEntry(item) {
-  const words = element("span", "about");
-  words.append(element("span", "title", item.title));
+  const words = made("span", "", "about");
+  words.append(made("span", item.title, "title"));
   for (const [name, text] of [["author", item.author], ["line", item.line], ["partly", item.partly], ["foot", item.foot], ["short", item.short]]) {
-    if (text) words.append(element("small", name, text));
+    if (text) words.append(made("small", text, name));
   }
   const entry = entryOf(item.id, item.title, "book", cover(item), words);
   entry.firstChild.title = [item.title, item.author, item.line, item.partly, item.foot].filter(Boolean).join("\n");
@@ -91,10 +84,10 @@ function bookEntry(item) {
 
 // Formats without pages get a cover of words.
 function cover(item) {
-  const place = element("span", "cover");
+  const place = made("span", "", "cover");
   place.setAttribute("aria-hidden", "true");
   if (item.cover) {
-    const picture = element("img");
+    const picture = made("img");
     picture.src = `/covers/${item.id}`;
     picture.alt = "";
     picture.loading = "lazy";
@@ -102,7 +95,7 @@ function cover(item) {
   } else {
     place.classList.add("cloth");
     place.style.setProperty("--hue", item.hue);
-    place.append(element("b", "", item.title), element("i", "", item.author));
+    place.append(made("b", item.title), made("i", item.author));
   }
   return place;
 }
@@ -130,7 +123,7 @@ function openMenu(button) {
   const menu = byId("menu");
   menu.replaceChildren(
     ...menuItems(button).map(([words, run]) => {
-      const item = element("button", words.startsWith("Delete") ? "danger" : "", words);
+      const item = made("button", words, words.startsWith("Delete") ? "danger" : "");
       item.type = "button";
       item.setAttribute("role", "menuitem");
       item.addEventListener("click", () => {
@@ -173,7 +166,7 @@ function moveInMenu(event) {
 // What it does --------------------------------------------------------------------------------------------------------
 
 function save(id, form) {
-  const link = element("a");
+  const link = made("a");
   link.href = `/chats/export?id=${encodeURIComponent(id)}&form=${form}`;
   link.download = "";
   link.click();
@@ -187,7 +180,7 @@ async function openBook(id, title) {
 function rename(id, title) {
   const button = byId("chats").querySelector(`button.open[data-id="${id}"]`);
   if (!button) return;
-  const field = element("input");
+  const field = made("input");
   field.value = title;
   field.maxLength = 120;
   field.setAttribute("aria-label", "Name of this chat");

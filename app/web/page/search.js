@@ -1,6 +1,6 @@
 // Search in all chats about all books: Ctrl+K, a few words, Enter.
 import { isOpen, mayOpen } from "./books.js";
-import { byId, call, tell } from "./frame.js";
+import { byId, call, made, tell } from "./frame.js";
 
 const WAIT_MS = 140;
 
@@ -25,21 +25,12 @@ async function look() {
 }
 
 function entry(hit) {
-  const item = document.createElement("li");
-  const button = document.createElement("button");
+  const item = made("li");
+  const button = made("button");
   button.type = "button";
-  const where = document.createElement("small");
-  where.textContent = `${hit.book} · ${hit.title}`;
-  const words = document.createElement("span");
-  words.append(
-    ...hit.parts.map(([text, found]) => {
-      if (!found) return text;
-      const mark = document.createElement("mark");
-      mark.textContent = text;
-      return mark;
-    }),
-  );
-  button.append(words, where);
+  const words = made("span");
+  words.append(...hit.parts.map(([text, found]) => (found ? made("mark", text) : text)));
+  button.append(words, made("small", `${hit.book} · ${hit.title}`));
   button.addEventListener("click", () => show(hit));
   item.append(button);
   return item;
