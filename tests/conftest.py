@@ -121,6 +121,9 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from tests import tally
 
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed at first: {report.nodeid}")
+        terminalreporter.write(f"{report.longreprtext}\n")
     if tally.lines():
         terminalreporter.section("tried and survived")
         terminalreporter.write("\n".join(tally.lines()) + "\n")

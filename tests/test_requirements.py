@@ -25,6 +25,7 @@ READ_BY_OTHERS = {
     "protobuf": "transformers reads tokenizer.model with it",
     "matplotlib": "the tests ask the bench for pictures",
     "setuptools": "pip builds the wheel with it",
+    "pytest-rerunfailures": "pytest runs failed tests again with it",
     "ruff": "a program",
     "mypy": "a program",
     "triton": "the tests' machine needs it for what the engine imports where it is",
