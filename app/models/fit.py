@@ -103,7 +103,7 @@ def pages_of(tokens: int) -> int:
 
 
 def _books(tokens: int) -> str:
-    return f"{tokens:,} tokens, about {round(tokens * WORDS_PER_TOKEN, -3):,.0f} words"
+    return f"about {pages_of(tokens):,} pages ({tokens:,} tokens)"
 
 
 @dataclass(frozen=True)

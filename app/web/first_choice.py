@@ -1,13 +1,15 @@
 """Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
 
 The choice is a sentence each: the bundled pair, the starter, the reader, and the model of the hub that suits this
-machine. Nothing is asked of the network for it; the hub is asked what its model is when the person turns to that one.
-The sentences are made here, what is fetched by ``app.models.switch`` as from the settings.
+machine. Nothing is asked of the network for it; the hub is asked what its model is when the person turns to that one,
+and this machine how fast it would be. The sentences are made here, what is fetched by ``app.models.switch`` as from the
+settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -30,12 +32,12 @@ from app.models.catalogue import (
     find,
     pairs,
 )
-from app.models.fit import fit_in_words, pages_of
+from app.models.fit import fit_in_words, pace, pages_of, rounding_in_words
 from app.models.local import LocalModels
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
-from app.web.preferences import about_view, ask_the_hub, sized
+from app.web.preferences import about_view, ask_the_hub, shape_at_hand, sized
 from app.web.routes import SMALL_BODY, Asked, Text, answer_or_refusal, parsed, said
 from engine.errors import OptionError
 from engine.plan import (
@@ -43,10 +45,10 @@ from engine.plan import (
     FreeMemory,
     ModelFit,
     ModelShape,
+    Rounding,
     fit_pair,
     measure_free_memory,
-    read_config,
-    shape_of,
+    rounding,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
     quotes = "Only quotes, by words that stand in the book. Instant, whole books."
     small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
-        _option(DEMO, _DEMO_TITLE, quotes, "", ""),
+        _option(DEMO, _DEMO_TITLE, quotes, f"{DEMO.target.licence}.", ""),
         _fetched(STARTER_PAIR, "Starter: a real small model", "Answers", small, local_models),
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
@@ -75,19 +77,27 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
-    best = best_pair(free)
-    if best is not None and best.target.shape is not None:
-        draft = best.draft.shape if best.draft else None
-        fetched = size(best.target.shape.weights_bytes + (draft.weights_bytes if draft else 0))
-        view = _option(
-            best,
-            f"The best that fits this machine: {best.title}, {fetched}",
-            f"A model of the Hugging Face hub, for {_length(best.target.shape, _fit(best, free))}.",
-            "",
-            f"Download {fetched} and use it",
-        )
-        options.append({**view, "look": True})
+    if (best := best_pair(free)) is not None:
+        options.append(_of_the_hub(best))
     return [{**option, "proposed": option["id"] == proposed} for option in options]
+
+
+def _of_the_hub(best: Proposal) -> View:
+    pair, shape = best.pair, best.pair.target.shape
+    assert shape is not None
+    draft = pair.draft.shape if pair.draft else None
+    fetched = size(shape.weights_bytes + (draft.weights_bytes if draft else 0))
+    rounded = f", rounded here to {rounding_in_words(best.rounding)}" if best.rounding else ""
+    view = _option(
+        pair,
+        f"The best that fits this machine: {pair.title}, {fetched}",
+        f"A model of the Hugging Face hub, for {_length(shape, best.fit)}{rounded}.",
+        "",
+        f"Download {fetched} and use it",
+    )
+    if best.rounding:
+        view |= {"weights": best.rounding.weights, "kv": best.rounding.kv}
+    return {**view, "look": True}
 
 
 def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
@@ -98,7 +108,8 @@ def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: L
     fits = found.verdict != "none"
     line = f"{does} about documents of up to about {pages} pages here." if fits else fit_in_words(found)
     action = "Use it" if local_models.is_at_hand(pair.id) else f"Fetch {source.SIZE} and use it"
-    return _option(pair, f"{title}, {source.SIZE}", line, source.verdict(pair.id), action if fits else "")
+    more = f"{source.verdict(pair.id)} {source.LICENCE}."
+    return _option(pair, f"{title}, {source.SIZE}", line, more, action if fits else "")
 
 
 def _length(shape: ModelShape, found: ModelFit) -> str:
@@ -107,41 +118,60 @@ def _length(shape: ModelShape, found: ModelFit) -> str:
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
-    """``more`` and ``action`` are shown once it is turned to; ``look``: the hub is asked then."""
+    """``more`` and ``action`` are shown once it is turned to; ``look``: not before the hub has said that it has it."""
     draft = pair.draft.name if pair.draft else ""
-    names = {"id": pair.id, "target": pair.target.name, "draft": draft}
+    names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
     return {**names, "title": title, "line": line, "more": more, "action": action, "look": False}
 
 
-def best_pair(free: FreeMemory) -> Pair | None:
+@dataclass(frozen=True)
+class Proposal:
+    """A pair for this machine, rounded where it does not fit as it comes."""
+
+    pair: Pair
+    fit: ModelFit
+    rounding: Rounding | None = None
+
+
+def best_pair(free: FreeMemory) -> Proposal | None:
     """The pair of the hub that suits this machine, from what is known before anything is fetched.
 
     It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
     computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
     of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
-    which a token reads a row do not count. Without a GPU it is the largest file of 4-bit weights behind which there is
-    memory for a short novel; else the time to read a book decides, so it is the smallest.
+    which a token reads a row do not count. Rounding lets a card hold a larger one, and files of 4-bit weights do not,
+    since a GPU computes with them expanded. Without a GPU it is the largest such file behind which there is memory for
+    a short novel; else the time to read a book decides, so it is the smallest.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
     chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
-    files = [pair for pair in chatting if is_hub_gguf(pair.target.name)]
-    if not free.on_gpu and (held := [pair for pair in files if _fit(pair, free).tokens >= _NOVEL]):
-        return max(held, key=lambda pair: _strength(pair.target.shape))
-    chatting = [pair for pair in chatting if pair not in files]
-    fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
+    fits = [found for pair in chatting if (found := _proposal(pair, free)) is not None]
+    files = [one for one in fits if is_hub_gguf(one.pair.target.name)]
+    if not free.on_gpu and (held := [one for one in files if one.fit.tokens >= _NOVEL]):
+        return max(held, key=_strength)
+    fits = [one for one in fits if one not in files]
     if not fits:
         return None
-    whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
-        max(fits, key=lambda one: one[1].tokens)
-    ]
+    whole = [one for one in fits if one.fit.tokens >= BOOK_TOKENS] or [max(fits, key=lambda one: one.fit.tokens)]
     if not free.on_gpu:
-        return min(whole, key=lambda one: one[1].weights)[0]
-    return max(whole, key=lambda one: _strength(one[0].target.shape))[0]
+        return min(whole, key=lambda one: one.fit.weights)
+    return max(whole, key=_strength)
 
 
-def _strength(shape: ModelShape | None) -> float:
+def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
+    """None where it does not fit. Only a GPU is offered a rounded one: it has no file of 4-bit weights to take."""
+    found = _fit(pair, free)
+    if found.verdict != "none":
+        return Proposal(pair, found)
+    assert pair.target.shape is not None
+    way = rounding(pair.target.shape, pair.draft.shape if pair.draft else None, free) if free.on_gpu else None
+    return Proposal(pair, _fit(pair, way.of(free)), way) if way else None
+
+
+def _strength(proposal: Proposal) -> float:
     """In parameters of a model without experts."""
+    shape = proposal.pair.target.shape
     return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
 
 
@@ -157,7 +187,8 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
         return []
     found = []
     for pair in (STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR, DEMO):
-        window = pair.target.shape.window if pair.target.shape else _demo_window(switch)
+        shape = shape_at_hand(pair.target, switch.local_models)
+        window = shape.window if shape else 0
         same = any(present.model in family and pair.id in family for family in (STARTERS, READERS))
         tokens = current.fit.tokens * (1.0 if same else _OTHER_VOCABULARY)
         if (
@@ -169,11 +200,6 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
             draft = pair.draft.name if pair.draft else ""
             found.append({"target": pair.target.name, "draft": draft, "words": words})
     return found
-
-
-def _demo_window(switch: ModelSwitch) -> int:
-    folder = switch.local_models.folder(DEMO.target.name)
-    return shape_of(read_config(folder), DEMO.title).window if folder else 0
 
 
 class PairAsked(Asked):
@@ -220,13 +246,13 @@ class FirstChoice:
         return JSONResponse({"options": await run_in_threadpool(self._options)})
 
     async def look(self, request: Request) -> Response:
-        """Ask the hub for a model of the catalogue, and this machine how it would do with it."""
+        """Ask this machine how it would do with a model of the choice, and first the hub for it if it is to come from
+        there."""
         asked = await parsed(request, PairAsked)
         pair = find(asked.target, asked.draft or None)
-        shape, name = (pair.target.shape, pair.target.name) if pair else (None, "")
-        if shape is None or not (is_hub_id(name) or is_hub_gguf(name)):
+        if pair is None or not (pair in (DEMO, *SHORT_PAIRS) or is_hub_id(pair.target.name) or _is_file(pair)):
             raise OptionError("There is no such model of the hub in the list.", "Open the settings and name it there.")
-        return await run_in_threadpool(answer_or_refusal, lambda: self._look(name, shape))
+        return await run_in_threadpool(answer_or_refusal, lambda: self._look(pair))
 
     def _options(self) -> list[View]:
         return choices(self._switch.local_models, self._free())
@@ -235,10 +261,21 @@ class FirstChoice:
         now, status = self._switch, self._state.engine.status()
         return measure_free_memory(now.data, status, kv=now.kv, quantization=now.quantization, device=now.device)
 
-    def _look(self, name: str, shape: ModelShape) -> View:
+    def _look(self, pair: Pair) -> View:
+        name, shape = pair.target.name, shape_at_hand(pair.target, self._switch.local_models)
+        if pair in (DEMO, *SHORT_PAIRS):
+            rates = self._rates() if shape else None
+            here = pace(shape, fit_pair(shape, None, self._free()), rates) if shape and rates else None
+            return {"line": f"Estimated here: {here.words}" if here else ""}
         about = ask_the_hub(name)
-        if is_hub_gguf(name):
+        if _is_file(pair) and shape is not None:
             found = sized(shape, None, about["licence"], about["gated"], self._free(), self._rates())
         else:
             found = about_view(about, name, self._free(), self._rates())
-        return {"line": f"The hub has it. {found['pace']}".strip()}
+        speed = f"Estimated here: {found['pace']}" if found["pace"] else ""
+        licence = f"{found['licence']}." if found["licence"] else ""
+        return {"line": " ".join(words for words in ("The hub has it.", licence, speed) if words)}
+
+
+def _is_file(pair: Pair) -> bool:
+    return is_hub_gguf(pair.target.name)

@@ -197,9 +197,9 @@ def _option(
         "tested": pair.tested,
         "numbers": None,
     }
-    target = _shape(pair.target, local_models)
+    target = shape_at_hand(pair.target, local_models)
     if target is not None:
-        draft = _shape(pair.draft, local_models) if pair.draft else None
+        draft = shape_at_hand(pair.draft, local_models) if pair.draft else None
         view["numbers"] = sized(target, draft, pair.target.licence, pair.target.gated, free, rates)
     return view
 
@@ -210,7 +210,7 @@ def _draft_line(draft: Model | None) -> str:
     return f"guesses by {_short(draft.name)}" if is_hub_id(draft.name) else "with a draft model"
 
 
-def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
+def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
     """The facts of the catalogue, or of a model that is here those of its own files."""
     if model.shape is not None:
         return model.shape

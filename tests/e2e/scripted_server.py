@@ -17,11 +17,13 @@ from app.core.db import Database
 from app.core.state import AppState
 from app.readers import read_document
 from app.web import server
+from app.web.preferences import Preferences
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import DocumentError, PasswordNeeded, ResourceError
 from engine.events import StopReason
+from engine.plan import MachineRates
 from tests.app.scripted import ScriptedEngine, book, engine_status, model_info
 
 QUOTING = (
@@ -39,6 +41,8 @@ FAILURE = ResourceError("The memory of this machine ran out.", "Read fewer pages
 
 
 OWN = SamplingParams(temperature=0.6)
+RATES = MachineRates(flops=200e9, memory=20e9, bus=0, disk=1e9)
+"""Of a machine that nobody measures: a process of its own with torch in it would take seconds in every test."""
 
 
 class ByQuestion(ScriptedEngine):
@@ -98,6 +102,7 @@ def main(port: int, data: Path, slow: bool) -> None:
         return AppState(engine, Books(chosen.books, database), Chats(database), read)
 
     server.make_state = make  # type: ignore[assignment]
+    Preferences.rates = lambda _: RATES  # type: ignore[method-assign, assignment]
     server.serve(chosen)
 
 

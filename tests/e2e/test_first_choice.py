@@ -57,11 +57,14 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     assert page.locator("#drop").is_visible()
     assert index.asked == []
 
+    reader = page.locator('#first .option[data-on="yes"]')
+    until(page, lambda: "Apache 2.0. Estimated here: Up to 81 pages of a book: " in reader.inner_text())
     if len(titles) > 3:  # where the machine is large enough for one of the hub
         page.locator("#first label").nth(3).click()
         until(page, lambda: "cannot be reached" in page.inner_text('#first .option[data-on="yes"]'))
         assert page.locator("#first button:visible").count() == 0, "what does not answer is not offered"
     turned_to(page, "demo")
+    until(page, lambda: "MIT. Estimated here: A 300-page book: " in page.inner_text('#first .option[data-on="yes"]'))
     assert page.locator("#first button:visible").count() == 0
     turned_to(page, "starter")
     assert "were right, with the passage" in page.inner_text('#first .option[data-on="yes"]')

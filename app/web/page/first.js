@@ -5,7 +5,7 @@ let wanted = false; // nobody has chosen yet
 let options = null;
 let turned = ""; // the option that is turned to
 let setup = { stage: "" };
-const looked = {}; // what the hub said of an option's model
+const looked = {}; // what this machine, and the hub, said of an option's model
 
 export async function showFirst(first) {
   wanted = first;
@@ -18,6 +18,7 @@ export async function showFirst(first) {
   byId("first-options").replaceChildren(...options.map(drawn));
   draw();
   byId("first").hidden = false;
+  look(options.find((option) => option.id === turned));
 }
 
 function drawn(option) {
@@ -43,27 +44,33 @@ function draw() {
     const on = option.id === turned;
     entry.dataset.on = on ? "yes" : "no";
     const more = entry.querySelector(".more");
-    more.textContent = looked[option.id]?.line ?? option.more;
+    more.textContent = [option.more, looked[option.id]?.line].filter(Boolean).join(" ");
     more.hidden = !on || !more.textContent;
     const button = entry.querySelector("button");
     button.hidden = !on || !option.action || (option.look && !looked[option.id]?.has) || Boolean(setup.stage);
   }
 }
 
-async function turn(option) {
+function turn(option) {
   turned = option.id;
   complain({});
   draw();
-  if (!option.look || looked[option.id]?.has || looked[option.id]?.asking) return;
-  looked[option.id] = { line: "Asking the Hugging Face hub…", asking: true };
+  look(option);
+}
+
+// How it would do here; of the hub's also whether it is to be had. The machine is not measured while a model is loaded.
+async function look(option) {
+  if (looked[option.id]?.has || looked[option.id]?.asking || (!option.look && setup.stage)) return;
+  looked[option.id] = { line: option.look ? "Asking the Hugging Face hub…" : "", asking: true };
   draw();
   const said = await call("/models/first/look", { target: option.target, draft: option.draft });
-  looked[option.id] = said.cause ? { line: `${said.cause} ${said.remedy}` } : { line: said.line, has: true };
+  const trouble = option.look ? `${said.cause} ${said.remedy}` : "";
+  looked[option.id] = said.cause ? { line: trouble } : { line: said.line, has: Boolean(said.line) };
   draw();
 }
 
 async function use(option) {
-  complain(await call("/models/use", { model: option.target, draft: option.draft }));
+  complain(await call("/models/use", { model: option.target, draft: option.draft, weights: option.weights, kv: option.kv }));
 }
 
 function complain(said) {
@@ -83,6 +90,8 @@ export function showFirstSetup(news) {
   if (setup.stage) complain({});
   else if (ended) complain(setup.cause ? setup : { cause: setup.note });
   draw();
+  const option = wanted && options?.find((one) => one.id === turned);
+  if (ended && option && !option.look) look(option);
 }
 
 // A book that is too long: what is here and would hold it, and the way to all the others.

@@ -30,13 +30,18 @@ def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = by_id(tmp_path, LAPTOP)
-    best = best_pair(LAPTOP)
+    best = best_pair(LAPTOP).pair
     assert list(found) == ["demo", "starter", "reader", best.id]
     assert found["reader"]["title"] == "Reader: a real conversation, 1.1 GB"
     assert found["reader"]["action"] == "Fetch 1.1 GB and use it"
     assert found["reader"]["proposed"]
     assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
     assert found["starter"]["action"] == "Fetch 93 MB and use it"
+    assert [found[name]["more"].rpartition(" ")[2] for name in ("demo", "starter", "reader")] == [
+        "MIT.",
+        "2.0.",
+        "2.0.",
+    ]
     assert found[best.id]["title"].startswith(f"The best that fits this machine: {best.title}, ")
     assert found[best.id]["line"] == "A model of the Hugging Face hub, for documents of up to about 272 pages here."
     assert [option["look"] for option in found.values()] == [False, False, False, True]
@@ -58,19 +63,34 @@ def test_what_does_not_fit_is_neither_offered_nor_proposed(tmp_path: Path, monke
 
 def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_a_file_of_4_bits() -> None:
     large = best_pair(CARD)
-    shape: Any = large.target.shape
+    shape: Any = large.pair.target.shape
     assert shape.parameters > 13 * GB
-    assert fit_pair(shape, large.draft.shape if large.draft else None, CARD).tokens >= BOOK_TOKENS
-    assert not large.target.gated
+    assert fit_pair(shape, large.pair.draft.shape if large.pair.draft else None, CARD).tokens >= BOOK_TOKENS
+    assert not large.pair.target.gated
     for memory, proposed in ((9, "qwen3-4b-file"), (11, "llama-3.1-8b-file"), (16, "qwen3-8b-file")):
-        assert best_pair(FreeMemory(memory * GB, 10**12, on_gpu=False)).id == proposed
+        assert best_pair(FreeMemory(memory * GB, 10**12, on_gpu=False)).pair.id == proposed
     assert best_pair(FreeMemory(GB, 0, on_gpu=False)) is None
 
 
-def test_a_mixture_of_experts_counts_for_more_than_a_token_asks_and_less_than_it_takes() -> None:
-    """On a card of 24 GB Granite 4.0 H Tiny is the largest that fits and asks a quarter of what Gemma 4 E4B does."""
-    chosen = [best_pair(FreeMemory(card * GB, 0, on_gpu=True, host=64 * GB)).id for card in (24, 48, 80)]
-    assert chosen == ["gemma-4-e4b", "gpt-oss-20b", "gemma-4-31b"]
+@pytest.mark.parametrize(
+    ("card", "chosen", "rounded"),
+    [
+        (8, "granite-4.0-h-tiny", "4bit"),
+        (12, "gemma-4-e4b", "4bit"),
+        (16, "qwen3.5-9b", "4bit"),
+        (24, "gemma-4-26b-a4b", "4bit"),
+        (80, "gemma-4-31b", ""),
+    ],
+)
+def test_a_card_gets_a_larger_model_rounded(tmp_path: Path, card: int, chosen: str, rounded: str) -> None:
+    """A card of 24 GB was offered 8 billion parameters in 16 bits, and holds 26 billion in 4 with a whole book."""
+    free = FreeMemory(int(card * 0.92 * 2**30), 10**12, on_gpu=True, host=64 * GB)
+    best = best_pair(free)
+    assert (best.pair.id, best.rounding.weights if best.rounding else "") == (chosen, rounded)
+    assert best.fit.tokens >= BOOK_TOKENS
+    option = by_id(tmp_path, free)[chosen]
+    assert option["weights"] == rounded
+    assert ("rounded here to 4-bit weights" in option["line"]) == bool(rounded)
 
 
 DEMO_CHOICE = ModelChoice(str(DEMO_MODEL), str(DEMO_DRAFT))
