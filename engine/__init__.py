@@ -48,7 +48,7 @@ from engine.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig, Mode, SamplingParams
-    from engine.document import Document, OutlineItem, Page
+    from engine.document import Document, Member, OutlineItem, Page
     from engine.errors import (
         Busy,
         Closed,
@@ -113,6 +113,7 @@ __all__ = [
     "InputError",
     "KvBytes",
     "Loading",
+    "Member",
     "Mode",
     "ModelError",
     "ModelInfo",

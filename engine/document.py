@@ -1,16 +1,22 @@
-"""A book as data: pages of text with their labels."""
+"""A book as data: pages of text with their labels; also of several documents that are read as one book."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 from engine.errors import OptionError
 
 # A page that ends in one of these ends a paragraph as well as we can tell; otherwise its sentence runs on.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
+
+
+_MANY = 3
+"""Documents that are not all named in the title of a book."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,41 @@ class OutlineItem:
 
 
 @dataclass(frozen=True)
+class Member:
+    """One of several documents that are read as one book; fields as of ``Document``.
+
+    Its page 1 is page ``before + 1`` of the book.
+    """
+
+    title: str
+    author: str
+    kind: str
+    sha256: str
+    unit: str
+    before: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What is read in one piece: a document, or one of several.
+
+    ``heading`` stands before its text in the prompt; "" where the prompt itself begins with the title. ``page_starts``
+    are characters of ``text``.
+    """
+
+    title: str
+    heading: str
+    pages: tuple[Page, ...]
+    text: str
+    page_starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Document:
-    """A book that has been read from a file.
+    """A book that has been read from a file, or several documents as one book (``together``).
 
     ``unit`` is "page" or "section"; ``sha256`` is of the file's bytes; ``warnings`` are sentences for the person.
+    ``members`` are the several documents, in their order; a book from one file has none.
     """
 
     title: str
@@ -49,6 +86,7 @@ class Document:
     unit: str = "page"
     outline: tuple[OutlineItem, ...] = ()
     warnings: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
 
     @classmethod
     def from_text(cls, title: str, text: str) -> Document:
@@ -73,6 +111,73 @@ class Document:
         numbered = tuple(Page(number, str(number), text) for number, text in enumerate(texts, start=1))
         return cls(title, "", numbered, "text", digest, unit)
 
+    @classmethod
+    def together(cls, documents: Sequence[Document], *, title: str = "", sha256: str = "") -> Document:
+        """Several documents as one book: their pages behind each other, numbered on, each with its own label.
+
+        A title that an earlier one has gets a number. What is read of the first documents is the same whatever follows.
+
+        Args:
+            title: of the book; made of theirs if there is none.
+            sha256: by which the book is kept; made of theirs if there is none.
+
+        Raises:
+            OptionError: there is no document.
+        """
+        if not documents:
+            raise OptionError("There is no document to read.", "Choose one.")
+        members: list[Member] = []
+        pages: list[Page] = []
+        outline: list[OutlineItem] = []
+        before = 0
+        for document, called in zip(documents, _told_apart([document.title for document in documents]), strict=True):
+            members.append(Member(called, document.author, document.kind, document.sha256, document.unit, before))
+            pages += [replace(page, number=before + page.number) for page in document.pages]
+            if document.pages:
+                outline.append(OutlineItem(called, before + document.pages[0].number, 0))
+                outline += [OutlineItem(item.title, before + item.page, item.level + 1) for item in document.outline]
+                before += document.pages[-1].number
+        units = {document.unit for document in documents}
+        digest = hashlib.sha256("\n".join(document.sha256 for document in documents).encode())
+        return cls(
+            title=title or _titles([member.title for member in members]),
+            author="; ".join(dict.fromkeys(document.author for document in documents if document.author)),
+            pages=tuple(pages),
+            kind="several",
+            sha256=sha256 or digest.hexdigest(),
+            unit=units.pop() if len(units) == 1 else "page",
+            outline=tuple(outline),
+            warnings=tuple(
+                f"{member.title}: {warning}"
+                for member, document in zip(members, documents, strict=True)
+                for warning in document.warnings
+            ),
+            members=tuple(members),
+        )
+
+    def member_at(self, number: int) -> Member | None:
+        """The document of which the page with this number is; None where there are not several."""
+        at = bisect_left([member.before for member in self.members], number)
+        return self.members[at - 1] if at else None
+
+    @property
+    def opening(self) -> str:
+        """The title that the prompt begins with: of the first of several documents, since what is read of it must not
+        depend on those behind it."""
+        return self.stretches[0].title if self.stretches else self.title
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The document, or each of several that has pages, in the order of reading."""
+        if not self.members:
+            return (Stretch(self.title, "", self.pages, *_joined(self.pages)),)
+        found: list[Stretch] = []
+        for member, some in groupby(self.pages, key=lambda page: self.member_at(page.number)):
+            pages, title = tuple(some), member.title if member else ""
+            heading = f"\n\n# {' '.join(title.split())}\n\n" if found else ""
+            found.append(Stretch(title, heading, pages, *_joined(pages)))
+        return tuple(found)
+
     @property
     def characters(self) -> int:
         return sum(len(page.text) for page in self.pages)
@@ -90,7 +195,7 @@ class Document:
             )
         kept = tuple(page for page in self.pages if first <= page.number <= last)
         outline = tuple(item for item in self.outline if first <= item.page <= last)
-        return Document(self.title, self.author, kept, self.kind, self.sha256, self.unit, outline, self.warnings)
+        return replace(self, pages=kept, outline=outline)
 
     def page(self, number: int) -> Page | None:
         """The page with this number; None if there is none."""
@@ -103,26 +208,57 @@ class Document:
     @cached_property
     def text(self) -> str:
         """The text of all pages, joined. A sentence that runs over a page border keeps running."""
-        return self._joined[0]
+        return self._text[0]
 
     @cached_property
     def page_starts(self) -> tuple[int, ...]:
         """Character offset in ``text`` at which each page starts."""
-        return self._joined[1]
+        return self._text[1]
 
     @cached_property
-    def _joined(self) -> tuple[str, tuple[int, ...]]:
-        parts: list[str] = []
-        starts: list[int] = []
-        length = 0
-        for page in self.pages:
-            text = page.text.strip("\n")
-            if parts and text:
-                joint = "\n\n" if parts[-1].rstrip().endswith(_SENTENCE_ENDS) else "\n"
-                parts.append(joint)
-                length += len(joint)
-            starts.append(length)
-            if text:
-                parts.append(text)
-                length += len(text)
-        return "".join(parts), tuple(starts)
+    def _text(self) -> tuple[str, tuple[int, ...]]:
+        text, starts = "", list[int]()
+        for stretch in self.stretches:
+            text += _APART if text and stretch.text else ""
+            starts += [len(text) + start for start in stretch.page_starts]
+            text += stretch.text
+        return text, tuple(starts)
+
+
+_APART = "\n\n"
+"""Between two documents: no sentence runs on from one into the next."""
+
+
+def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
+    """The text of pages, and the character at which each of them starts."""
+    parts: list[str] = []
+    starts: list[int] = []
+    length = 0
+    for page in pages:
+        text = page.text.strip("\n")
+        if parts and text:
+            joint = "\n\n" if parts[-1].rstrip().endswith(_SENTENCE_ENDS) else "\n"
+            parts.append(joint)
+            length += len(joint)
+        starts.append(length)
+        if text:
+            parts.append(text)
+            length += len(text)
+    return "".join(parts), tuple(starts)
+
+
+def _told_apart(titles: Sequence[str]) -> list[str]:
+    """Titles of which no two are the same: "Lease", "Lease (2)". The first ones do not depend on what follows."""
+    found: list[str] = []
+    for title in titles:
+        called, count = title, 1
+        while called in found:
+            count += 1
+            called = f"{title} ({count})"
+        found.append(called)
+    return found
+
+
+def _titles(titles: Sequence[str]) -> str:
+    """A title for several documents."""
+    return " + ".join(titles) if len(titles) < _MANY else f"{titles[0]} + {len(titles) - 1} more"

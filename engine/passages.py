@@ -45,8 +45,8 @@ SILENT = frozenset(
 )
 
 _WHOLE = (
-    "article brief briefly content contents document essay few file idea main novel paper please read report sentences "
-    "short story three whole words write"
+    "article both brief briefly content contents document essay few file idea main novel paper please read report "
+    "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 WHOLE_PASSAGES = 3

@@ -53,11 +53,24 @@ class BookTokens:
     """The constant beginning of every prompt.
 
     ``ids`` are the template's words before the book and the book; ``page_starts`` gives for each page the index in
-    ``ids`` of its first token.
+    ``ids`` of its first token. ``borders``: where the second of several documents begins, and each one after it; the
+    ids before a border do not depend on what stands behind it.
     """
 
     ids: tuple[int, ...]
     page_starts: tuple[int, ...]
+    borders: tuple[int, ...] = ()
+
+    @property
+    def head(self) -> int:
+        """Tokens before the book."""
+        return self.page_starts[0] if self.page_starts else len(self.ids)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Tokens of each of several documents; of the one book where there are not."""
+        ends = (*self.borders, len(self.ids))
+        return tuple(end - start for start, end in zip((self.head, *self.borders), ends, strict=True))
 
     def pages_within(self, count: int) -> int:
         """How many pages, from the first, have all their tokens among the first ``count`` ids."""
@@ -157,13 +170,23 @@ class BookTokenizer:
         return foreign.chat_format(template or FALLBACK_TEMPLATE, tokens, title, self._kept)
 
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
-        """Encode a book with the template's words before it, and find where its pages start."""
-        head = self._opening(form)
-        encoded = self._encode(document.text, split_special_tokens=True, return_offsets_mapping=True)
-        begins = [start for start, _ in encoded["offset_mapping"]]
-        # A token that straddles a page border belongs to the page on which it starts.
-        starts = tuple(len(head) + bisect.bisect_left(begins, start) for start in document.page_starts)
-        return BookTokens((*head, *encoded["input_ids"]), starts)
+        """Encode a book with the template's words before it, and find where its pages start.
+
+        Several documents are encoded apart. The title of a further one belongs to its first page.
+        """
+        ids, starts, borders = self._opening(form), list[int](), list[int]()
+        for stretch in document.stretches:
+            border = len(ids)
+            if stretch.heading:
+                borders.append(border)
+                ids += self.words(stretch.heading)
+            encoded = self._encode(stretch.text, split_special_tokens=True, return_offsets_mapping=True)
+            begins = [start for start, _ in encoded["offset_mapping"]]
+            # A token that straddles a page border belongs to the page on which it starts.
+            own = [len(ids) + bisect.bisect_left(begins, start) for start in stretch.page_starts]
+            starts += [border, *own[1:]] if stretch.heading else own
+            ids += encoded["input_ids"]
+        return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
         """How many tokens a text begins with that cannot fit in ``window`` tokens; 0 of a text that may.
@@ -396,6 +419,11 @@ class Conversation:
     def pages_read(self) -> int:
         """Pages whose tokens are all usable."""
         return self.book.pages_within(self.read)
+
+    def shares_documents(self, book: BookTokens) -> bool:
+        """Whether another book begins with documents that have been read here, whole."""
+        ends = (end for end in (*self.book.borders, *book.borders, len(self.book.ids)) if end <= self.read)
+        return book.ids != self.book.ids and any(book.ids[:end] == self.book.ids[:end] for end in ends)
 
     @cached_property
     def words_read(self) -> str:

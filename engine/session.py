@@ -151,8 +151,9 @@ class Session:
 
     def measure(self, document: Document) -> BookFit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
-        book = self.tokenizer.book(document, self.tokenizer.format_for(document.title))
-        return planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs)
+        book = self.tokenizer.book(document, self.tokenizer.format_for(document.opening))
+        fit = planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs)
+        return replace(fit, kept=self.persistence.kept(document, book.ids))
 
     def read(
         self, document: Document, *, fit: bool = False, resume: bool = False, cancel: threading.Event | None = None
@@ -182,7 +183,7 @@ class Session:
         finally:
             self._keep_whole_pages(conversation)
         kept = finished or Restored()
-        self.persistence.save(conversation.document, conversation.book.ids, conversation.read)
+        self.persistence.save(conversation.document, conversation.book, conversation.read)
         seconds = max(time.perf_counter() - began, 1e-9)
         yield BookRead(
             tokens=conversation.read,
@@ -234,10 +235,12 @@ class Session:
 
     def _open(self, document: Document, fit: bool) -> Conversation:
         """A conversation about a book of which nothing has been read, in place of the one that was open."""
-        form = self.tokenizer.format_for(document.title)
+        form = self.tokenizer.format_for(document.opening)
         free = self._free()
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
+        if self.conversation is not None and self.conversation.shares_documents(book):
+            self.persistence.finish(_SAVING_PATIENCE_S)  # they come back from disk
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -439,9 +442,8 @@ def fitted(
     if found.fits:
         return document, book
     if not fit or found.pages_that_fit == 0:
-        raise ContextTooSmall(
-            found.sentence, "Choose a range of pages (--pages), or read from the start what fits (--fit)."
-        )
+        choose = "Name fewer documents" if document.members else "Choose a range of pages (--pages)"
+        raise ContextTooSmall(found.sentence, f"{choose}, or read from the start what fits (--fit).")
     cut = document.select(document.pages[0].number, document.pages[found.pages_that_fit - 1].number)
     return cut, tokenizer.book(cut, form)
 

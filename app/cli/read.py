@@ -125,4 +125,4 @@ def count_tokens(document: Document, model: str) -> int:
     from engine.prompt import BookTokenizer
 
     tokenizer = BookTokenizer(model)
-    return len(tokenizer.book(document, tokenizer.format_for(document.title)).ids)
+    return len(tokenizer.book(document, tokenizer.format_for(document.opening)).ids)

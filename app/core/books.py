@@ -297,7 +297,8 @@ def readers_hash() -> str:
 def _document(record: dict[str, Any]) -> Document:
     pages = tuple(Page(**page) for page in record["pages"])
     outline = tuple(OutlineItem(**item) for item in record["outline"])
-    return Document(**{**record, "pages": pages, "outline": outline, "warnings": tuple(record["warnings"])})
+    more = {"pages": pages, "outline": outline, "warnings": tuple(record["warnings"]), "members": ()}
+    return Document(**{**record, **more})
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:

@@ -44,6 +44,7 @@ from engine.events import (
     TimeSplit,
 )
 from engine.plan import MIN_CHAT_TOKENS, BookFit
+from engine.plan.memory_budget import leaving_out, to_leave_out
 from engine.worker import Admission, Final
 
 logger = logging.getLogger(__name__)
@@ -261,8 +262,10 @@ class RemoteEngine:
 
     def _body(self, document: Document, messages: list[dict[str, str]], how: SamplingParams) -> dict[str, Any]:
         """The request. Its first message is the same for every question about a book, byte for byte."""
-        text = "\n\n".join(page.text for page in document.pages)
-        book = {"role": "system", "content": book_message(document.title, text)}
+        text = "".join(
+            stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
+        )
+        book = {"role": "system", "content": book_message(document.opening, text)}
         # What is not said here is as the server's own settings say.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
@@ -319,14 +322,18 @@ def _nothing(request: Request[Any]) -> Event:
 def fit_of(document: Document, limit: int) -> BookFit:
     """Compare a book with a window of ``limit`` tokens."""
     room, tokens, pages = limit - MIN_CHAT_TOKENS, 0, 0
+    sizes = [sum(guess_tokens(page.text) for page in stretch.pages) for stretch in document.stretches]
     for page in document.pages:
         tokens += guess_tokens(page.text)
         pages += tokens <= room
     count = f"{len(document.pages):,} {document.unit}s, about {tokens:,} tokens"
     if tokens <= room:
         return BookFit(tokens, limit, True, pages, 0, f"{count} of {limit:,}: it fits.")
-    sentence = f"{count}: too long for the window of {limit:,}. The first {pages:,} {document.unit}s fit."
-    return BookFit(tokens, limit, False, pages, 0, sentence)
+    cause = f"{count}: too long for the window of {limit:,}."
+    if len(sizes) > 1:
+        cause += f" {leaving_out([stretch.title for stretch in document.stretches], sizes, room)}"
+        return BookFit(tokens, limit, False, pages, 0, cause, leave_out=to_leave_out(sizes, room))
+    return BookFit(tokens, limit, False, pages, 0, f"{cause} The first {pages:,} {document.unit}s fit.")
 
 
 def guess_tokens(text: str) -> int:

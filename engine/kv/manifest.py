@@ -12,7 +12,7 @@ import json
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,10 @@ class Identity:
     kv_heads: int
     head_dim: int
 
+    def computes_as(self, other: Identity) -> bool:
+        """Whether the same tokens have the same KV, whatever book they are of."""
+        return replace(self, book=other.book, ids=other.ids) == other
+
     @property
     def folder(self) -> str:
         """Name of the folder: the same book with another model or other pages gets another."""
@@ -84,7 +88,10 @@ class WindowShard(Shard):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids."""
+    """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids.
+
+    ``borders``: where documents end that others follow, in tokens, with the hash of the ids up to there.
+    """
 
     folder: Path
     identity: Identity
@@ -92,6 +99,7 @@ class Snapshot:
     prefix: str
     shards: tuple[Shard, ...]
     window: WindowShard | None = None
+    borders: tuple[tuple[int, str], ...] = ()
 
     @property
     def start(self) -> int:
@@ -118,11 +126,22 @@ class SavedTurn:
 
 
 def write_manifest(
-    folder: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard], window: Shard | None = None
+    folder: Path,
+    identity: Identity,
+    ids: Sequence[int],
+    shards: Sequence[Shard],
+    window: Shard | None = None,
+    borders: Sequence[int] = (),
 ) -> None:
-    """Write the manifest of a reading: ``shards`` from the first token on, ``ids`` of all tokens of the book."""
+    """Write the manifest of a reading: ``shards`` from the first token on, ``ids`` of all tokens of the book.
+
+    Args:
+        borders: tokens at which one of several documents ends and the next begins.
+    """
     tokens = shards[-1].stop if shards else 0
-    about = {"identity": asdict(identity), "tokens": tokens, "prefix": ids_hash(ids[:tokens])}
+    about: dict[str, Any] = {"identity": asdict(identity), "tokens": tokens, "prefix": ids_hash(ids[:tokens])}
+    if within := [border for border in borders if border < tokens]:
+        about["borders"] = [[border, ids_hash(ids[:border])] for border in within]
     _write(folder / MANIFEST, about, shards, window)
 
 
@@ -161,7 +180,8 @@ def read_manifest(folder: Path) -> Snapshot:
         if not shards or shards[-1].stop != manifest["tokens"]:
             raise SnapshotRefused("The saved reading has gaps.")
         stop, prefix = shards[-1].stop, _typed(manifest["prefix"], "str")
-        return Snapshot(folder, identity, stop, prefix, shards, _window(folder, manifest, stop))
+        window, borders = _window(folder, manifest, stop), _borders(manifest, stop)
+        return Snapshot(folder, identity, stop, prefix, shards, window, borders)
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved reading has no usable header ({type(error).__name__}).") from error
     except OSError as error:
@@ -230,6 +250,12 @@ def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | 
         raise SnapshotRefused("The saved reading has gaps.")
     _check_size(folder, window)
     return window
+
+
+def _borders(manifest: dict[str, Any], stop: int) -> tuple[tuple[int, str], ...]:
+    """The borders of documents within ``stop`` tokens."""
+    found = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
+    return tuple((tokens, digest) for tokens, digest in found[:_MAX_SHARDS] if 0 < tokens < stop)
 
 
 def _numbers(shard: dict[str, Any]) -> list[int]:

@@ -30,7 +30,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import Identity, Snapshot, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, Writer, restore
 from engine.kv.snapshots import SnapshotStore, TurnStore, default_cap
-from engine.prompt import BookTokenizer, Conversation, Turn
+from engine.prompt import BookTokenizer, BookTokens, Conversation, Turn
 
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
@@ -80,8 +80,9 @@ class KvPersistence:
         if self._store is None:
             return
         identity = self._identity(document, ids)
+        found: Snapshot | None = None
         try:
-            found = self._store.find(identity, ids)
+            found = self._longest(identity, ids)
             if found is None:
                 return
             for usable in restore(found, self._full):
@@ -90,10 +91,33 @@ class KvPersistence:
         except SnapshotRefused as error:
             if _is_damaged(error):
                 with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
-                    self._store.discard(identity)
+                    self._store.discard(found.identity if found else identity)
             self.restored = Restored(refused=error.cause)
 
-    def save(self, document: Document, ids: Sequence[int], tokens: int) -> None:
+    def kept(self, document: Document, ids: Sequence[int]) -> int:
+        """How many tokens of a book, from the first, would come from disk."""
+        if self._store is None:
+            return 0
+        try:
+            found = self._longest(self._identity(document, ids), ids)
+        except SnapshotRefused:
+            return 0
+        return found.tokens if found else 0
+
+    def _longest(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
+        """The snapshot of a book, or of a longer beginning that it shares with another.
+
+        Raises:
+            SnapshotRefused: there is one of the book, and it is damaged.
+        """
+        assert self._store is not None
+        own = self._store.find(identity, ids)
+        if own is not None and own.tokens == len(ids):
+            return own
+        shared = self._store.beginning(identity, ids)
+        return shared if shared and (own is None or own.tokens < shared.tokens) else own
+
+    def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
         One that could not be opened is replaced, by no fewer tokens: it may never open again.
@@ -102,6 +126,7 @@ class KvPersistence:
         # a text without a file could never be deleted with it
         if self._store is None or tokens == 0 or not document.sha256:
             return
+        ids = book.ids
         identity = self._identity(document, ids)
         known: Snapshot | None = None
         try:
@@ -110,9 +135,10 @@ class KvPersistence:
             if not _is_damaged(error) and tokens < len(ids):
                 return
         if known is None or known.tokens < tokens:
-            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, known)
+            shared = self._store.beginning(identity, ids)
+            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, shared, book.borders)
         elif self.restored.refused and known.tokens == tokens:
-            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens)
+            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, borders=book.borders)
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Append the saved turns of a chat to those in the cache, and tell the conversation.

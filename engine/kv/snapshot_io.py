@@ -120,7 +120,8 @@ class SnapshotWriter(Writer):
         full: the cache.
         ids: all tokens of the book.
         tokens: the number of them that have been read.
-        known: an earlier, shorter snapshot of the same, whose whole shards are taken over.
+        known: a snapshot of the same or of its beginning, whose whole shards are taken over.
+        borders: tokens at which one of several documents ends and the next begins.
     """
 
     def __init__(
@@ -131,9 +132,10 @@ class SnapshotWriter(Writer):
         ids: Sequence[int],
         tokens: int,
         known: Snapshot | None = None,
+        borders: Sequence[int] = (),
     ) -> None:
         self._store, self._identity = store, identity
-        self._ids, self._known = ids, known
+        self._ids, self._known, self._borders = ids, known, borders
         self._place = full.bounded.at(tokens)
         super().__init__(full, tokens)
 
@@ -148,7 +150,7 @@ class SnapshotWriter(Writer):
                 return
             if not self._cancelled.is_set() or self._are_more(shards):
                 window = _write_place(partial, self._place)
-                self._store.commit(partial, self._identity, self._ids, shards, window)
+                self._store.commit(partial, self._identity, self._ids, shards, window, self._borders)
         finally:
             self._store.abandon(partial)
 
@@ -164,11 +166,11 @@ class SnapshotWriter(Writer):
         return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
-        """Link what an earlier snapshot of the same book already holds; nothing where links cannot be made."""
+        """Link what a snapshot of the same beginning already holds; nothing where links cannot be made."""
         taken: list[Shard] = []
         known = self._known
         for shard in known.shards if known else ():
-            if known is None or shard.stop > self.stop:
+            if known is None or shard.stop > min(self.stop, known.tokens):
                 break
             try:
                 os.link(known.folder / shard.file, partial / shard.file)
@@ -236,6 +238,8 @@ class TurnWriter(Writer):
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
     """Append saved KV to a cache that holds the tokens before it; yields the usable tokens after every shard.
 
+    Of the last shard only the tokens that the snapshot counts are taken.
+
     Closing the generator leaves the cache at the last shard's border.
 
     Raises:
@@ -252,7 +256,7 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
     if shape.bounded and (not window or window.start > needed):
         what = "a sliding window" if shape.sliding else "a state"
         raise SnapshotRefused(f"The saved reading lacks what layers with {what} hold.")
-    shards: deque[Shard] = deque(snapshot.shards)
+    shards: deque[Shard] = deque(shard for shard in snapshot.shards if shard.start < snapshot.tokens)
     if shape.bounded and window:
         shards.append(window)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
@@ -267,12 +271,13 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
                 if not checks.popleft().result():
                     raise SnapshotRefused(f"The saved reading is damaged: {shard.file} has another checksum.")
                 path = snapshot.folder / shard.file
+                count = min(shard.stop, snapshot.tokens) - shard.start
                 if isinstance(shard, WindowShard):
                     _append_place(path, shard, full)
                 else:
-                    _append(path, shard, full)
+                    _append(path, shard, full, count)
                 if not shape.bounded:
-                    full.advance(shard.stop - shard.start)
+                    full.advance(count)
                 elif not shards:
                     full.advance(snapshot.tokens - snapshot.start)
                 yield full.length
@@ -296,13 +301,15 @@ def _is_whole(path: Path, shard: Shard) -> bool:
             return zlib.crc32(data) == shard.crc32
 
 
-def _append(path: Path, shard: Shard, full: FullCache) -> None:
+def _append(path: Path, shard: Shard, full: FullCache, count: int) -> None:
+    """Append the first ``count`` tokens of a shard."""
     shape = full.shape
     size = (shape.kv_heads, shard.stop - shard.start, shape.storage_dim), shape.storage_dtype
     layers = _layers(path, shard, [{"keys": size, "values": size}] * shape.layers)
     with torch.inference_mode():
         for layer, held in enumerate(layers):
-            full.adopt(layer, shard.start, held["keys"].unsqueeze(0), held["values"].unsqueeze(0))
+            keys, values = (held[name][:, :count].unsqueeze(0) for name in ("keys", "values"))
+            full.adopt(layer, shard.start, keys, values)
 
 
 def _append_place(path: Path, shard: Shard, full: FullCache) -> None:

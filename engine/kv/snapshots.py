@@ -21,7 +21,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -81,6 +81,29 @@ class SnapshotStore:
         mark_used(folder / MANIFEST)
         return snapshot
 
+    def beginning(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
+        """The longest saved beginning of a text, as a snapshot of no more than that, whatever book it was saved of.
+
+        Documents that others follow are found by their borders, and layers of fixed size only at the end of all that
+        was saved. None if there is none; what is damaged is passed over.
+        """
+        best: Snapshot | None = None
+        hashes: dict[int, str] = {}
+        for folder in self._whole():
+            with suppress(SnapshotRefused):
+                found = read_manifest(folder)
+                if not found.identity.computes_as(identity):
+                    continue
+                for tokens, prefix in (*(() if found.window else found.borders), (found.tokens, found.prefix)):
+                    if (best.tokens if best else 0) < tokens <= len(ids):
+                        known = hashes.setdefault(tokens, "") or ids_hash(ids[:tokens])
+                        hashes[tokens] = known
+                        if known == prefix:
+                            best = replace(found, tokens=tokens, prefix=prefix)
+        if best is not None:
+            mark_used(best.folder / MANIFEST)
+        return best
+
     def begin(self, identity: Identity, needed: int) -> Path:
         """A temporary folder for a new snapshot of about ``needed`` bytes; frees space for it first.
 
@@ -101,9 +124,10 @@ class SnapshotStore:
         ids: Sequence[int],
         shards: Sequence[Shard],
         window: Shard | None = None,
+        borders: Sequence[int] = (),
     ) -> None:
         """Write the manifest, sync and give the folder its name; an older snapshot of the same makes way."""
-        write_manifest(partial, identity, ids, shards, window)
+        write_manifest(partial, identity, ids, shards, window, borders)
         sync_folder(partial)
         folder = self.folder / identity.folder
         self._put_back(folder)

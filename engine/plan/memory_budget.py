@@ -47,7 +47,8 @@ class BookFit:
 
     ``kv`` are these bytes by tier; ``reading_s`` and ``step_ms`` the expected times, None where nothing has been
     measured, and ``estimate`` the same in words. Of a model elsewhere the tokens are a guess, and its cache takes
-    nothing here.
+    nothing here. ``kept`` tokens, from the first, come from disk; of several documents that are too long together
+    ``leave_out`` are those, by their place, without which the others fit.
     """
 
     tokens: int
@@ -60,6 +61,32 @@ class BookFit:
     reading_s: float | None = None
     step_ms: float | None = None
     estimate: str = ""
+    kept: int = 0
+    leave_out: tuple[int, ...] = ()
+
+
+def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """The documents, by their place, without which the others take ``most`` tokens at most: few, and no larger than
+    needed."""
+    excess = sum(sizes) - most
+    left: list[int] = []
+    while excess > 0:
+        others = [place for place in range(len(sizes)) if place not in left]
+        enough = [place for place in others if sizes[place] >= excess]
+        chosen = min(enough, key=lambda place: sizes[place]) if enough else max(others, key=lambda place: sizes[place])
+        left.append(chosen)
+        excess -= sizes[chosen]
+    return tuple(sorted(left))
+
+
+def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
+    """By how much several documents are too long together, and which to leave out, in words."""
+    over = f"{sum(sizes) - most:,} tokens too many."
+    left = to_leave_out(sizes, most)
+    if len(left) == len(sizes):
+        return f"{over} Each of them is too long by itself."
+    named = " and ".join(f"“{titles[place]}” ({sizes[place]:,} tokens)" for place in left)
+    return f"{over} Leave out {named}, and the others fit."
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,11 @@ from engine.plan.memory_budget import (
     interleaved,
     largest,
     layer_bytes,
+    leaving_out,
     retrieval_bytes,
     share_layers,
     spread_over,
+    to_leave_out,
 )
 from engine.plan.round_model import sentence
 from engine.prompt import BookTokens
@@ -382,8 +384,9 @@ def fit_book(
     fitting = min(tokens, max(0, longest))
     found = plan_for_book(shape, fitting, limit, resources)
     kv = found.placement.bytes(shape, fitting)
-    words = _sentence(document, tokens, limit, longest, pages, kv)
-    fit = BookFit(tokens, limit, tokens <= longest, pages, kv.total, words, kv)
+    words = _sentence(document, book, limit, longest, pages, kv)
+    left = to_leave_out(book.sizes, longest - book.head) if book.borders else ()
+    fit = BookFit(tokens, limit, tokens <= longest, pages, kv.total, words, kv, leave_out=left)
     if costs is None:
         return fit
     estimate = sentence(costs, fitting, kv, len(shape.parts))
@@ -400,14 +403,18 @@ def tiers_in_words(kv: KvBytes) -> str:
     return words
 
 
-def _sentence(document: Document, tokens: int, limit: int, longest: int, pages: int, kv: KvBytes) -> str:
-    count = len(document.pages)
+def _sentence(document: Document, book: BookTokens, limit: int, longest: int, pages: int, kv: KvBytes) -> str:
+    count, tokens = len(document.pages), len(book.ids)
     unit = document.unit if count == 1 else f"{document.unit}s"
-    head = f"{count:,} {unit}, {tokens:,} tokens"
+    several = f"{len(book.sizes)} documents, " if book.borders else ""
+    head = f"{several}{count:,} {unit}, {tokens:,} tokens"
     if tokens <= longest:
         return f"{head} of {limit:,}: it fits ({tiers_in_words(kv)} for its cache)."
     short = "the window" if longest + MIN_CHAT_TOKENS >= limit else "the free memory"
     cause = f"{head}: too long for {short}, which holds {max(0, longest):,} tokens of a book."
+    if several:
+        titles = [stretch.title for stretch in document.stretches]
+        return f"{cause} {leaving_out(titles, book.sizes, longest - book.head)}"
     if pages == 0:
         return f"{cause} Not even the first {document.unit} fits."
     return f"{cause} The first {pages:,} of {count:,} {unit} fit."

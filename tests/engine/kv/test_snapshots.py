@@ -95,6 +95,34 @@ def test_a_longer_reading_takes_over_what_is_there(tmp_path: Path) -> None:
     assert_same(cache, reopened(store), 300)
 
 
+@pytest.mark.usefixtures("small_shards")
+def test_documents_that_others_follow_are_found_by_their_border(tmp_path: Path) -> None:
+    """A reading of three documents is the beginning of another one that shares the first two."""
+    store, cache = SnapshotStore(tmp_path, PLENTY), filled(300)
+    writer = SnapshotWriter(store, identity_of(IDS[:300]), cache, IDS[:300], 300, borders=(100, 200))
+    assert writer.finish(30)
+    assert writer.error is None
+    other = [*IDS[:200], *range(500, 600)]
+    assert store.find(identity_of(other), other) is None
+    found = store.beginning(identity_of(other, book="c" * 64), other)
+    assert found is not None
+    assert found.tokens == 200
+    again = FullCache(SHAPE, 4000)
+    assert list(restore(found, again)) == [64, 128, 192, 200]
+    assert_same(cache, again, 200)
+    assert store.beginning(identity_of(other, model="n"), other) is None
+    assert store.beginning(identity_of([7, *other]), [7, *other]) is None
+    longer = SnapshotWriter(store, identity_of(other), again, other, 200, found)  # its first shards lie there already
+    assert longer.finish(30)
+    shared = identity_of(other).folder, identity_of(IDS[:300]).folder
+    one, two = ((tmp_path / folder / found.shards[0].file).stat().st_ino for folder in shared)
+    assert one == two
+    (tmp_path / shared[1] / MANIFEST).write_text("{")
+    whole = store.beginning(identity_of(other), other)
+    assert whole is not None
+    assert (whole.tokens, whole.folder.name) == (200, shared[0])
+
+
 def header_of(store: SnapshotStore) -> Path:
     return store.folder / identity_of(IDS).folder / MANIFEST
 
@@ -449,6 +477,35 @@ def answer(session: Session) -> AnswerDone:
     *_, done = session.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=12)))
     assert isinstance(done, AnswerDone)
     return done
+
+
+def test_of_several_documents_only_what_has_not_been_read_is_read(tiny: Callable[..., str], tmp_path: Path) -> None:
+    """Added, left out, in another order: what stands before comes from disk, what stands behind is read again."""
+    a, b, c = (
+        Document.from_text(title, " ".join(f"{title} has clause {number}." for number in range(30)))
+        for title in ("Anna", "Bert", "Carl")
+    )
+    session = open_session(tiny, tmp_path)
+    alone = read(session, a)
+    assert alone.tokens_restored == 0
+    fit = session.measure(Document.together([a, b]))
+    session.persistence.finish()
+    both = read(session, Document.together([a, b]))
+    assert (both.source, both.tokens_restored, both.tokens) == ("snapshot", alone.tokens, fit.tokens)
+    three = read(session, Document.together([a, b, c]))
+    assert three.tokens_restored == both.tokens
+    said = answer(session)
+    assert session.measure(Document.together([a, c, b])).kept == alone.tokens
+    assert read(session, Document.together([a, c, b])).tokens_restored == alone.tokens
+    assert read(session, Document.together([b, a])).tokens_restored == 0
+    session.close()
+    other = open_session(tiny, tmp_path / "other")
+    assert read(other, Document.together([a, b, c])).tokens_restored == 0
+    assert answer(other).token_ids == said.token_ids
+    other.persistence.finish()
+    assert read(other, Document.together([a, b])).tokens_restored == both.tokens  # never read as such
+    assert read(other, a).tokens_restored == alone.tokens
+    other.close()
 
 
 def test_a_book_is_opened_again_without_reading(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:

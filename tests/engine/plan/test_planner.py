@@ -16,7 +16,7 @@ from engine.events import KvBytes
 from engine.generation import PageScores
 from engine.kv.full import KvShape
 from engine.kv.offload import Tier
-from engine.plan.memory_budget import MIN_CHAT_TOKENS
+from engine.plan.memory_budget import MIN_CHAT_TOKENS, to_leave_out
 from engine.plan.planner import Resources, fit_book, free_resources, longest_context, pick_device, plan
 from engine.prompt import BookTokens
 
@@ -43,6 +43,25 @@ def test_the_window_is_the_bound() -> None:
     assert short.pages_that_fit == 9
     assert "the window" in short.sentence
     assert "9 of 10" in short.sentence
+
+
+def test_of_several_documents_it_is_said_which_to_leave_out() -> None:
+    documents = [Document.from_pages(title, ["text"] * pages) for title, pages in (("A", 2), ("B", 5), ("C", 3))]
+    book = replace(BOOK, borders=(2000, 7000))
+    fit = fit_book(Document.together(documents), book, 8_256, SHAPE, PLENTY)
+    assert not fit.fits
+    assert fit.leave_out == (0,)
+    assert fit.sentence == (
+        "3 documents, 10 pages, 10,000 tokens: too long for the window, which holds 8,000 tokens of a book. "
+        "2,000 tokens too many. Leave out “A” (2,000 tokens), and the others fit."
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "left"), [(10, ()), (9, (0,)), (7, (2,)), (5, (1,)), (4, (0, 1)), (2, (1, 2)), (1, (0, 1, 2))]
+)
+def test_few_documents_are_left_out_and_no_larger_than_needed(most: int, left: tuple[int, ...]) -> None:
+    assert to_leave_out((2, 5, 3), most) == left
 
 
 def test_the_memory_is_the_bound() -> None:
