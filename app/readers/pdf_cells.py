@@ -27,6 +27,7 @@ CELL_PITCH = 1.7  # line heights between two lines of one cell
 _TOUCH = 0.15  # line heights between two pieces of one word
 NUMBERS = 0.6  # of the cells under the head of a column of numbers
 NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
+_FEW_ROWS = 3  # of which a head may be two
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 Word = tuple[str, float, float]
@@ -218,6 +219,42 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
             return False
         small = small or piece.text[0].islower()
     return small or not row[0]
+
+
+def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
+    """The rows of a table of numbers, names of columns that go on in the next printed row put together.
+
+    A name over several columns stays a row of its own: below it stand names of the columns that do not go on from it.
+    """
+    while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
+        head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
+        rows = [head, *rows[2:]]
+    return rows
+
+
+def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
+    upper, lower = rows[:2]
+    covered = [at for at, cell in enumerate(upper) if cell]
+    if not covered or covered[0] == 0 or not all(lower[at] for at in covered):
+        return False
+    names = [joined(cell).text if cell else "" for cell in lower]
+    if any(NUMBER.match(joined(cell).text) for cell in upper if cell) or any(map(NUMBER.match, names)):
+        return False
+    if not any(sum(bool(row[at] and NUMBER.match(joined(row[at]).text)) for row in rows[2:]) > 1 for at in covered):
+        return False
+    for at in covered:
+        above, below = upper[at][-1], lower[at][0]
+        if below.top - above.top > CELL_PITCH * height or not _is_over(above, below, height):
+            return False
+    rest = [at for at in range(1, len(lower)) if at not in covered]
+    goes_on = [not name[:1].isupper() for name in names]
+    return not rest or (all(goes_on[at] for at in covered) and not any(goes_on[at] for at in rest if names[at]))
+
+
+def _is_over(above: Line, below: Line, height: float) -> bool:
+    """Whether two lines begin, end or have their middles at the same place."""
+    left, right = above.x0 - below.x0, above.x1 - below.x1
+    return min(abs(left), abs(right), abs(left + right) / 2) < FINE * height
 
 
 def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:

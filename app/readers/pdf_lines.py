@@ -41,6 +41,7 @@ from app.readers.pdf_tables import MARKER, with_tables
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # of cells that pdfium may run on from row to row
 _PAIR = 3  # letters that a word that may be doubled has more of
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
@@ -139,7 +140,8 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     line: Line | None = None
     height = 0.0
     written = 0
-    for start, end in _parted(text, match, boxes, whole):
+    stacked = boxes.upright and all(map(_FIGURES.match, match[0].split()))
+    for start, end in _parted(text, match, boxes, whole, stacked=stacked):
         box = boxes.span(start, end - 1)
         if box is None:
             continue
@@ -171,7 +173,9 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             line is None
             or suspect != line.suspect
             or gap > _TAB * height
-            or (top >= line.bottom and x0 < line.x1 and line.x1 - line.x0 > height)  # a row that pdfium ran on
+            or (
+                top >= line.bottom and x0 < line.x1 and (line.x1 - line.x0 > height or stacked)
+            )  # a row that pdfium ran on
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
             found.append(line)
@@ -203,10 +207,19 @@ def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
     )
 
 
-def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str]) -> Iterator[tuple[int, int]]:
-    """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one."""
+def _parted(
+    text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str], *, stacked: bool
+) -> Iterator[tuple[int, int]]:
+    """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one.
+
+    Args:
+        stacked: the words may be short cells that stand one under the other.
+    """
     for word in WORD.finditer(text, match.start(), match.end()):
         start = word.start()
+        for row in boxes.rows(start, word.end()) if stacked else ():
+            yield start, row
+            start = row
         for letters in _LETTERS.finditer(text, start, word.end()):
             if letters[0] in whole:
                 continue

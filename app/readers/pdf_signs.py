@@ -39,6 +39,8 @@ _POWER_BASE = re.compile(
 _FILLER = "\u200b"  # no space and no letter; cleaned away
 WORD = re.compile(r"\S+")
 _SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
+_STACKED = 1.2  # times as tall as wide: a word whose characters may stand one under the other
+_LEVEL = 0.1  # radians
 _LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
 TOUCH = 0.15  # line heights between two pieces of one word
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
@@ -312,6 +314,28 @@ class CharacterBoxes:
             return False
         two = self.ink(beside, beside)
         return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
+
+    @property
+    def upright(self) -> bool:
+        """Whether the page is not turned."""
+        return self._rotation == 0
+
+    def rows(self, start: int, end: int) -> list[int]:
+        """The characters of a word that stand below the one before them, upright: pdfium runs short cells on."""
+        if end - start < 2:
+            return []
+        whole = self.span(start, end - 1)
+        if whole is None or whole[3] - whole[2] < _STACKED * (whole[1] - whole[0]):
+            return []
+        found = []
+        for at in range(start + 1, end):
+            above, below = self._one(at - 1), self._one(at)
+            if above is None or below is None:
+                continue
+            under = below[2] >= above[3] - SAME_PLACE * (above[3] - above[2]) and below[0] < above[1]
+            if under and abs(raw.FPDFText_GetCharAngle(self._raw, at)) < _LEVEL:
+                found.append(at)
+        return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
         """The letter of a word before which there is a space: a gap that no other of the word comes near.

@@ -38,6 +38,7 @@ from app.readers.pdf_cells import (
     levelled,
     printed_rows,
     put_right,
+    with_joined_head,
 )
 from app.readers.pdf_grids import Grid, Rules
 
@@ -68,12 +69,17 @@ _FILL = 0.5  # of the cells of a table that is not drawn
 _WELL_FILL = 0.8  # of the cells of one of few rows
 _SHORT = 3  # characters of the cells of a table that is no drawing or formula
 _TEXT = 20  # characters of a cell that may be a line of prose
+_LEVEL_COLUMN = 0.9  # of the cells of a column stand level with those of the columns before it
+_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # of lines of verse and prose
+_ENDED = 0.3  # of the lines of a column
+_SORTED = 0.8  # of the neighbours in a list
 _GOES_ON = 0.35  # of the lines of prose begin in small letters
 _FILLED = 0.6  # of the lines of prose end at the margin, for scripts without small letters
 _RULED = 0.4  # of a table's height or width that its rules have at least
 _GRID = 3  # rules down, the outer ones too, and two across between rows: a drawn table
 _SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
 _SAME_COLUMN = 30.0  # points by which its columns may
+_TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # of an index or of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
 
@@ -297,15 +303,77 @@ def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
     """The pieces in runs in which each one stands beside or not far below those before it."""
     chunks: list[list[Line]] = []
     bottom = 0.0
-    for piece in pieces:
-        near = bool(chunks) and -_BACK_UP * piece.height < piece.top - bottom < _NEXT_ROW * piece.height
-        if near:
+    for at, piece in enumerate(pieces):
+        near = bool(chunks) and piece.top - bottom < _NEXT_ROW * piece.height
+        up = near and bottom - piece.top >= _BACK_UP * piece.height and piece.top < chunks[-1][-1].top
+        if near and (not up or _is_next_column(chunks[-1], _descending(pieces, at))):
             chunks[-1].append(piece)
             bottom = max(bottom, piece.bottom)
         else:
             chunks.append([piece])
             bottom = piece.bottom
     return chunks
+
+
+def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
+    """The pieces from one on, as long as they do not go up again."""
+    end = start + 1
+    while (
+        end < len(pieces)
+        and -pieces[end].height / 2 < pieces[end].top - pieces[end - 1].top < _BACK_UP * pieces[end].height
+    ):
+        end += 1
+    return list(pieces[start:end])
+
+
+def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
+    """Whether a column of pieces belongs to a table that is stored column by column, and is no column of a page.
+
+    Its cells stand level with those before them; they neither go on from line to line as prose does, nor end in marks
+    as verse does, nor go on from the last column as a list or an index does.
+    """
+    height = median(piece.height for piece in column)
+    top, bottom = column[0].top - height / 2, column[-1].bottom + height / 2
+    beside = [piece for piece in chunk if top < (piece.top + piece.bottom) / 2 < bottom]
+    left, right = min(piece.x0 for piece in column), max(piece.x1 for piece in column)
+    start = max(piece.x0 for piece in beside) if beside else 0.0
+    last = [piece for piece in beside if piece.x1 > start]
+    if min(len(last), len(column)) < _FEW_ROWS or any(piece.x0 < right and left < piece.x1 for piece in beside):
+        return False
+    level = {round(piece.bottom / (_LEVEL * height)) for piece in beside}
+    level |= {place + 1 for place in level} | {place - 1 for place in level}
+    aligned = sum(round(piece.bottom / (_LEVEL * height)) in level for piece in column)
+    if aligned < _LEVEL_COLUMN * len(column):
+        return _is_of_cells(last) and _begin_cells(last, column, height)
+    return all(_is_of_cells(some) for some in (last, column)) and not _is_sorted_on(last, column)
+
+
+def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
+    """Whether each of some names stands beside a line that begins a cell, of a column of cells of several lines."""
+    begun = [
+        next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
+    ]
+    return all(line is not None and not line.text[0].islower() for line in begun)
+
+
+def _is_of_cells(column: Sequence[Line]) -> bool:
+    """Whether a column may be of cells: figures, or words that are neither prose, verse nor items of a list."""
+    words = [piece.text for piece in column if not NUMBER.match(piece.text)]
+    if len(words) < _FULL_ROWS * len(column):
+        return True
+    ended = sum(text.endswith(_ENDS) for text in words)
+    marked = sum(" " in text and MARKER.match(text.split(" ", 1)[0]) is not None for text in words)
+    led = sum(_TO_PAGE.search(text) is not None for text in words)
+    return not _is_prose(column) and max(ended, marked, led) < _ENDED * len(words)
+
+
+def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
+    """Whether two columns are one list in the order of the alphabet."""
+    columns = [[piece.text.casefold() for piece in some if piece.text[0].isalpha()] for some in (above, below)]
+    if any(len(words) < _FEW_ROWS for words in columns):
+        return False
+    words = columns[0] + columns[1]
+    return sum(one <= two for one, two in pairwise(words)) > _SORTED * (len(words) - 1)
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
@@ -386,7 +454,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     if grid and _is_all_prose(cells):
         return []
     put_right(cells, borders)
-    return as_lines(grouped_rows(cells, parted, height), (left, *borders))
+    return as_lines(with_joined_head(grouped_rows(cells, parted, height), height), (left, *borders))
 
 
 def _is_column(filled: Sequence[bool]) -> bool:

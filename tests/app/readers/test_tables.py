@@ -331,3 +331,60 @@ def test_a_side_text_stored_row_by_row_is_no_table(files: Any) -> None:
     text = _text(files, spots)
     assert " | " not in text
     assert " ".join(side) in " ".join(text.split())
+
+
+def _by_columns(rows: Sequence[Sequence[str]], xs: Sequence[float], pitch: float = 16.0) -> list[Any]:
+    """Spots of a table that is stored column by column."""
+    return [(x, pitch * at, row[column]) for column, x in enumerate(xs) for at, row in enumerate(rows) if row[column]]
+
+
+def test_a_long_table_without_lines_may_be_stored_column_by_column(files: Any) -> None:
+    rows = [["Rock", "Jan", "Feb", "Mar"]]
+    rows += [[f"Isle {at}", str(at), str(at * 3) if at % 4 else "", str(at * 7)] for at in range(30)]
+    lines = _text(files, _by_columns(rows, (60, 180, 260, 340))).split("\n")
+    assert lines == [" | ".join(row).replace("|  |", "| |") for row in rows]
+
+
+def test_long_cells_may_be_stored_column_by_column(files: Any) -> None:
+    names = [(60.0, 40.0 * at, f"Light {at}") for at in range(12)]
+    meanings = [
+        (200.0, 40.0 * at + 12 * line, words)
+        for at in range(12)
+        for line, words in enumerate(("The tower that was built in the year", "of the storm and holds the lamp"))
+    ]
+    lines = _text(files, [*names, *meanings]).split("\n")
+    assert lines[7] == "Light 7 | The tower that was built in the year of the storm and holds the lamp"
+
+
+@pytest.mark.parametrize("kind", ["index", "verse", "list"])
+def test_two_columns_of_short_lines_are_no_table(files: Any, kind: str) -> None:
+    names = [f"{letter}{ending}" for letter in "ABCDEFGHIJKLMNO" for ending in ("bbey", "corn")]
+    words = {
+        "index": [f"{name}, {7 * at}" for at, name in enumerate(names)],
+        "verse": [f"O {name} of the northern light," for name in names[::-1]],
+        "list": names,
+    }[kind]
+    spots = [(x, 14.0 * at, words[half + at]) for half, x in ((0, 60.0), (15, 320.0)) for at in range(15)]
+    text = _text(files, spots)
+    assert " | " not in text
+    assert text.index(words[14]) < text.index(words[15])
+
+
+def test_names_of_columns_that_go_on_are_joined(files: Any) -> None:
+    rows = [["", "Height", "Year", "Number of"], ["Station", "in metres", "built", "keepers"]]
+    rows += [[f"Rock {at}", str(20 + at), str(1846 + at), str(at)] for at in range(6)]
+    lines = _text(files, _spots(rows, (60, 160, 260, 340), 13)).split("\n")
+    assert lines[:2] == ["Station | Height in metres | Year built | Number of keepers", "Rock 0 | 20 | 1846 | 0"]
+
+
+def test_names_over_several_columns_stay_a_row(files: Any) -> None:
+    rows = [["", "Oil", "", "Coal", ""], ["Station", "tons", "price", "tons", "price"]]
+    rows += [[f"Rock {at}", *(str(at * 7 + column) for column in range(4))] for at in range(6)]
+    lines = _text(files, _spots(rows, (60, 160, 220, 280, 340), 13)).split("\n")
+    assert lines[:2] == ["| Oil | | Coal |", "Station | tons | price | tons | price"]
+
+
+def test_figures_one_under_the_other_are_not_one_number(files: Any) -> None:
+    """pdfium gives two short cells, one below the other, as one word."""
+    rows = [["Rock", "Boats"], ["Orre", "0"], ["Holm", "7"], ["Stack", "14"], ["Bar", "21"]]
+    assert _text(files, _by_columns(rows, (60, 160), 13)) == "\n".join(" | ".join(row) for row in rows)
