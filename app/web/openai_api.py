@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.citations import evidence
+from app.core.chat_run import Abilities, abilities
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEGABYTE, AllowedRoute
@@ -251,13 +253,16 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events. Ending the iteration early stops the answer.
+    """Ask, and yield the engine's events, with the words that a model's card begins answers with. Ending the iteration
+    early stops the answer.
 
     Raises:
         ApiError: the book that is asked about is not there.
         TrifoldError: the engine does not take the question; ``Busy`` when another one is being answered.
     """
     system, history, question = asked.conversation
+    model = state.engine.status().model
+    begun = (abilities(str(model.path)) if model else Abilities()).lead(question)
     wanted = asked.options.book or None
     sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
     if not sent:
@@ -269,9 +274,13 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
             await _send(state, claim, system)
         turns = tuple(Turn(*turn) for turn in history)
         request = await asyncio.to_thread(
-            state.engine.ask, Question(question, turns, asked.sampling, asked.mode, wait=HANDOVER_S), cancel=claim
+            state.engine.ask,
+            Question(question, turns, asked.sampling, asked.mode, begun, wait=HANDOVER_S),
+            cancel=claim,
         )
         async for event in _follow(request):
+            if isinstance(event, TextDelta) and begun:
+                event, begun = replace(event, text=begun + event.text), ""
             if isinstance(event, TextDelta | AnswerDone):
                 state.show(figures=event.figures)
             elif isinstance(event, PagesScored):

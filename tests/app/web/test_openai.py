@@ -5,10 +5,11 @@ The model is a real one whose answers have no end: what is tested here is the pr
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ import openai
 import pytest
 
 from app.core.settings import DEMO_MODEL, SAMPLE_BOOKS
+from app.core.state import AppState
 from app.web import openai_api
 from app.web.openai_schema import ApiError, parse
+from engine.events import TextDelta
 from tests.app.running import Running
+from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
 QUESTION: Any = [{"role": "user", "content": "Who kept the lamp?"}]
 MODEL = "trifold"
@@ -259,6 +263,23 @@ def test_a_sampler_that_is_not_here_is_refused_and_one_that_is_off_is_not() -> N
         parse(json.dumps({**asked, "min_p": 0.05}).encode())
     off = {"min_p": 0, "typical_p": 1.0, "repeat_penalty": 1, "mirostat": 0, "top_a": None}
     assert parse(json.dumps({**asked, **off}).encode()).sampling == parse(json.dumps(asked).encode()).sampling
+
+
+@pytest.mark.parametrize(("question", "begins"), [("What is this document about?", "Some passages: “"), ("Who?", "")])
+def test_the_first_words_of_a_models_card_are_part_of_the_answer(
+    ready: Callable[..., AppState], checkout: Path, question: str, begins: str
+) -> None:
+    """Here the starter began with words of its own, which claim that a passage is the beginning."""
+    engine = ScriptedEngine(answer="the lamp was lit.")
+    engine.now = engine_status(model=model_info(path=str(checkout / "assets" / "starter")))
+    asked = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+
+    async def said() -> str:
+        events = openai_api.answer_events(ready(engine), asked)
+        return "".join([event.text async for event in events if isinstance(event, TextDelta)])
+
+    assert asyncio.run(said()).replace("“ ", "“") == f"{begins}the lamp was lit."
+    assert [one.begun for one in engine.asked] == [begins]
 
 
 def test_another_book_of_the_library_is_opened_when_it_is_named(client: openai.OpenAI, app: Running, book: str) -> None:
