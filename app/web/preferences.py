@@ -288,6 +288,7 @@ def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: Machin
 
 
 _LONGEST_NAME = 1000  # characters
+_RATES_S = 3.0  # that an answer waits for what is being measured; a busy machine takes half a minute
 _POSTS = ("/models/use", "/models/stop", "/models/look", "/remote/use", "/remote/leave", "/key/renew")
 _GETS = ("/preferences", "/diagnostics")
 
@@ -344,7 +345,9 @@ class Preferences:
         self._state = state
         self._switch = switch
         self._port = port
-        self._measuring = threading.Lock()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ended.set()
         self._measured: MachineRates | None = None
 
     @property
@@ -374,7 +377,7 @@ class Preferences:
 
     async def show(self, request: Request) -> Response:
         """Everything that the dialog shows when it is opened."""
-        return JSONResponse(await run_in_threadpool(self._shown))
+        return JSONResponse(self._later(await run_in_threadpool(self._shown)))
 
     async def use(self, request: Request) -> None:
         asked = await parsed(request, ModelAsked)
@@ -388,7 +391,7 @@ class Preferences:
         name = (await parsed(request, ModelAsked)).model.strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
-        return JSONResponse(await run_in_threadpool(self._look, name))
+        return JSONResponse(self._later(await run_in_threadpool(self._look, name)))
 
     async def use_remote(self, request: Request) -> None:
         asked = await parsed(request, RemoteAsked)
@@ -431,24 +434,41 @@ class Preferences:
                     entry["numbers"]["pace"] = f"A {BOOK_PAGES}-page book: {expected(reading, writing)}."
 
     def rates(self) -> MachineRates | None:
-        """Of this machine, measured in a process of its own, not while it has an answer to write; where other programs
-        were at work it is measured again when it is asked for again, and the better counts."""
-        with self._measuring:
-            known = self._measured
-            if (known is None or not known.quiet) and self._state.engine.status().state in (
-                "idle",
-                "loading",
-                "failed",
-            ):
-                from engine.plan import machine_rates
+        """Of this machine, as far as they are known within ``_RATES_S``.
 
-                try:
-                    with diagnostics.ChildProcess() as child:
-                        found = child.call(machine_rates, self._switch.data)
-                    self._measured = found.best_of(known) if known else found
-                except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
-                    logger.warning("the rates of this machine could not be measured: %s", error)
-            return self._measured
+        They are measured in a process of its own, not while it has an answer to write. Where other programs were at
+        work, another measurement begins when they are asked for again, and the better counts.
+        """
+        with self._lock:
+            known, resting = self._measured, self._state.engine.status().state in ("idle", "loading", "failed")
+            if (known is None or not known.quiet) and resting and not self.measuring:
+                self._ended.clear()
+                threading.Thread(target=self._measure, name="trifold-rates", daemon=True).start()
+        if known is None:
+            self._ended.wait(_RATES_S)
+        return self._measured
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the rates are being measured."""
+        return not self._ended.is_set()
+
+    def _measure(self) -> None:
+        from engine.plan import machine_rates
+
+        known = self._measured
+        try:
+            with diagnostics.ChildProcess() as child:
+                found = child.call(machine_rates, self._switch.data)
+            self._measured = found.best_of(known) if known else found
+        except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
+            logger.warning("the rates of this machine could not be measured: %s", error)
+        finally:
+            self._ended.set()
+
+    def _later(self, shown: View) -> View:
+        """What is shown, and whether how fast a model would be is known a little later."""
+        return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:
         where = self._free_memory()

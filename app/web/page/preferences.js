@@ -43,8 +43,9 @@ function drawState() {
 async function refresh() {
   const answer = await fetch("/preferences").catch(() => null);
   if (!answer?.ok) return;
+  const before = JSON.stringify(shown?.models);
   shown = await answer.json();
-  drawOffers();
+  if (JSON.stringify(shown.models) !== before) drawOffers();
   byId("api-address").value = shown.api.address;
   byId("api-key").value = shown.api.key;
   byId("data-folder").textContent = shown.folder;
@@ -53,6 +54,7 @@ async function refresh() {
   byId("remote-leave").hidden = !shown.remote;
   byId("remote-now").textContent = shown.remote ? `Answers come from ${shown.remote.address}.` : "";
   if (shown.remote && !byId("remote-address").value) byId("remote-address").value = shown.remote.address;
+  if (shown.measuring && byId("preferences").open) refresh(); // with how fast each would be
 }
 
 function drawOffers() {
@@ -113,12 +115,19 @@ function bindOwn() {
     use(byId("own-model").value, byId("own-draft").value);
   });
   byId("own-model").addEventListener("input", () => (byId("own-said").textContent = ""));
-  byId("own-look").addEventListener("click", async () => {
-    byId("own-said").textContent = "Looking…";
-    const said = await call("/models/look", { model: byId("own-model").value });
-    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.pace, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
-    byId("own-said").textContent = line;
-  });
+  byId("own-look").addEventListener("click", look);
+}
+
+// How fast it would be is measured on this machine, which may take longer than everything else.
+async function look() {
+  const model = byId("own-model").value;
+  byId("own-said").textContent = "Looking…";
+  for (let said = { measuring: true }; said.measuring && byId("own-model").value === model; ) {
+    said = await call("/models/look", { model });
+    const pace = said.measuring ? "its speed is being measured…" : said.pace;
+    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, pace, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
+    if (byId("own-model").value === model) byId("own-said").textContent = line;
+  }
 }
 
 function bindRemote() {

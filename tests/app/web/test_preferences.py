@@ -1,0 +1,63 @@
+"""The settings' own work beside the page: what a look at a model waits for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.web import preferences
+from app.web.preferences import Preferences
+from engine.plan import MachineRates
+
+
+class _Child:
+    """In the place of the process that measures: it says something once it may."""
+
+    may = threading.Event()
+    found: Any = MachineRates(10**12, 10**11, 0, 10**9)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, *_: object) -> MachineRates:
+        self.may.wait()
+        if isinstance(self.found, Exception):
+            raise self.found
+        assert isinstance(self.found, MachineRates)
+        return self.found
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preferences:
+    monkeypatch.setattr(preferences.diagnostics, "ChildProcess", _Child)
+    monkeypatch.setattr(preferences, "_RATES_S", 0.01)
+    monkeypatch.setattr(_Child, "may", threading.Event())
+    state: Any = SimpleNamespace(engine=SimpleNamespace(status=lambda: SimpleNamespace(state="idle")))
+    switch: Any = SimpleNamespace(data=tmp_path)
+    return Preferences(state, switch, 1)
+
+
+def test_a_look_does_not_wait_for_a_slow_machine(made: Preferences) -> None:
+    """It waited for all that was measured, half a minute on a busy machine."""
+    assert made.rates() is None
+    assert made._later({"size": "1 GB"}) == {"size": "1 GB", "measuring": True}
+    assert made.rates() is None  # and begins no second measurement
+    _Child.may.set()
+    assert made._ended.wait(60)
+    assert made.rates() is _Child.found
+    assert not made._later({})["measuring"]
+
+
+def test_what_cannot_be_measured_is_not_waited_for(made: Preferences, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Child, "found", preferences.diagnostics.ProbeFailed("It crashed."))
+    made.rates()
+    _Child.may.set()
+    assert made._ended.wait(60)
+    assert not made._later({})["measuring"]
