@@ -8,8 +8,8 @@ model is tried at its first start alone. ``begin`` starts the trials of a model 
 libraries; who uses a tokenizer or a template waits for the result.
 
 The child tries prose and runs of every sign. A tokenizer can still be made to be slow on a text of its own, by an
-expression or a model that takes more than linear time. Those of known models take linear time; with any other a long
-text is encoded in the child first (``check_text``), in a time that grows with its length.
+expression or a model that takes more than linear time. Those of known models take linear time; with any other each
+text is encoded in a child first (``Texts``), in a time that grows with its length: thirty characters can be enough.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +43,10 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 _TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5  # ten times what an ordinary tokenizer takes
 _TEXT_BYTES_PER_CHARACTER = 300  # of an encoding with its offsets
+_SHORT = 10_000  # characters of a text for the child that stays
+_IDLE_S = 300.0  # after which that child is gone
+_LIFE_S = 1800.0  # after which it is another one: its time of the processor is bounded
+_MOST_KNOWN = 1000  # texts
 _START_S = 30.0  # of a child on a cold disk
 _FORMAT = 2  # of what is kept
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
@@ -143,19 +147,88 @@ def check_tokenizer(folder: Path, kept: str = "") -> Tried:
     return Tried(digest, _tried(digest, _tokenizer_request(folder), kept) == (_LINEAR,))
 
 
-def check_text(tokenizer: Tried, folder: Path, text: str, kept: str = "") -> None:
-    """Try a tokenizer on one text, unless that is known.
+_Child = Generator[dict[str, Any], dict[str, Any] | None, None]
+
+
+class Texts:
+    """Tries a tokenizer on texts before they are encoded here, unless it takes linear time.
+
+    One child stays for those that are short; each longer one has a child of its own, with as much memory as it may
+    take.
 
     Args:
         folder: of the tokenizer.
-        kept: as ``check_tokenizer``.
-
-    Raises:
-        ModelError: it takes too much for a text of this length, or breaks its library.
+        kept: as ``check_tokenizer``; of long texts.
     """
-    digest = hashlib.sha256(f"{tokenizer.sum}\0".encode() + text.encode("utf-8", "replace"))
-    request = json.dumps({"work": "text", "folder": str(folder.resolve()), "text": text})
-    _tried(digest.hexdigest(), request, kept)
+
+    def __init__(self, tokenizer: Tried, folder: Path, kept: str = "") -> None:
+        self._tokenizer, self._folder, self._kept = tokenizer, folder, kept
+        self._known: set[tuple[str, bool]] = set()
+        self._child: _Child | None = None
+        self._until = 0.0
+        self._lock = threading.Lock()
+
+    def check(self, text: str, *, split_special_tokens: bool) -> None:
+        """Try one text, unless that is known.
+
+        Raises:
+            ModelError: it takes too much for a text of this length, or breaks its library.
+        """
+        if self._tokenizer.linear:
+            return
+        if len(text) > _SHORT:
+            digest = hashlib.sha256(
+                f"{self._tokenizer.sum}\0{split_special_tokens}\0".encode() + text.encode("utf-8", "replace")
+            )
+            request = self._request(text, split_special_tokens)
+            _tried(digest.hexdigest(), json.dumps(request), self._kept)
+            return
+        with self._lock:
+            if (text, split_special_tokens) not in self._known:
+                self._try(self._request(text, split_special_tokens))
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known.add((text, split_special_tokens))
+
+    def _request(self, text: str, split: bool) -> dict[str, Any]:
+        return {"work": "text", "folder": str(self._folder.resolve()), "text": text, "split": split}
+
+    def _try(self, request: dict[str, Any]) -> None:
+        what, bounds, at = _bounds_of(request)
+        try:
+            answer = self._sent(request)
+            if answer is None:
+                self._start(bounds)
+                answer = self._sent(request)
+            _answer(answer, what)
+        except ChildFailed as failure:
+            self.close()
+            raise _failed(what, bounds, at, failure) from failure
+        except ModelError:
+            self.close()
+            raise
+
+    def _start(self, bounds: Bounds) -> None:
+        self.close()
+        self._until = time.monotonic() + _LIFE_S
+        request = {"work": "texts", "folder": str(self._folder.resolve())}
+        self._child = run_in_child("engine.foreign", request, bounds, self._until + _LIFE_S)
+        _answer(next(self._child, None), "tokenizer")
+
+    def _sent(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What the child says to a request; None where there is none, or it had nothing to do for long and has gone."""
+        if self._child is None or time.monotonic() > self._until:
+            return None
+        try:
+            return self._child.send(request)
+        except StopIteration:
+            return None
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+        self._child = None
 
 
 def _sum_of(folder: Path) -> str:
@@ -299,31 +372,49 @@ def _save(file: Path | None, found: Sequence[str]) -> None:
 
 
 def _ask(request: dict[str, Any]) -> tuple[str, ...]:
+    what, bounds, at = _bounds_of(request)
+    try:
+        deadline = time.monotonic() + _START_S + bounds.silence_s
+        with closing(run_in_child("engine.foreign", request, bounds, deadline)) as heard:
+            return _answer(next(heard, None), what)
+    except ChildFailed as failure:
+        raise _failed(what, bounds, at, failure) from failure
+
+
+def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
+    """What a child answers; None is nothing.
+
+    Raises:
+        ModelError: it refuses, or says nothing.
+    """
+    if message is None:
+        raise ModelError(f"This model's {what} could not be tried.", _ANOTHER)
+    if message["type"] == "refused":
+        raise ModelError(message["cause"], message["remedy"])
+    return tuple(message["value"])
+
+
+def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
+    """What is tried, its bounds, and which text they are for."""
     length = len(request.get("text", ""))
+    counted = max(length, _SHORT)
     of_text = Bounds(
-        _TOKENIZER_BOUNDS.memory_bytes + length * _TEXT_BYTES_PER_CHARACTER, _TEXT_S + length * _TEXT_S_PER_CHARACTER
+        _TOKENIZER_BOUNDS.memory_bytes + counted * _TEXT_BYTES_PER_CHARACTER, _TEXT_S + counted * _TEXT_S_PER_CHARACTER
     )
-    what, bounds, at = {
+    return {
         "tokenizer": ("tokenizer", _TOKENIZER_BOUNDS, ""),
         "template": ("chat template", _TEMPLATE_BOUNDS, ""),
         "gguf": ("vocabulary", _GGUF_BOUNDS, ""),
         "text": ("tokenizer", of_text, f" for a text of {length:,} characters"),
     }[request["work"]]
-    try:
-        deadline = time.monotonic() + _START_S + bounds.silence_s
-        with closing(run_in_child("engine.foreign", request, bounds, deadline)) as heard:
-            for message in heard:
-                if message["type"] == "refused":
-                    raise ModelError(message["cause"], message["remedy"])
-                if message["type"] == "answer":
-                    return tuple(message["value"])
-    except ChildFailed as failure:
-        if failure.reason in ("time", "page time"):
-            why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
-        else:  # Rust ends a process whose memory is at an end
-            why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
-        raise ModelError(f"This model's {what} {why}.", _ANOTHER) from failure
-    raise ModelError(f"This model's {what} could not be tried.", _ANOTHER)
+
+
+def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
+    if failure.reason in ("time", "page time"):
+        why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
+    else:  # Rust ends a process whose memory is at an end
+        why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
+    return ModelError(f"This model's {what} {why}.", _ANOTHER)
 
 
 # Seen from the child ---------------------------------------------------------------------------------------------
@@ -365,12 +456,22 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     elif request["work"] == "tokenizer":
         found = (_try_tokenizer(Path(request["folder"])),)
     elif request["work"] == "text":
+        _encode(_load_tokenizer(Path(request["folder"]))[0], request)
+    elif request["work"] == "texts":
         tokenizer, _ = _load_tokenizer(Path(request["folder"]))
-        tokenizer.encode_special_tokens = True
-        tokenizer.encode(request["text"], add_special_tokens=False)
+        voice.say({"type": "answer", "value": ()})
+        while (asked := voice.hear(_IDLE_S)) is not None:
+            _encode(tokenizer, asked)
+            voice.say({"type": "answer", "value": ()})
+        return
     else:
         _convert(Path(request["gguf"]), request["model_type"], Path(request["out"]))
     voice.say({"type": "answer", "value": found})
+
+
+def _encode(tokenizer: Any, request: Mapping[str, Any]) -> None:
+    tokenizer.encode_special_tokens = request["split"]
+    tokenizer.encode(request["text"], add_special_tokens=False)
 
 
 def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:

@@ -36,8 +36,6 @@ from engine.passages import Passages, reminded
 _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
 _LOOKBACK = 8
-# Characters of which no tokenizer that has been tried takes minutes: an expression gives up after ten million steps.
-_SHORT = 200
 _BYTES = 4  # of the longest character, and so its most tokens
 # Characters for each token of the window, twice what prose has: of a longer text the beginning is encoded first.
 _LONG = 8
@@ -92,13 +90,13 @@ class BookTokenizer:
     def __init__(self, name: str, kept: str = "") -> None:
         from transformers import AutoTokenizer
 
-        self._kept, self._folder = kept, model_files.folder_of(name)
-        self._tried: foreign.Tried | None = None
-        if self._folder is not None:
+        self._kept, folder = kept, model_files.folder_of(name)
+        self._texts: foreign.Texts | None = None
+        if folder is not None:
             # transformers reads the settings before it looks for the tokenizer.
-            check = model_files.check_settings if (self._folder / model_files.SETTINGS).exists() else model_files.check
-            check(self._folder)
-            self._tried = foreign.check_tokenizer(self._folder, kept)
+            check = model_files.check_settings if (folder / model_files.SETTINGS).exists() else model_files.check
+            check(folder)
+            self._texts = foreign.Texts(foreign.check_tokenizer(folder, kept), folder, kept)
         with _told(f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
@@ -210,10 +208,11 @@ class BookTokenizer:
         ids: list[int] = self._encode(text, split_special_tokens=split_special_tokens)["input_ids"]
         return ids
 
-    def _encode(self, text: str, **options: bool) -> Any:
-        if self._tried and self._folder and not self._tried.linear and len(text) > _SHORT:
-            foreign.check_text(self._tried, self._folder, text, self._kept)
+    def _encode(self, text: str, *, split_special_tokens: bool, **options: bool) -> Any:
+        if self._texts is not None:
+            self._texts.check(text, split_special_tokens=split_special_tokens)
         with self._lock, _told("This model's tokenizer breaks at this text.", "Choose another model."):
+            options["split_special_tokens"] = split_special_tokens
             return self._tokenizer(text, add_special_tokens=False, **options)
 
     def _opening(self, form: ChatFormat) -> list[int]:

@@ -68,8 +68,10 @@ class ChildFailed(Exception):
 
 def run_in_child(
     module: str, request: dict[str, Any], bounds: Bounds, deadline: float
-) -> Generator[dict[str, Any], None, None]:
+) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     """Run one request in a new child and yield what it says until it says "done".
+
+    A child that waits for more (``Voice.hear``) is given it by ``send``.
 
     Args:
         module: what the child runs; its main part calls ``serve``.
@@ -99,7 +101,7 @@ def run_in_child(
 
 def _messages(
     child: subprocess.Popen[bytes], arrived: queue.Queue[Any], bounds: Bounds, deadline: float
-) -> Generator[dict[str, Any], None, None]:
+) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     page: int | None = None
     bounded = True
     quiet_since, patience = time.monotonic(), _START_SECONDS
@@ -130,8 +132,11 @@ def _messages(
         else:
             if kind == "step":
                 page = message.get("page")
-            yield message
+            following = yield message
             quiet_since = time.monotonic()  # the time that our caller took is not the child's
+            if following is not None:
+                with suppress(OSError):  # as above
+                    send_message(cast(BinaryIO, child.stdin), following)
 
 
 def _start(module: str) -> subprocess.Popen[bytes]:
@@ -193,6 +198,14 @@ class Voice:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self.arrived: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def hear(self, seconds: float) -> dict[str, Any] | None:
+        """What the parent asks next; None if it asks nothing within so many seconds."""
+        try:
+            return self.arrived.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
     def say(self, message: dict[str, Any]) -> None:
         send_message(self._stream, message)
@@ -206,7 +219,7 @@ def serve(
     refusal: Callable[[BaseException], dict[str, Any]],
     prepare: Callable[[dict[str, Any]], None] | None = None,
 ) -> NoReturn:
-    """The child's main part: take one request on standard input, answer on standard output, and be gone.
+    """The child's main part: take a request on standard input, answer on standard output, and be gone.
 
     Sets its own limits before any parser is imported, and ends when its parent does.
 
@@ -219,7 +232,7 @@ def serve(
     request = receive_message(sys.stdin.buffer)
     if request is not None:
         bounded = _limit(int(request["memory_bytes"]), int(request["cpu_seconds"]))
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_hear_parent, args=(voice.arrived,), daemon=True).start()
         try:
             if prepare is not None:
                 prepare(request)
@@ -256,10 +269,11 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     return True
 
 
-def _end_with_parent() -> None:
+def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Hand on what the parent says, and end with it."""
     try:
-        while sys.stdin.buffer.read(1):
-            pass
+        while (message := receive_message(sys.stdin.buffer)) is not None:
+            arrived.put(message)
     finally:
         os._exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +179,9 @@ def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.Monke
     _change(folder, _split("(?:xyz|xyz|xyz)*$"))
     tokenizer = BookTokenizer(str(folder))
     assert tokenizer.words("Ordinary words.")
-    with pytest.raises(ModelError, match="tokenizer breaks at this text"):
+    with pytest.raises(ModelError, match=r"tokenizer cannot be used: .*retry-limit-in-match"):
         tokenizer.words("xyz" * 40 + "b")
+    assert tokenizer.words("Other ordinary words.")
 
 
 @pytest.mark.parametrize(
@@ -209,10 +210,43 @@ def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
     _change(folder, _split("(?:xyz|xyz)*[!?]"))
     tokenizer = BookTokenizer(str(folder))
-    slow = ("xyz" * 17 + " ") * 2000 + "!"
-    with pytest.raises(ModelError, match=r"takes longer than \d seconds for a text of 104,001 characters"):
+    slow = ("xyz" * 17 + " ") * 200 + "!"
+    with pytest.raises(ModelError, match=r"takes longer than \d seconds for a text of 10,401 characters"):
         tokenizer.words(slow)
     count("model folders, damaged or altered")
+
+
+def test_a_tokenizer_that_is_slow_on_a_short_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes the trial, and took seconds for each expression of such a kind, of which there may be thousands."""
+    _change(folder, _split(r"[xy](?<=xy|yx)(?:\w|[a-z]){22}[!?]"))
+    tokenizer = BookTokenizer(str(folder))
+    assert tokenizer.words("Ordinary words.")
+    assert tokenizer._texts is not None
+    tokenizer._texts.close()  # bounds are those of a child
+    monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
+    with pytest.raises(ModelError, match=r"takes longer than \d seconds for a text of 181 characters"):
+        tokenizer.words("xy" * 90 + "!")
+    count("model folders, damaged or altered")
+
+
+def test_the_child_for_short_texts_stays_until_it_is_idle(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def child(module: str, request: dict[str, Any], *_: object) -> Iterator[dict[str, Any]]:
+        started.append(request["work"])
+        for _each in range(3):
+            yield {"type": "answer", "value": ()}
+
+    monkeypatch.setattr(foreign, "run_in_child", child)
+    texts = foreign.Texts(foreign.Tried("a", linear=False), folder)
+    for number, many in enumerate((1, 1, 2, 2), 1):
+        texts.check(f"text {number}", split_special_tokens=True)
+        texts.check(f"text {number}", split_special_tokens=True)
+        assert started == ["texts"] * many
+    foreign.Texts(foreign.Tried("a", linear=True), folder).check("text", split_special_tokens=True)
+    assert len(started) == 2
 
 
 def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
