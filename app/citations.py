@@ -59,6 +59,7 @@ _POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 
+_BORDER = "\n"  # which no fold has
 _DROPPED = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -136,11 +137,16 @@ class BookIndex:
 
     @cached_property
     def _folded(self) -> tuple[str, list[int]]:
-        parts = [fold(page.text) for page in self.document.pages]
+        parts: list[str] = []
         starts, length = [], 0
-        for part in parts:
-            starts.append(length)
-            length += len(part)
+        for stretch in self.document.stretches:
+            if length:  # no words are found across the border of two documents
+                parts.append(_BORDER)
+                length += len(_BORDER)
+            for part in (fold(page.text) for page in stretch.pages):
+                parts.append(part)
+                starts.append(length)
+                length += len(part)
         return "".join(parts), starts
 
     @property
@@ -580,12 +586,17 @@ class Notes:
                 yield self._quoted("quoted" if found.verified else "missing", found, quotation.whole)
         whole = sentences(self._text)
         self._missing = []
-        left, said = MOST_ATTENDED, frozenset[int]()  # the pages that the sentence before attended to
+        left, said = (
+            MOST_ATTENDED,
+            frozenset[tuple[str | None, int]](),
+        )  # the pages that the sentence before attended to
         for sentence in whole if self._done else whole[:-1]:
             if any(sentence.touches(span) for span in taken):
                 continue
             chips = list(self._unquoted(sentence))
-            attended = frozenset(chip["pages"][0]["number"] for chip in chips if chip["kind"] == "drew")
+            attended = frozenset(
+                (chip.get("of"), chip["pages"][0]["number"]) for chip in chips if chip["kind"] == "drew"
+            )
             if attended and (attended <= said or len(attended) > left):
                 continue
             left, said = left - len(attended), attended
@@ -655,15 +666,27 @@ class Notes:
         return chip | self._places((PageSpan(page, *self._near[page, sentence]),))
 
     def _places(self, spans: tuple[PageSpan, ...]) -> dict[str, Any]:
-        """Pages by number and printed label, the characters to mark on them, and a few lines for the eye."""
-        pages: dict[int, Page] = {span.page: self._index.document.pages[span.page] for span in spans}
-        first = spans[0]
+        """Pages by number and printed label, the characters to mark on them, and a few lines for the eye.
+
+        Of several documents: of which one, with its own page numbers, so that the record stands whatever others come
+        and go.
+        """
+        document, first = self._index.document, spans[0]
+        member = document.member_at(document.pages[first.page].number)
+        before = member.before if member else 0
+        pages: dict[int, Page] = {span.page: document.pages[span.page] for span in spans}
+        pages = {at: page for at, page in pages.items() if document.member_at(page.number) is member}
         around = excerpt(pages[first.page].text, first.start, first.end)
-        return {
-            "pages": [{"number": page.number, "label": page.label} for page in pages.values()],
-            "marks": [[pages[span.page].number, span.start, span.end] for span in spans if span.end > span.start],
+        found: dict[str, Any] = {
+            "pages": [{"number": page.number - before, "label": page.label} for page in pages.values()],
+            "marks": [
+                [pages[span.page].number - before, span.start, span.end]
+                for span in spans
+                if span.end > span.start and span.page in pages
+            ],
             "extract": asdict(around),
         }
+        return found | ({"of": member.sha256, "document": member.title, "unit": member.unit} if member else {})
 
 
 _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}
@@ -675,7 +698,8 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
     Returns:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
         ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
-        stand nowhere in the book. A quotation stands for its sentence, and its passage is the quotation.
+        stand nowhere in the book; of several documents ``document``, the title of the one. A quotation stands
+        for its sentence, and its passage is the quotation.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):
@@ -691,6 +715,7 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
                 "pages": chip["pages"],
                 "passage": (chip.get("extract") or {}).get("hit", ""),
                 "missing": chip.get("missing", []),
+                **({"document": chip["document"]} if "document" in chip else {}),
             }
         )
     return found

@@ -157,9 +157,11 @@ def _app_parser() -> Parser:
 
 def _ask_parser() -> Parser:
     parser = Parser(
-        "ask", "FILE QUESTION", description="Read a book and answer one question about it, here in the terminal."
+        "ask",
+        "FILE [FILE ...] QUESTION",
+        description="Read a book, or several documents as one, and answer one question about it in the terminal.",
     )
-    parser.add_argument("file", metavar="FILE", help="the book")
+    parser.add_argument("file", metavar="FILE", help="the book; further files may follow")
     parser.add_argument("question", metavar="QUESTION", nargs="+", help="the question; quotes are optional")
     _add_document(parser)
     parser.add_argument(
@@ -194,8 +196,8 @@ def _ask_parser() -> Parser:
 
 
 def _read_parser() -> Parser:
-    parser = Parser("read", "FILE", description="Show what is found in a file, before asking anything.")
-    parser.add_argument("file", metavar="FILE", help="the book")
+    parser = Parser("read", "FILE [FILE ...]", description="Show what is found in a file, before asking anything.")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="the book, or several documents as one")
     parser.add_argument(
         "--text",
         action="store_true",

@@ -8,16 +8,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.citations import Notes, NoteTaker, evidence
-from app.cli.read import open_book
+from app.cli.read import open_books, parts_of
 from app.core import speed
 from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
-from app.core.format import not_found, places_named, size
+from app.core.format import not_found, page_of, place_named, size
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
@@ -34,6 +35,9 @@ _LOOPED = (
     "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
 )
 
+_MISSING_FILE = re.compile(r"\S+\.(?:pdf|epub|docx|txt|md|html?|eml|csv)", re.IGNORECASE)
+"""A word before the question that names a file of a usual kind."""
+
 _LARGER = {
     STARTER: f"--model {STARTER_LONG} holds twice as much, --model {READER} four times",
     STARTER_LONG: f"--model {READER} holds twice as much",
@@ -44,10 +48,10 @@ _LARGER = {
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     sampling = sampling_of(options)
-    question = " ".join(options.question)
+    files, question = files_and_question(options.file, options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
-    document = open_book(options.file, options.password, options.pages, comments=not options.no_comments)
+    document = open_books(files, options.password, options.pages, comments=not options.no_comments)
     with loaded_engine(settings) as engine:
         try:
             book = read_book(engine, document, options.fit)
@@ -76,6 +80,30 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         if card.only_quotes and card.refuses(done.text):
             say(f"Note: {ADVICE}")
     return 0
+
+
+def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
+    """The files of a command line, and the words after them.
+
+    Args:
+        words: those that name files come first; what follows is the question, with or without quotation marks.
+
+    Raises:
+        InputError: a file that is named before the question is not there.
+    """
+    count = 0
+    while count < len(words) and _is_file(words[count]):
+        count += 1
+    if count < len(words) - 1 and _MISSING_FILE.fullmatch(words[count]):
+        raise InputError(f"There is no file “{words[count]}”.", "Check the name; the question comes last.")
+    return [first, *words[:count]], " ".join(words[count:])
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):  # a question may be longer than any name
+        return False
 
 
 def sampling_of(options: argparse.Namespace) -> SamplingParams:
@@ -159,7 +187,10 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
     for warning in document.warnings:
         say(f"Note: {warning}")
     pages, unit = document.pages, document.unit
-    if book.pages_read < len(pages):
+    if book.pages_read < len(pages) and document.members:
+        left = f"{len(pages) - book.pages_read} of {len(pages)} {unit}s are left out"
+        say(f"Note: what fits was read, to {page_of(document, pages[max(book.pages_read, 1) - 1])}; {left}.")
+    elif book.pages_read < len(pages):
         first, last = pages[0].number, pages[book.pages_read - 1].number
         fit = f"{unit} {first} fits and was read" if first == last else f"{unit}s {first}-{last} fit and were read"
         say(f"Note: {fit}; {len(pages) - book.pages_read} of {len(pages)} {unit}s are left out.")
@@ -183,6 +214,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "kv_note": model.kv_note if model else "",
         "title": document.title,
         "pages": [document.pages[0].number, document.pages[max(book.pages_read, 1) - 1].number],
+        **parts_of(document),
         "prompt_tokens": live.prompt_tokens,
         "prefilled_tokens": live.prefilled_tokens,
         "book_tokens": book.tokens,
@@ -238,7 +270,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     words = {"says": "{}", "near": "near {}", "quoted": "{}", "verbatim": "{}"}
     for chip in record["chips"]:
         if chip["kind"] in words:
-            place = words[chip["kind"]].format(places_named(chip["pages"], unit, long=False))
+            place = words[chip["kind"]].format(place_named(chip, unit, long=False))
             line = f"[{place}] {chip['extract']['hit']}"
             if line not in lines:
                 lines.append(line)

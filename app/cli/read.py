@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from app.core.settings import Settings
 from app.launcher.console import say, write, write_json
-from engine.document import Document
-from engine.errors import ModelError, PasswordNeeded
+from engine.document import Document, Page
+from engine.errors import ModelError, OptionError, PasswordNeeded
 
 _TRIES = 3  # of a password
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    document = open_book(options.file, options.password, comments=not options.no_comments)
+    document = open_books(options.files, options.password, comments=not options.no_comments)
     if options.text and not options.json:
         sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
         for warning in document.warnings:
@@ -52,14 +53,50 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
         "sha256": document.sha256,
         "outline": [{"title": item.title, "page": item.page, "level": item.level} for item in document.outline],
         "warnings": list(document.warnings),
-        "page_texts": [{"page": page.number, "label": page.label, "text": page.text} for page in document.pages],
+        **parts_of(document),
+        "page_texts": [
+            {"page": own_number(document, page), "label": page.label, "text": page.text, **_document_of(document, page)}
+            for page in document.pages
+        ],
     }
+
+
+def parts_of(document: Document) -> dict[str, Any]:
+    """Several documents, each with its title and what else is known of it; nothing of a single one."""
+    found = [
+        {
+            "title": member.title,
+            "author": member.author,
+            "kind": member.kind,
+            "unit": member.unit,
+            "pages": sum(document.member_at(page.number) is member for page in document.pages),
+            "sha256": member.sha256,
+        }
+        for member in document.members
+    ]
+    return {"documents": found} if found else {}
+
+
+def own_number(document: Document, page: Page) -> int:
+    """The number of a page in its own document."""
+    member = document.member_at(page.number)
+    return page.number - (member.before if member else 0)
+
+
+def _document_of(document: Document, page: Page) -> dict[str, str]:
+    member = document.member_at(page.number)
+    return {"document": member.title} if member else {}
 
 
 def text_of(document: Document) -> str:
     """The text as the model reads it: after each line with a page's name the text of that page, to the letter."""
-    called = "page " if document.unit == "page" else ""
-    return "".join(f"=== {called}{page.label} ===\n{page.text}\n" for page in document.pages)
+
+    def called(page: Page) -> str:
+        member = document.member_at(page.number)
+        title = f"{' '.join(member.title.split())}, " if member else ""
+        return f"{title}{'page ' if (member or document).unit == 'page' else ''}{page.label}"
+
+    return "".join(f"=== {called(page)} ===\n{page.text}\n" for page in document.pages)
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:
@@ -70,12 +107,33 @@ def lines_of(report: dict[str, Any]) -> list[str]:
     if report["tokens"] is not None:
         size += f", {report['tokens']:,} tokens"
     lines = [f"{report['title']}{by}", size]
+    for part in report.get("documents", ()):
+        lines.append(f"- {part['title']}: {part['pages']:,} {part['unit']}{'' if part['pages'] == 1 else 's'}")
     if report["outline"]:
         lines.append(f"Table of contents with {len(report['outline'])} entries.")
     return lines + [f"Note: {warning}" for warning in report["warnings"]]
 
 
 # For every command that takes a FILE ---------------------------------------------------------------------------------
+
+
+def open_books(
+    files: Sequence[str],
+    password: str | None = None,
+    pages: tuple[int, int] | None = None,
+    *,
+    comments: bool = True,
+) -> Document:
+    """Read one file, or several as one book, in this order. The rest as ``open_book``.
+
+    Raises:
+        OptionError: pages are chosen of several files.
+    """
+    if len(files) == 1:
+        return open_book(files[0], password, pages, comments=comments)
+    if pages:
+        raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
+    return Document.together([open_book(file, password, comments=comments) for file in files])
 
 
 def open_book(

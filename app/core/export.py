@@ -58,7 +58,7 @@ def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
         mark = f"[^{before + len(notes) + 1}]"
         parts.append(f"{turn.answer[start:end]}{mark}")
         start = end
-        place = format.places_named(chip["pages"], str(record.get("unit", "page")))
+        place = format.place_named(chip, str(record.get("unit", "page")))
         said = _FOOTNOTES[chip["kind"]].format(place)
         notes.append(f"{mark}: {said[:1].upper()}{said[1:]}: “{(chip.get('extract') or {}).get('hit', '')}”")
     missing = record.get("missing")

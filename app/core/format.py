@@ -13,6 +13,7 @@ from typing import Any
 
 from app.core.forecast import Remaining
 from app.core.speed import WHY_NO_SPEED, speedup, than_plain, words_of
+from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
 
 _SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
@@ -399,14 +400,32 @@ def _level(rate: float | None) -> View:
     return {"share": 0.0, "text": ""} if rate is None else {"share": round(rate, 4), "text": percent(rate)}
 
 
+def short_title(title: str) -> str:
+    """A title as it can stand in a sentence."""
+    title = " ".join(title.split())
+    return title if len(title) <= _LONGEST_LABEL else title[: _LONGEST_LABEL - 1].rstrip() + "…"
+
+
 def page_name(label: str, unit: str, long: bool = False) -> str:
     """ "12" -> "p. 12" or "page 12"; a section is called by its title."""
-    label = " ".join(label.split())
-    if len(label) > _LONGEST_LABEL:
-        label = label[: _LONGEST_LABEL - 1].rstrip() + "…"
+    label = short_title(label)
     if unit == "page":
         return f"page {label}" if long else f"p. {label}"
     return f"{unit} {label}" if label.isdecimal() else label
+
+
+def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
+    """The place of a citation in a sentence: "page 12"; of one of several documents "Lease 2024, page 12"."""
+    places = places_named(chip["pages"], str(chip.get("unit", unit)), long)
+    title = chip.get("document", "")
+    return f"{short_title(title)}, {places}" if title and places else places
+
+
+def page_of(document: Document, page: Page, long: bool = False) -> str:
+    """The name of a page in a sentence, with the title of its document where there are several."""
+    member = document.member_at(page.number)
+    chip = {"pages": [{"label": page.label}], "document": member.title if member else ""}
+    return place_named(chip, member.unit if member else document.unit, long)
 
 
 def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:

@@ -145,7 +145,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
     around = chip.get("extract") or {}
     return {
         "kind": chip["kind"],
-        "said": _said(chip, format.places_named(chip["pages"], _unit(notes))),
+        "said": _said(chip, format.place_named(chip, _unit(notes))),
         "extract": {part: around.get(part, "") for part in ("before", "hit", "after")},
         "page": chip["pages"][0]["number"] if chip["pages"] else None,
     }
@@ -189,7 +189,7 @@ def _said(chip: Mapping[str, Any], places: str) -> str:
 
 def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: bool) -> str:
     kind = str(chip["kind"])
-    places = format.places_named(chip["pages"], unit, long=False)
+    places = format.place_named(chip, unit, long=False)
     words = places if follows else _WORDS[kind].format(places)
     if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)

@@ -302,8 +302,19 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
         return {}
     pages = current.document.pages
     ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:most]
-    read = [{"page": pages[at].number, "share": round(done.page_scores[at], 4)} for at in ranked]
-    more = {"book": {"id": current.book.sha256, "title": current.document.title}, "pages_read_most": read}
+    members = [current.document.member_at(pages[at].number) for at in ranked]
+    read = [
+        {
+            "page": pages[at].number - (member.before if member else 0),
+            "share": round(done.page_scores[at], 4),
+            **({"document": member.title} if member else {}),
+        }
+        for at, member in zip(ranked, members, strict=True)
+    ]
+    book: dict[str, Any] = {"id": current.book.sha256, "title": current.document.title}
+    if current.document.members:
+        book["documents"] = [member.title for member in current.document.members]
+    more = {"book": book, "pages_read_most": read}
     if not asked.options.evidence:
         return more
     _, _, question = asked.conversation

@@ -7,7 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from app.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages
+from app.citations import (
+    MOST_ATTENDED,
+    MOST_PAGES,
+    AttentionBaseline,
+    BookIndex,
+    NoteTaker,
+    attended_pages,
+    evidence,
+    fold,
+)
+from app.core.chats import Chat, Exchange
+from app.core.export import as_markdown
+from app.web.messages import card, marked
+from engine.document import Document
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
 from tests.app.citations.conftest import PAGES, make
 from tests.app.scripted import figures
@@ -144,3 +157,51 @@ def test_citations_come_while_the_answer_is_written() -> None:
     changed = [notes.take(event) for event in events("So “we light the lamps” it says and goes on")[:-1]]
     assert [number for number, now in enumerate(changed) if now] == [1, 4]
     assert [chip["kind"] for chip in notes.record()["chips"]] == ["quoted"]
+
+
+LEASES = (
+    Document.from_pages("Lease 2024", ["The tenant is Maren Holt.", "Notice is given three months before the end."]),
+    Document.from_pages("Lease 2025", ["The tenant is Jonas Wren.", "", "Notice is given four weeks before the end."]),
+)
+
+
+def test_of_several_documents_a_citation_says_which_with_its_own_page() -> None:
+    """And goes on saying so when another document stands before it: a record is kept, the order is not."""
+    answer = "Notice is given three months before the end. The new notice is given four weeks before the end."
+    records = []
+    for documents in (LEASES, LEASES[::-1]):
+        notes = NoteTaker().begin(Document.together(documents), "Where do the leases differ on notice?")
+        for event in events(answer):
+            notes.take(event)
+        records.append(notes.record())
+    assert records[0]["chips"] == records[1]["chips"]
+    first, second = records[0]["chips"]
+    assert (first["of"], first["document"], first["pages"]) == (
+        LEASES[0].sha256,
+        "Lease 2024",
+        [{"number": 2, "label": "2"}],
+    )
+    (number, start, end), *_ = second["marks"]
+    assert second["document"] == "Lease 2025"
+    assert LEASES[1].pages[number - 1].text[start:end].startswith("Notice is given four weeks")
+    said = [(entry["document"], entry["pages"][0]["number"]) for entry in evidence(records[0], answer)]
+    assert said == [("Lease 2024", 2), ("Lease 2025", 3)]
+    cards = [card(records[0], number) or {} for number in (0, 1)]
+    assert [shown["said"].partition(" on ")[2][:18] for shown in cards] == [
+        "Lease 2024, page 2",
+        "Lease 2025, page 3",
+    ]
+    assert ">word for word, Lease 2024, p. 2<" in marked(answer, records[0], 0, str)
+    exchange = Exchange("Where?", answer, notes=records[0])
+    assert ": Word for word, Lease 2024, page 2: “Notice is given three" in as_markdown(
+        Chat("c", "b", 0.0, (exchange,)), "Leases"
+    )
+
+
+def test_no_words_are_found_across_the_border_of_two_documents() -> None:
+    index = BookIndex(Document.together(LEASES))
+    assert list(index.find(fold("before the end"))) != []
+    assert list(index.find(fold("before the end. The tenant"))) == []
+    (at,) = index.find(fold("Jonas Wren"))
+    (span,) = index.spans(at, at + len(fold("Jonas Wren")))
+    assert (span.page, index.text(span)) == (2, "Jonas Wren")

@@ -1,0 +1,50 @@
+"""Several files on one command line: which words are files, and what is said of each document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli.ask import files_and_question
+from app.cli.read import lines_of, open_books, report_of, text_of
+from engine.document import Document
+from engine.errors import InputError, OptionError
+
+BOTH = Document.together(
+    [Document.from_pages("Lease 2024", ["One.", "Two."]), Document.from_text("Letter", "Dear tenant.")]
+)
+
+
+def test_the_files_come_first_and_the_question_last(tmp_path: Path) -> None:
+    first, second = (str(tmp_path / name) for name in ("a.txt", "b.txt"))
+    Path(second).touch()
+    assert files_and_question(first, [second, "Where do they differ?"]) == ([first, second], "Where do they differ?")
+    assert files_and_question(first, ["Where", "is", "it?"]) == ([first], "Where is it?")
+    assert files_and_question(first, [second]) == ([first, second], "")
+    assert files_and_question(first, ["What is in index.html?"]) == ([first], "What is in index.html?")
+    assert files_and_question(first, ["x" * 10_000]) == ([first], "x" * 10_000)
+    with pytest.raises(InputError, match="no file “lease"):
+        files_and_question(first, [second, "lease.pdf", "Where?"])
+
+
+def test_every_document_has_its_title_and_its_own_page_numbers() -> None:
+    report = report_of(BOTH, 40)
+    assert [(part["title"], part["pages"]) for part in report["documents"]] == [("Lease 2024", 2), ("Letter", 1)]
+    assert [(page["document"], page["page"]) for page in report["page_texts"]] == [
+        ("Lease 2024", 1),
+        ("Lease 2024", 2),
+        ("Letter", 1),
+    ]
+    assert lines_of(report)[2:4] == ["- Lease 2024: 2 pages", "- Letter: 1 section"]
+    assert text_of(BOTH).splitlines()[::2] == [
+        "=== Lease 2024, page 1 ===",
+        "=== Lease 2024, page 2 ===",
+        "=== Letter, 1 ===",
+    ]
+    assert "documents" not in report_of(Document.from_text("Letter", "Dear tenant."), 4)
+
+
+def test_pages_are_chosen_of_one_document_alone() -> None:
+    with pytest.raises(OptionError, match="several"):
+        open_books(["a.pdf", "b.pdf"], pages=(1, 2))
