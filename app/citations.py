@@ -432,17 +432,19 @@ class NoteTaker:
         question: str | None = None,
         so_far: str = "",
         record: Mapping[str, Any] | None = None,
+        pages_read: int = 0,
     ) -> Notes:
         """Notes of one answer about a document.
 
         Args:
             question: what is answered; None looks for no evidence.
             so_far, record: of an answer that is continued, what there is of it and its notes.
+            pages_read: the answer is from this many first pages; 0 if from all.
         """
         document = document or Document("", "", (), "", "")
         index = self.index_of(document)
-        support = None if question is None else Support(self.prepare(document), question)
-        return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")))
+        support = None if question is None else Support(self.prepare(document), question, pages_read)
+        return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")), pages_read)
 
     def prepare(self, document: Document) -> Future[EvidenceIndex]:
         """The words of a document, which are looked through once, in a thread of their own: nothing waits for them."""
@@ -463,11 +465,13 @@ class Support:
 
     Args:
         index: of the book; while it is being made nothing is found.
+        pages_read: the answer is from this many first pages; 0 if from all.
     """
 
-    def __init__(self, index: Future[EvidenceIndex], question: str) -> None:
+    def __init__(self, index: Future[EvidenceIndex], question: str, pages_read: int = 0) -> None:
         self._index = index
         self._question = question
+        self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
@@ -475,7 +479,7 @@ class Support:
         if not last and not self._index.done():
             return None
         if last or sentence not in self._known:
-            self._known[sentence] = self._index.result().find(self._question, sentence, favour)
+            self._known[sentence] = self._index.result().find(self._question, sentence, favour, self._pages_read)
         return self._known[sentence]
 
 
@@ -487,6 +491,7 @@ class Notes:
         baseline: the usual attention of its pages; the answer is added to it when it is done.
         support: finds what its sentences rest on; None leaves that out.
         so_far, provenance: the beginning of an answer that is continued, and who wrote it.
+        pages_read: the answer is from this many first pages; 0 if from all.
     """
 
     def __init__(
@@ -496,8 +501,10 @@ class Notes:
         support: Support | None = None,
         so_far: str = "",
         provenance: str = "",
+        pages_read: int = 0,
     ) -> None:
         self._index = index
+        self._pages_read = pages_read or len(index.document.pages)
         self._baseline = baseline
         self._support = support
         self._text = so_far
@@ -606,7 +613,7 @@ class Notes:
         passage = self._text[sentence.start : sentence.end]
         if len(words(passage)) >= FEWEST_VERBATIM:
             found = self._check(passage, sentence)
-            if found is not None and found.verified:
+            if found is not None and found.verified and all(span.page < self._pages_read for span in found.spans):
                 yield self._quoted("verbatim", found, sentence)
                 return
         evidence = self._support and self._support.find(passage, self._scores(sentence), self._done)

@@ -291,13 +291,30 @@ class EvidenceIndex:
         self._known = {_without_ending(whole) for whole, _ in self._forms.values()}
         self._mean = max(1.0, sum(len(place.keys) for place in self._places) / max(1, len(self._places)))
 
-    def find(self, question: str, sentence: str, favour: Sequence[float] = ()) -> Evidence:
+    def find(
+        self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
+    ) -> Evidence:
         """What one sentence of an answer rests on.
 
         Args:
             question: what was asked; its words tell apart passages that have the sentence's words alike.
             favour: a weight per page, such as the attention that it got, which decides between passages alike.
+            pages_read: the answer is from this many first pages, and rests on no other; None is all of them. Names and
+                numbers count as not found only where the whole book lacks them.
         """
+        if pages_read is None or pages_read >= len(self.document.pages):
+            return self._find(question, sentence, favour, len(self._places))
+        found = self._find(question, sentence, favour, self._places_within(pages_read))
+        beyond = found.level == "not found" and not found.missing  # it may stand in what was not read
+        return replace(found, level="") if beyond else found
+
+    def _places_within(self, pages: int) -> int:
+        """How many passages end within the first pages."""
+        end = self.document.page_starts[pages]
+        return bisect.bisect_right(self._places, end, key=lambda place: place.end)
+
+    def _find(self, question: str, sentence: str, favour: Sequence[float], places: int) -> Evidence:
+        """Among the first ``places`` passages."""
         terms, asked = self._terms(sentence), self._terms(question)
         if not terms or sentence.rstrip().endswith("?") or _REFUSAL.search(sentence):
             return Evidence(sentence, "", claims=False)
@@ -308,7 +325,7 @@ class EvidenceIndex:
         nouns = _nouns(question)
         said = {term.key for term in terms}
         stranger = any(self._is_unknown(term) and term.key in said for term in asked)
-        found = [self._judged(place, terms, asked, stranger) for place in self._ranked(terms, asked, favour)]
+        found = [self._judged(place, terms, asked, stranger) for place in self._ranked(terms, asked, favour, places)]
         best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
         if talk and (best is None or best.level != "says so"):
             return Evidence(sentence, "", claims=False)
@@ -367,22 +384,24 @@ class EvidenceIndex:
 
     # Passages --------------------------------------------------------------------------------------------------
 
-    def _ranked(self, terms: Sequence[_Term], asked: Sequence[_Term], favour: Sequence[float]) -> list[int]:
-        """The best passages by BM25."""
+    def _ranked(
+        self, terms: Sequence[_Term], asked: Sequence[_Term], favour: Sequence[float], places: int
+    ) -> list[int]:
+        """The best of the first ``places`` passages by BM25."""
         said = {term.key for term in terms}
         weights = {term.key: self._weight(term) for term in terms}
         weights |= {term.key: ASKED * self._weight(term) for term in asked if term.key not in said}
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
-            places = self._postings.get(key, [])
-            beside = {place + step for place in places for step in (-1, 1)}
-            for place in places:
+            having = self._postings.get(key, [])
+            beside = {place + step for place in having for step in (-1, 1)}
+            for place in having:
                 scores[place] += weight
-            for place in beside.difference(places):
+            for place in beside.difference(having):
                 scores[place] += NEIGHBOURS * weight
         return heapq.nlargest(
             CANDIDATES,
-            (place for place in scores if 0 <= place < len(self._places)),
+            (place for place in scores if 0 <= place < places),
             key=lambda place: (scores[place] / self._length(place) * self._favour(place, favour), -place),
         )
 

@@ -64,7 +64,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         status = engine.status()
         card = abilities(status.model.path) if status.model else Abilities()
         asked = Question(question, sampling=sampling, mode=options.mode, begun=card.lead(question))
-        notes = NoteTaker().begin(document, question if options.evidence else None, asked.begun)
+        about = question if options.evidence else None
+        notes = NoteTaker().begin(document, about, asked.begun, pages_read=book.pages_read)
         done = answer(engine, asked, notes, show=not options.json)
         _keep(engine)
     if options.json:

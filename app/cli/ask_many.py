@@ -172,7 +172,7 @@ def _row(
         model = engine.status().model
         begun = (abilities(model.path) if model else Abilities()).lead(question)
         asked = Question(question, sampling=sampling, mode=options.mode, begun=begun)
-        notes = NoteTaker().begin(document, question, begun)
+        notes = NoteTaker().begin(document, question, begun, pages_read=read.pages_read)
         done = answer(engine, asked, notes, show=False)
         row |= {
             "answer": done.text.strip(),

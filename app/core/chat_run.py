@@ -406,7 +406,9 @@ class _ExchangeWriter:
             if before is None and self.begun:  # the words that were given count as the model's own
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self._evidence else None
-            self._notes = self._state.note_taker.begin(document, question, self.begun, before)
+            self._notes = self._state.note_taker.begin(
+                document, question, self.begun, before, self._exchange.pages_read
+            )
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -318,7 +318,8 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     if not asked.options.evidence:
         return more
     _, _, question = asked.conversation
-    notes = state.note_taker.begin(current.document, question, text)
+    had = current.read.pages_read if current.read and current.read.stopped else 0
+    notes = state.note_taker.begin(current.document, question, text, pages_read=had)
     notes.close()
     return {**more, "evidence": evidence(notes.record(), text)}
 

@@ -57,6 +57,19 @@ def test_the_passage_that_says_so(orre: EvidenceIndex, question: str, sentence: 
     assert marked(orre, found)[0][1].startswith(passage)
 
 
+def test_an_answer_from_the_first_pages_rests_on_no_other(orre: EvidenceIndex) -> None:
+    """A page that the model had not before it was shown as what its words rest on."""
+    question, sentence = "Who kept the north light?", "The north light was kept by Maren Holt until 1921."
+    assert orre.find(question, sentence, pages_read=3) == orre.find(question, sentence)
+    assert orre.find(question, sentence, pages_read=2).passages[0].text.startswith("Ninety-nine steps lead")
+    unread = orre.find(question, sentence, pages_read=1)
+    assert unread.level not in ("says so", "not found"), "it stands in the book, further on"
+    assert all(part.page < 1 for passage in unread.passages for part in passage.parts)
+    over = orre.find("When did the harbour freeze?", "The harbour froze in the winter of 1912.", pages_read=2)
+    assert all(part.page < 2 for passage in over.passages for part in passage.parts), "nor on one that runs on"
+    assert orre.find("What was she paid?", "She was paid $40,000.", pages_read=1).missing == ("$40,000",)
+
+
 def test_numbers_are_compared_by_their_value(orre: EvidenceIndex) -> None:
     asked = "How many hours was the harbour frozen?"
     assert orre.find(asked, "The harbour was frozen for 1912 hours.").level == "says so"

@@ -131,6 +131,23 @@ def test_a_sentence_rests_on_the_passage_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    "answer", ["It takes 10.5 pounds of flour.", "Nobody came to the harbour in the winter of that year."]
+)
+def test_an_answer_from_a_part_of_the_book_cites_no_page_beyond_it(answer: str) -> None:
+    document = make(*PAGES)
+
+    def cited(pages_read: int) -> list[int]:
+        notes = NoteTaker().begin(document, "What does the bread take, and who came?", pages_read=pages_read)
+        for event in events(answer):
+            notes.take(event)
+        return [page["number"] for chip in notes.record()["chips"] for page in chip["pages"]]
+
+    (page,) = cited(0)
+    assert cited(page) == [page]
+    assert all(other < page for other in cited(page - 1)), "a passage near it may be shown, not this one"
+
+
+@pytest.mark.parametrize(
     ("answer", "missing"),
     [
         ("There are nine horses at the harbour.", ["nine"]),
