@@ -685,7 +685,9 @@ class Notes:
         pages = {at: page for at, page in pages.items() if document.member_at(page.number) is member}
         around = excerpt(pages[first.page].text, first.start, first.end)
         found: dict[str, Any] = {
-            "pages": [{"number": page.number - before, "label": page.label} for page in pages.values()],
+            "pages": [
+                {"number": page.number - before, "label": page.label, **_recognised(page)} for page in pages.values()
+            ],
             "marks": [
                 [pages[span.page].number - before, span.start, span.end]
                 for span in spans
@@ -697,6 +699,11 @@ class Notes:
 
 
 _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}
+
+
+def _recognised(page: Page) -> dict[str, bool]:
+    """Whether the words of a page come from its picture, where they do."""
+    return {"recognised": True} if page.picture == "recognised" else {}
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:

@@ -8,12 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 from engine.errors import OptionError
 
 # A page that ends in one of these ends a paragraph as well as we can tell; otherwise its sentence runs on.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
+
+Picture = Literal["", "recognised", "unread"]
+"""Of a page that is a picture: whether its words were recognised in it, and may have slips, or it was not read."""
 
 _MANY = 3
 """Documents that are not all named in the title of a book."""
@@ -29,6 +33,7 @@ class Page:
     number: int
     label: str
     text: str
+    picture: Picture = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ READ_BY_OTHERS = {
     "sentencepiece": "transformers reads tokenizer.model with it",
     "protobuf": "transformers reads tokenizer.model with it",
     "matplotlib": "the tests ask the bench for pictures",
+    "onnxruntime": "rapidocr runs its models in it",
     "setuptools": "pip builds the wheel with it",
     "pytest-rerunfailures": "pytest runs failed tests again with it",
     "ruff": "a program",

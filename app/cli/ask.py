@@ -51,7 +51,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     files, question = files_and_question(options.file, options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
-    document = open_books(files, options.password, options.pages, comments=not options.no_comments)
+    document = open_books(
+        files, options.password, options.pages, comments=not options.no_comments, books=settings.books
+    )
     with loaded_engine(settings) as engine:
         try:
             book = read_book(engine, document, options.fit)

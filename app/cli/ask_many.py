@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker, evidence
 from app.cli.ask import answer, loaded_engine, read_book, sampling_of
+from app.cli.read import recognition
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.chat_run import Abilities, abilities
 from app.core.format import counted
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         with loaded_engine(settings) as engine:
             for number, (name, path) in enumerate(wanted, start=1):
                 say(f"{number} of {len(wanted)}: {name}")
-                rows[name, question] = _row(engine, name, path, question, sampling, options)
+                rows[name, question] = _row(engine, name, path, question, sampling, options, settings.books)
                 write_table(table, rows)
     failed = [name for name in files if rows[name, question]["error"]]
     say(f"{counted(len(files) - len(failed), 'document')} answered, in {table}.")
@@ -161,12 +162,19 @@ def _sha256(path: Path) -> str:
 
 
 def _row(
-    engine: Engine, name: str, path: Path, question: str, sampling: SamplingParams, options: argparse.Namespace
+    engine: Engine,
+    name: str,
+    path: Path,
+    question: str,
+    sampling: SamplingParams,
+    options: argparse.Namespace,
+    books: Path,
 ) -> Row:
     """The row of one document; what goes wrong with it stands in it."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
-        document = read_document(path, options.password, comments=not options.no_comments)
+        with recognition(path.name, books) as how:
+            document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
         row |= {"title": document.title, "pages": str(len(document.pages))}
         read = read_book(engine, document, options.fit)
         model = engine.status().model

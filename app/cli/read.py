@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from app.core.forecast import Range, stretch
 from app.core.settings import Settings
-from app.launcher.console import say, write, write_json
+from app.launcher.console import ProgressLine, say, write, write_json
+from app.readers.recognition import Recognition
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError, PasswordNeeded
 
@@ -21,7 +24,7 @@ _TRIES = 3  # of a password
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    document = open_books(options.files, options.password, comments=not options.no_comments)
+    document = open_books(options.files, options.password, comments=not options.no_comments, books=settings.books)
     if options.text and not options.json:
         sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
         for warning in document.warnings:
@@ -55,7 +58,13 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
         "warnings": list(document.warnings),
         **parts_of(document),
         "page_texts": [
-            {"page": own_number(document, page), "label": page.label, "text": page.text, **_document_of(document, page)}
+            {
+                "page": own_number(document, page),
+                "label": page.label,
+                "text": page.text,
+                **({"picture": page.picture} if page.picture else {}),
+                **_document_of(document, page),
+            }
             for page in document.pages
         ],
     }
@@ -123,6 +132,7 @@ def open_books(
     pages: tuple[int, int] | None = None,
     *,
     comments: bool = True,
+    books: Path | None = None,
 ) -> Document:
     """Read one file, or several as one book, in this order. The rest as ``open_book``.
 
@@ -130,14 +140,19 @@ def open_books(
         OptionError: pages are chosen of several files.
     """
     if len(files) == 1:
-        return open_book(files[0], password, pages, comments=comments)
+        return open_book(files[0], password, pages, comments=comments, books=books)
     if pages:
         raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
-    return Document.together([open_book(file, password, comments=comments) for file in files])
+    return Document.together([open_book(file, password, comments=comments, books=books) for file in files])
 
 
 def open_book(
-    file: str, password: str | None = None, pages: tuple[int, int] | None = None, *, comments: bool = True
+    file: str,
+    password: str | None = None,
+    pages: tuple[int, int] | None = None,
+    *,
+    comments: bool = True,
+    books: Path | None = None,
 ) -> Document:
     """Read a file, or some pages of it, with the comments of its readers or without them.
 
@@ -145,22 +160,18 @@ def open_book(
         DocumentError: the file cannot be read as a book.
         OptionError: the book does not have these pages.
     """
-    from app.readers import read_document
-
     path = Path(file).expanduser()
     try:
-        document = read_document(path, password, comments=comments)
+        document = _read(path, password, comments, books)
     except PasswordNeeded as error:
         if password is not None or not sys.stdin.isatty():
             raise PasswordNeeded(error.cause, "Give its password with --password.") from error
-        document = _unlocked(path, error, comments)
+        document = _unlocked(path, error, comments, books)
     return document.select(*pages) if pages else document
 
 
-def _unlocked(path: Path, error: PasswordNeeded, comments: bool) -> Document:
+def _unlocked(path: Path, error: PasswordNeeded, comments: bool, books: Path | None) -> Document:
     """Ask the person at the terminal, without showing what is typed."""
-    from app.readers import read_document
-
     for _ in range(_TRIES):
         say(error.cause)
         try:
@@ -168,10 +179,40 @@ def _unlocked(path: Path, error: PasswordNeeded, comments: bool) -> Document:
         except EOFError:
             break
         try:
-            return read_document(path, password, comments=comments)
+            return _read(path, password, comments, books)
         except PasswordNeeded as wrong:
             error = wrong
     raise PasswordNeeded(error.cause, "Look it up and try again.")
+
+
+def _read(path: Path, password: str | None, comments: bool, books: Path | None) -> Document:
+    from app.readers import read_document
+
+    with recognition(path.name, books) as how:
+        return read_document(path, password, comments=comments, recognition=how)
+
+
+@contextmanager
+def recognition(name: str, books: Path | None) -> Iterator[Recognition]:
+    """Recognise pages that are pictures, with a line about it while it goes on. Ctrl-C ends it; done pages are kept.
+
+    Args:
+        name: of the file.
+        books: the folder of the library, where what is recognised is kept; nowhere if there is none.
+    """
+    with ExitStack() as stack:
+        lines: list[ProgressLine] = []
+
+        def show(done: int, total: int, seconds: float | None) -> None:
+            if not lines:
+                lines.append(stack.enter_context(ProgressLine(f"Recognising pages of {name} that are pictures")))
+            left = f", {stretch(Range(seconds, seconds))} left" if seconds else ""
+            lines[0].update(f"{done:,} of {total:,}{left}")
+            if done == total:
+                lines[0].done(f"{total:,} of {total:,}")
+
+        folder = (lambda sha256: books / sha256) if books is not None else None
+        yield Recognition(folder, agreed=True, progress=show)
 
 
 def count_tokens(document: Document, model: str) -> int:

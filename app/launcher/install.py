@@ -150,7 +150,7 @@ def _say_what_comes(environment: Environment) -> None:
         say(f"The environment in {environment.folder} is not whole: making it afresh. Downloads are reused.")
     else:
         say("Making Trifold's own environment. This happens once and takes some minutes.")
-        say(f"It goes to {environment.folder} and needs about 1.5 GB, 6 to 20 GB with a GPU.")
+        say(f"It goes to {environment.folder} and needs about 1.8 GB, 6 to 20 GB with a GPU.")
 
 
 def _check_disk(environment: Environment, build: str) -> None:

@@ -61,9 +61,9 @@ _INTEL, _DISPLAY = "0x8086", "0x03"
 _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
 
 _GB = 1_000_000_000
-_DISK_BYTES = {CPU: 3 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
+_DISK_BYTES = {CPU: 4 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
 """Of the whole environment by the build of torch, with the downloads that pip keeps. That for processors was measured
-on Linux: 1.5 GB, and as much again. With a GPU torch brings its libraries: 3 GB of downloads for CUDA that become 6,
+on Linux: 1.8 GB, and as much again. With a GPU torch brings its libraries: 3 GB of downloads for CUDA that become 6,
 and for ROCm, with kernels for every target, up to 19 (as others have found; no such machine was at hand). That for
 Intel is taken to be like CUDA's."""
 

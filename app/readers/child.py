@@ -27,13 +27,16 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         return
     from app.readers import pdf_render
 
+    if request["work"] == "recognise":
+        pdf_render.recognise(request, voice)
+        return
     work = {"render": pdf_render.render, "find": pdf_render.find}[request["work"]]
     voice.say({"type": "answer", "value": work(request)})
 
 
 def _tell(parsed: Parsed, voice: Voice) -> None:
     for section in parsed.sections:
-        voice.say({"type": "section", "label": section.label, "text": section.text})
+        voice.say({"type": "section", "label": section.label, "text": section.text, "picture": section.picture})
     voice.say(
         {
             "type": "book",
@@ -43,6 +46,7 @@ def _tell(parsed: Parsed, voice: Voice) -> None:
             "author": parsed.author,
             "outline": [[entry.title, entry.page, entry.level] for entry in parsed.outline],
             "warnings": parsed.warnings,
+            "doubtful": parsed.doubtful,
         }
     )
 

@@ -143,7 +143,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         raise Refused(
             f"has {characters:,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
         )
-    if not characters:
+    if not characters and not any(section.picture == "unread" for section in parsed.sections):
         raise Refused("has no text in it.", "Choose a document with text.")
     if len(parsed.warnings) > _WARNINGS:
         more = len(parsed.warnings) - _WARNINGS

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from app.readers import recognition
 from app.readers.parsed import Limits
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
@@ -71,7 +72,8 @@ def find_all_on_page(
 ) -> list[list[Rectangle]]:
     """Where every one of several passages stands, as ``find_on_page``."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
-    answer = _ask({"work": "find", "passages": asked}, Path(path), number, password)
+    recognised = recognition.load(Path(path).parent).get(number)
+    answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
     return [[(x0, y0, x1, y1) for x0, y0, x1, y1 in rectangles] for rectangles in answer]
 
 

@@ -24,12 +24,13 @@ from app.readers import cleaning, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
-from app.readers.pdf_lines import Layers, form_values, has_image, page_lines
+from app.readers.pdf_lines import Layers, form_values, has_image, page_lines, recognised_lines
 from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
+from app.readers.recognised import RecognisedPage
 
 _SCAN_CHARACTERS = 20
-"""A page with fewer characters and an image on it is a scan."""
+"""A page with fewer characters and an image on it is a picture, whose words can be recognised."""
 
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
@@ -39,8 +40,7 @@ _EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
-# No recognition in here: the light engines either fetch their models from the web on first use or are programs of their
-# own (Tesseract), and OCRmyPDF, which drives that one well, leaves a PDF whose text layer keeps its places on the page.
+_SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
@@ -71,6 +71,7 @@ class _Pages:
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
         self.whole: set[str] = set()  # words without a space in them
+        self.recognised: dict[int, RecognisedPage] = {}  # by number: those whose words come from their picture
         self.characters = 0
 
 
@@ -78,7 +79,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password``, ``comments`` and ``trouble`` (page number as text -> "second" or how it failed).
+        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or how it failed),
+            ``recognised`` (page number as text -> what was found in its picture) and ``unread``, which is true where
+            pages that are pictures are to be told and not refused.
     """
     document = open_pdf(path, request.get("password"))
     if document is None:
@@ -89,7 +92,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     if count > limits.pages:
         raise Refused(f"claims {count:,} pages; the limit is {limits.pages:,}.", "Split it into smaller files.")
     pages = _read_pages(document, path, request, limits, step)
-    _refuse_scan(pages, count)
+    if not request.get("unread"):
+        _refuse_scan(pages, count)
     _refuse_form(document, pages)
     step(count, count, _EXTRAS)
     extras = str(_EXTRAS) not in request.get("trouble", {})
@@ -102,15 +106,26 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
     pages.attached += attached_files(document)
     title, author = _title_and_author(document)
-    parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
+    parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}  # that has its own line
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
-    _refuse_empty(parsed, pages)
+    parsed.doubtful = sorted({*pages.unmapped, *pages.mismapped})
+    if not (pages.images and request.get("unread")):
+        _refuse_empty(parsed, pages)
     return parsed
+
+
+def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Section]:
+    sections = [Section(*pair) for pair in zip(labels, texts, strict=True)]
+    for number in pages.images:
+        sections[number - 1].picture = "unread"
+    for number in pages.recognised:
+        sections[number - 1].picture = "recognised"
+    return sections
 
 
 def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
@@ -159,12 +174,17 @@ def _read_pages(
     trouble = {int(page): reason for page, reason in request.get("trouble", {}).items()}
     second = _SecondReader(path, request.get("password"))
     pages, count = _Pages(), len(document)
+    recognised = request.get("recognised", {})
     layers = second.layers()
     for index in range(count):
         step(index, count, index + 1)
         reason = trouble.get(index + 1)
         lines: list[Line] = []
-        if reason is None or reason == SECOND_READER:
+        if str(index + 1) in recognised:
+            page = RecognisedPage.from_json(recognised[str(index + 1)])
+            lines, reason = recognised_lines(page), None
+            pages.recognised[index + 1] = page
+        elif reason is None or reason == SECOND_READER:
             try:
                 lines = second.lines(index) if reason else _one_page(document, index, pages, second, layers)
             except MemoryError:
@@ -338,12 +358,10 @@ def _whole_words(lines: list[Line]) -> Iterator[str]:
 
 
 def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
-    said = [f"Page {number} could not be read: {reason}." for number, reason in list(pages.bad.items())[:20]]
+    said = _of_pictures(pages, count)
+    said += [f"Page {number} could not be read: {reason}." for number, reason in list(pages.bad.items())[:20]]
     if len(pages.bad) > 20:
         said.append(f"{len(pages.bad)} of {count} pages could not be read.")
-    if pages.images:
-        numbers = _listed(pages.images)
-        said.append(f"{len(pages.images)} of {count} pages are images without text and were left out: {numbers}.")
     if pages.unmapped:
         said.append(
             f"A font has no table of its letters, so the text is probably wrong on pages {_listed(pages.unmapped)}."
@@ -369,6 +387,19 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:
         said.append(f"{len(blank)} of {count} pages have no text: {_listed(blank)}. They are blank, drawn or damaged.")
+    return said
+
+
+def _of_pictures(pages: _Pages, count: int) -> list[str]:
+    said = []
+    if read := [number for number, page in pages.recognised.items() if page.lines or page.is_blank]:
+        which = "Its page was" if count == 1 else f"Pages {_listed(read)} were"
+        said.append(f"{which} recognised from a picture and may have slips.")
+    if foreign := sorted(pages.recognised.keys() - set(read)):
+        said.append(f"No words could be recognised on pages {_listed(foreign)}: {_SCRIPTS}")
+    if pages.images:
+        numbers = _listed(pages.images)
+        said.append(f"{len(pages.images)} of {count} pages are images without text and were left out: {numbers}.")
     return said
 
 

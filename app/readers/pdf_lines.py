@@ -20,7 +20,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line, is_initial
-from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, ruling_lines, turned
+from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Rules, ruling_lines, turned
 from app.readers.pdf_notes import layer_of
 from app.readers.pdf_signs import (
     DIGIT_LAST,
@@ -38,6 +38,7 @@ from app.readers.pdf_signs import (
     with_raised,
 )
 from app.readers.pdf_tables import MARKER, with_tables
+from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
@@ -99,7 +100,17 @@ def page_lines(
         return _vertical(pieces)
     pieces = _with_values([piece for piece in pieces if piece.text], values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page), suspects.drawings)
-    lines = _from_above(_merged(_columns(pieces)))
+    return _arranged(_columns(pieces))
+
+
+def recognised_lines(page: RecognisedPage) -> list[Line]:
+    """The lines of a page that is a picture, as ``page_lines`` gives those of one with text."""
+    return _arranged(with_tables(_with_markers(pieces_of(page)), Rules, 0))
+
+
+def _arranged(pieces: list[Line]) -> list[Line]:
+    """Pieces of a page as lines in reading order, mirrored where it is read from right to left."""
+    lines = _from_above(_merged(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
         lines = [replace(line, x0=width - line.x1, x1=width - line.x0) for line in lines]

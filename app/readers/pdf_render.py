@@ -1,11 +1,13 @@
-"""Draws and searches one page of a PDF with pdfium. Child only."""
+"""Draws and searches one page of a PDF with pdfium, and recognises the words of those that are pictures. Child only."""
 
 from __future__ import annotations
 
 import base64
 import io
+import time
 import unicodedata
 from ctypes import byref, c_int
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from app.readers import pdf_lines
 from app.readers.parsed import Refused, damaged
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
+from app.readers.recognised import RecognisedPage, letters_of, rectangles
+from engine.sandbox import Voice
 
 _TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
 _UNIT = 100_000  # steps of a page's width in which positions are asked for
@@ -37,8 +41,31 @@ def render(request: dict[str, Any]) -> str:
     return base64.b64encode(stream.getvalue()).decode("ascii")
 
 
+def recognise(request: dict[str, Any], voice: Voice) -> None:
+    """Say of each of the pages ``numbers`` what was recognised in its picture, and the seconds that it took."""
+    from app.readers import ocr
+
+    document, total = open_pdf(Path(request["path"]), request.get("password")), len(request["numbers"])
+    if document is None:
+        raise damaged()
+    for done, number in enumerate(request["numbers"]):
+        started = time.monotonic()
+        beat = partial(voice.step, done, total, number)
+        beat()
+        page = document[number - 1]
+        size = page.get_size()
+        drawn = page.render(scale=ocr.LONG_SIDE / max(*size, 1.0), rev_byteorder=False).to_numpy()
+        found = ocr.recognise(drawn, size, beat)
+        page.close()
+        seconds = round(time.monotonic() - started, 2)
+        voice.say({"type": "recognised", "number": number, "page": found.as_json(), "seconds": seconds})
+    document.close()
+
+
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
     """Rectangles of every passage, one per line. Of several places that of the likest surroundings is taken."""
+    if request.get("recognised"):
+        return _find_recognised(request)
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
@@ -55,6 +82,14 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
     page.close()
     document.close()
     return found
+
+
+def _find_recognised(request: dict[str, Any]) -> list[list[list[float]]]:
+    page = RecognisedPage.from_json(request["recognised"])
+    boxes = [(sign, box) for letter, box in letters_of(page) for sign in folded(letter)]
+    text = "".join(sign for sign, _ in boxes)
+    spans = [locate(text, *map(folded, (passage, before, after))) for before, passage, after in request["passages"]]
+    return [rectangles(page, [box for _, box in boxes[slice(*span)]]) if span else [] for span in spans]
 
 
 def folded(text: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.readers.parsed import SECOND_READER, Limits
+from app.readers.recognition import Recognition, missing, recognise
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
@@ -35,6 +36,7 @@ def read_document(
     password: str | None = None,
     *,
     comments: bool = True,
+    recognition: Recognition | None = None,
     progress: Callable[[int, int], None] | None = None,
     limits: Limits | None = None,
 ) -> Document:
@@ -44,34 +46,50 @@ def read_document(
         path: a PDF, EPUB, DOCX, HTML, Markdown or text file; its type is told by its content.
         password: for an encrypted PDF.
         comments: read those of readers and reviewers too.
+        recognition: how the words of pages that are pictures are recognised; left out, they are not.
         progress: called with pages done and pages in all; what it raises ends the reading.
         limits: bounds of memory, time and size; the usual ones when left out.
 
     Raises:
         PasswordNeeded: the document is encrypted and the password is missing or wrong.
         NoTextLayer: the pages are images.
+        LongRecognition: to recognise them takes minutes, and nobody has agreed to that.
         DocumentError: the file cannot be read as a book within the limits.
         InputError: there is no such file, or it may not be opened.
     """
     path, limits = Path(path), limits or Limits()
     digest = _digest(path, limits)
+    request = {"work": "read", "path": str(path.resolve()), "password": password, "comments": comments}
+    if recognition is None or missing():
+        return _read_bounded(request, path.name, digest, limits, progress)
+    records = recognition.kept(digest)
+
+    def read(*, unread: bool) -> Document:
+        found = {"unread": unread, "recognised": {str(number): page for number, page in records.items()}}
+        return _read_bounded({**request, **found}, path.name, digest, limits, progress)
+
+    document = read(unread=True)
+    wanted = [page.number for page in document.pages if page.picture == "unread"]
+    if wanted:
+        recognise(path, digest, password, wanted, recognition, records)
+        document = read(unread=bool(records))
+    return document
+
+
+def _read_bounded(
+    request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
+) -> Document:
+    """Read with one child after the other: pages that break one are read in another way, or left out."""
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}
     for _ in range(_TRIES):
-        request = {
-            "work": "read",
-            "path": str(path.resolve()),
-            "password": password,
-            "comments": comments,
-            "limits": asdict(limits),
-            "trouble": {str(page): reason for page, reason in trouble.items()},
-        }
+        told = {"limits": asdict(limits), "trouble": {str(page): reason for page, reason in trouble.items()}}
         try:
-            return _read(request, path.name, digest, limits, deadline, progress)
+            return _read({**request, **told}, name, digest, limits, deadline, progress)
         except ChildFailed as failure:
-            _judge(failure, trouble, path.name, limits)
+            _judge(failure, trouble, name, limits)
     raise DocumentError(
-        f"“{path.name}” breaks its reader on too many pages ({', '.join(map(str, sorted(trouble)))}).",
+        f"“{name}” breaks its reader on too many pages ({', '.join(map(str, sorted(trouble)))}).",
         "The file is probably damaged; get it again or print it to a new PDF.",
     )
 
@@ -91,7 +109,7 @@ def _read(
             if kind == "step" and progress is not None:
                 progress(message["done"], message["total"])
             elif kind == "section":
-                sections.append(Page(len(sections) + 1, message["label"], message["text"]))
+                sections.append(Page(len(sections) + 1, message["label"], message["text"], message["picture"]))
             elif kind == "refused":
                 raise _ERRORS[message["kind"]](f"“{name}” {message['cause']}", message["remedy"])
             elif kind == "book":

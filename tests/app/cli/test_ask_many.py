@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     scripted = ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.001)
 
-    def read(path: Path, password: str | None = None, *, comments: bool = True) -> Document:
+    def read(path: Path, password: str | None = None, *, comments: bool = True, recognition: object = None) -> Document:
         if path.suffix == ".pdf":
             raise DocumentError(f"“{path.name}” is no book.", "Get it again.")
         return Document.from_pages(path.stem, [*(["Preface."] if comments else []), path.read_text("utf-8")])

@@ -1,0 +1,184 @@
+"""Words of pages that are pictures, by RapidOCR (PP-OCRv6 in ONNX; the models lie in its wheel). Child only.
+
+Owns the recogniser: which way up a page stands, how much it leans, where its lines are and what they say. What is made
+of the lines is ``app.readers.recognised``. Nothing is fetched: the models are named by their paths.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.readers.recognised import RecognisedLine, RecognisedPage, Word
+
+LONG_SIDE = 2_400
+"""Pixels of a page's longer side: 200 dpi of A4, at which small print is as legible as it gets for the model."""
+
+_DETECTED = 1_600  # pixels of the longer side while lines are looked for, which takes half of the time at full size
+_BATCH = 12  # lines that are read between two beats
+_SAMPLE = 3  # lines by which is told which way up a page stands
+_UPRIGHT = 0.9  # mean certainty of such lines where nothing need be turned
+_BETTER = 0.05  # by which the other way up is more certain
+_SIDEWAYS = 1.5  # times its width that a line standing on its end is high
+_LONG = 5.0  # heights of a line by which the page's slant is measured
+_FEWEST = 0.5  # certainty of a line that is kept
+_WIDEST = 1.2  # line heights that a letter may be wide at most
+_READ = 0.5  # of the width of all lines is covered by their letters in a script that the model knows
+_KNOWN = 0.86  # certainty of letters in such a script
+_STRAIGHT = 0.002  # radians
+_THREADS = 4  # more bring nothing
+_DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
+
+Picture = NDArray[np.uint8]
+"""(height, width, 3)"""
+
+Quads = NDArray[np.float32]
+"""The four corners of every line, (lines, 4, 2), from the top left clockwise, in pixels."""
+
+
+def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], None]) -> RecognisedPage:
+    """Find and read the lines of a picture.
+
+    Args:
+        size: width and height of the page as shown, in points.
+        beat: called several times a page, to tell that it goes on.
+    """
+    reader = _reader()
+    beat()
+    turns, picture, quads = _upright(reader, picture)
+    beat()
+    crops = reader.crop_text_regions(picture, quads) if len(quads) else []
+    widest_last = sorted(range(len(quads)), key=lambda at: _width(quads[at]) / max(_height(quads[at]), 1.0))
+    width, height = size if turns % 2 == 0 else size[::-1]
+    page = RecognisedPage(turns, _slant(quads), (width, height), [], 0.0)
+    scale = width / picture.shape[1]
+    signs, certain, width_read = 0, 0.0, 0.0
+    for start in range(0, len(quads), _BATCH):
+        some = widest_last[start : start + _BATCH]
+        for at, (text, certainty, columns, count) in zip(some, _texts(reader, [crops[at] for at in some]), strict=True):
+            signs, certain = signs + len(text), certain + certainty * len(text)
+            if certainty >= _FEWEST and text.strip():
+                page.lines.append(_line(page, quads[at] * scale, text, columns, count))
+                if len(text) * _height(quads[at]) * _WIDEST > _width(quads[at]):
+                    width_read += _width(quads[at])
+        beat()
+    page.lines.sort(key=lambda line: (line.top, line.words[0].x0))
+    page.certainty = certain / max(signs, 1)
+    page.is_blank = not len(quads)
+    if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
+        page.lines = []  # of a script that the model does not know only stray signs are left
+    return page
+
+
+def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
+    """Quarter turns against the clock, the picture turned by them, and its lines."""
+    quads = _quads(reader, picture)
+    turns = 0
+    if _are_sideways(quads):
+        turns = 1
+        picture = np.ascontiguousarray(np.rot90(picture))
+        quads = _quads(reader, picture)
+    sample = quads[sorted(range(len(quads)), key=lambda at: -_width(quads[at]))[:_SAMPLE]]
+    crops = reader.crop_text_regions(picture, sample) if len(sample) else []
+    certain = _certainty(_texts(reader, crops))
+    if not crops or certain > _UPRIGHT:
+        return turns, picture, quads
+    turned = _certainty(_texts(reader, [np.ascontiguousarray(crop[::-1, ::-1]) for crop in crops]))
+    if turned < certain + _BETTER:
+        return turns, picture, quads
+    picture = np.ascontiguousarray(np.rot90(picture, 2))
+    return turns + 2, picture, _quads(reader, picture)
+
+
+@cache
+def _reader() -> Any:
+    """The recogniser, made once in a process."""
+    import rapidocr
+
+    models = Path(rapidocr.__file__).parent / "models"
+    reader = rapidocr.RapidOCR(
+        params={
+            "Global.log_level": "critical",
+            "Global.max_side_len": LONG_SIDE,
+            "Det.limit_type": "max",
+            "Det.limit_side_len": _DETECTED,
+            "Det.model_path": str(models / _DET),
+            "Rec.model_path": str(models / _REC),
+            "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,
+            "EngineConfig.onnxruntime.intra_op_num_threads": min(os.cpu_count() or 1, _THREADS),
+        }
+    )
+    reader.return_word_box = True
+    return reader
+
+
+def _quads(reader: Any, picture: Picture) -> Quads:
+    boxes = reader(picture, use_cls=False, use_rec=False).boxes
+    return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32)
+
+
+Read = tuple[str, float, list[int], float]
+"""Text, certainty, the column of each letter, and the count of columns over the line's width."""
+
+
+def _texts(reader: Any, crops: Sequence[Picture]) -> list[Read]:
+    if not crops:
+        return []
+    result = reader.recognize_txt(list(crops))
+    columns = [[column for word in info.word_cols for column in word] for info in result.word_results]
+    counts = [info.line_txt_len for info in result.word_results]
+    return list(zip(result.txts, result.scores, columns, counts, strict=True))
+
+
+def _certainty(read: Sequence[Read]) -> float:
+    return sum(certainty for _, certainty, *_ in read) / max(len(read), 1)
+
+
+def _width(quad: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(quad[1] - quad[0]))
+
+
+def _height(quad: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(quad[3] - quad[0]))
+
+
+def _are_sideways(quads: Quads) -> bool:
+    """Whether most of what is written runs from the top down or from the bottom up."""
+    along = sum(_width(quad) for quad in quads if _width(quad) >= _height(quad))
+    across = sum(_height(quad) for quad in quads if _height(quad) > _SIDEWAYS * _width(quad))
+    return across > along
+
+
+def _slant(quads: Quads) -> float:
+    """How far lines lean, in radians, clockwise on the page."""
+    slants = [
+        math.atan2(float(quad[1, 1] - quad[0, 1]), float(quad[1, 0] - quad[0, 0]))
+        for quad in quads
+        if _width(quad) > _LONG * _height(quad)
+    ]
+    slant = float(np.median(slants)) if slants else 0.0
+    return slant if abs(slant) > _STRAIGHT else 0.0
+
+
+def _line(
+    page: RecognisedPage, quad: NDArray[np.float32], text: str, columns: Sequence[int], count: float
+) -> RecognisedLine:
+    corners = [page.straightened(float(x), float(y)) for x, y in quad]
+    x0, x1 = (corners[0][0] + corners[3][0]) / 2, (corners[1][0] + corners[2][0]) / 2
+    top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
+    parts = text.split()
+    letters = sum(map(len, parts))
+    if len(columns) != letters:  # signs of several code points; then letters are taken to be evenly wide
+        columns, count = range(letters), letters
+    step, words, at = (x1 - x0) / max(count, 1.0), [], 0
+    for part in parts:
+        begin, at = at, at + len(part)
+        words.append(Word(part, x0 + columns[begin] * step, min(x1, x0 + (columns[at - 1] + 1) * step)))
+    return RecognisedLine(top, bottom, words)

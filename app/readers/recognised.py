@@ -1,0 +1,261 @@
+"""What was recognised in the picture of a page, as data: its lines with their places, upright and straight.
+
+Owns the way from there to lines of print in reading order (``lines_of``), and back to places on the picture
+(``rectangles``). Knows no recogniser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from app.readers.layout import Line
+
+Box = tuple[float, float, float, float]
+"""x0, y0, x1, y1"""
+
+Placed = tuple[str, float, float]
+"""A word, where it begins and where it ends."""
+
+_TAB = 1.2  # line heights of empty space inside a line that may part columns or cells
+_ALIKE = 1.25  # times as high that a line may be and still be of the same type: boxes of lines waver
+_ROW = 0.5  # of the lower one's height by which two pieces of one row overlap
+_COLUMN_ROWS = 6  # fewest lines of a column
+_COLUMN_TEXT = 20  # characters that a line of a column has on average; cells of tables have fewer
+_EDGE = 0.25  # line heights by which a box may be too long
+_WORD_GAP = 0.75  # line heights between two words of a sentence at most
+_BINS = 400  # across a page, in which the gutter is looked for
+_CROSSING = 0.4  # of the lines at most run across a gutter: titles, and what stands above or below the columns
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    x0: float
+    x1: float
+
+
+@dataclass(frozen=True)
+class RecognisedLine:
+    top: float
+    bottom: float
+    words: list[Word]
+
+
+@dataclass
+class RecognisedPage:
+    """Lines in points, y downwards, on the page turned upright and straightened about its middle.
+
+    ``turns``: quarter turns against the clock that made the picture upright; ``slant``: radians by which its lines then
+    leaned, clockwise; ``size``: of the upright page in points; ``certainty``: the recogniser's, 0 to 1.
+    """
+
+    turns: int
+    slant: float
+    size: tuple[float, float]
+    lines: list[RecognisedLine]
+    certainty: float
+    is_blank: bool = False  # nothing is written on it
+
+    def straightened(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point of the upright page is when its lines lean no more."""
+        return self._swung(x, y, -self.slant)
+
+    def on_picture(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the straightened page as fractions of the page's picture from its top left."""
+        x, y = self._swung(x, y, self.slant)
+        u, v = x / self.size[0], y / self.size[1]
+        return ((u, v), (1 - v, u), (1 - u, 1 - v), (v, 1 - u))[self.turns % 4]
+
+    def _swung(self, x: float, y: float, angle: float) -> tuple[float, float]:
+        middle_x, middle_y = self.size[0] / 2, self.size[1] / 2
+        dx, dy = x - middle_x, y - middle_y
+        cosine, sine = math.cos(angle), math.sin(angle)
+        return middle_x + dx * cosine - dy * sine, middle_y + dx * sine + dy * cosine
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "turns": self.turns,
+            "slant": round(self.slant, 5),
+            "size": [round(side, 2) for side in self.size],
+            "certainty": round(self.certainty, 4),
+            "blank": self.is_blank,
+            "lines": [
+                [
+                    round(line.top, 2),
+                    round(line.bottom, 2),
+                    [[word.text, round(word.x0, 2), round(word.x1, 2)] for word in line.words],
+                ]
+                for line in self.lines
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> RecognisedPage:
+        """Raises: KeyError, TypeError, ValueError, for what is no such record."""
+        lines = [
+            RecognisedLine(float(top), float(bottom), [Word(str(text), float(x0), float(x1)) for text, x0, x1 in words])
+            for top, bottom, words in record["lines"]
+        ]
+        width, height = record["size"]
+        places = int(record["turns"]), float(record["slant"]), (float(width), float(height))
+        return cls(*places, lines, float(record["certainty"]), bool(record["blank"]))
+
+
+def pieces_of(page: RecognisedPage) -> list[Line]:
+    """Runs of words without wide gaps, column after column."""
+    return _in_order(_of_one_size([piece for line in page.lines for piece in _pieces(line)]))
+
+
+def _pieces(line: RecognisedLine) -> list[Line]:
+    words = [(word.text, word.x0, word.x1) for word in line.words]
+    return [_piece(run, line.top, line.bottom) for run in _parted(words, _TAB * (line.bottom - line.top))]
+
+
+def _parted(words: Sequence[Placed], widest: float) -> list[list[Placed]]:
+    """Words in runs without a gap of more than ``widest`` points."""
+    runs: list[list[Placed]] = []
+    for word in words:
+        if runs and word[1] - runs[-1][-1][2] <= widest:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
+
+
+def _piece(words: Sequence[Placed], top: float, bottom: float) -> Line:
+    gaps = [two[1] - one[2] for one, two in pairwise(words)] or [0.0]
+    line = Line(" ".join(text for text, *_ in words), words[0][1], words[-1][2], top, bottom, size=bottom - top)
+    line.words = list(words)
+    line.first_gap, line.last_gap, line.widest_gap = gaps[0], gaps[-1], max(gaps)
+    return line
+
+
+def _of_one_size(pieces: list[Line]) -> list[Line]:
+    """Heights of lines of about the same size made the same, about their middles."""
+    sizes = [
+        sorted(other.size for other in pieces if 1 / _ALIKE < other.size / piece.size < _ALIKE) for piece in pieces
+    ]
+    for piece, alike in zip(pieces, sizes, strict=True):
+        middle, size = (piece.top + piece.bottom) / 2, alike[len(alike) // 2]
+        piece.top, piece.bottom, piece.size = middle - size / 2, middle + size / 2, size
+    return pieces
+
+
+def _in_order(pieces: Sequence[Line]) -> list[Line]:
+    """The left column before the right one, above and below what runs across both; rows within a column."""
+    gutter = _gutter(pieces)
+    if gutter is None:
+        return _in_rows(pieces)
+    ordered: list[Line] = []
+    left: list[Line] = []
+    right: list[Line] = []
+    for piece in sorted(pieces, key=lambda piece: piece.top):
+        if _crosses(piece, gutter):
+            ordered += _in_order(left) + _in_order(right) + [piece]
+            left, right = [], []
+            continue
+        for column, words in zip((left, right), _sides(piece, gutter), strict=True):
+            if words:
+                column.append(_piece(words, piece.top, piece.bottom))
+    return ordered + _in_order(left) + _in_order(right)
+
+
+def _gutter(pieces: Sequence[Line]) -> float | None:
+    """Where two columns of text part: the middle of the widest strip that the fewest lines cross."""
+    if len(pieces) < 2 * _COLUMN_ROWS:
+        return None
+    start, end = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
+    step = (end - start) / _BINS
+    crossing = [0] * _BINS
+    for piece in pieces:
+        for x0, x1 in _runs(piece):
+            for at in range(int((x0 - start) / step), min(_BINS, int((x1 - start) / step) + 1)):
+                crossing[at] += 1
+    for most in sorted({count for count in crossing if count <= _CROSSING * len(pieces)}):
+        strips = _stretches([count <= most for count in crossing])
+        for begin, after in sorted(strips, key=lambda strip: strip[0] - strip[1]):
+            middle = start + step * (begin + after) / 2
+            if _are_columns(pieces, middle):
+                return middle
+    return None
+
+
+def _are_columns(pieces: Sequence[Line], gutter: float) -> bool:
+    beside = [_sides(piece, gutter) for piece in pieces if not _crosses(piece, gutter)]
+    for column in ([left for left, _ in beside if left], [right for _, right in beside if right]):
+        letters = sum(len(text) + 1 for words in column for text, *_ in words)
+        if len(column) < _COLUMN_ROWS or letters < _COLUMN_TEXT * len(column):
+            return False
+    return True
+
+
+def _sides(piece: Line, gutter: float) -> tuple[list[Placed], list[Placed]]:
+    """The words on either side of the gutter."""
+    left = [word for word in piece.words if word[1] + word[2] < 2 * gutter]
+    return left, piece.words[len(left) :]
+
+
+def _crosses(piece: Line, gutter: float) -> bool:
+    return any(x0 < gutter < x1 for x0, x1 in _runs(piece))
+
+
+def _runs(piece: Line) -> list[tuple[float, float]]:
+    """From where to where words follow each other as in a sentence, without the edges of their boxes: what stands in
+    two columns is at times taken for one line."""
+    edge = _EDGE * piece.height
+    runs = _parted(piece.words, _WORD_GAP * piece.height)
+    return [(run[0][1] + edge, max(run[0][1], run[-1][2]) - edge) for run in runs]
+
+
+def _stretches(flags: Sequence[bool]) -> list[tuple[int, int]]:
+    """Begin and end of every run of true ones."""
+    edges = [at for at, (one, two) in enumerate(pairwise([False, *flags, False])) if one != two]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _in_rows(pieces: Sequence[Line]) -> list[Line]:
+    rows: list[list[Line]] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.top, piece.x0)):
+        row = rows[-1] if rows else None
+        if row is not None and _overlap(row[-1], piece) > _ROW:
+            row.append(piece)
+        else:
+            rows.append([piece])
+    return [piece for row in rows for piece in sorted(row, key=lambda piece: piece.x0)]
+
+
+def _overlap(one: Line, two: Line) -> float:
+    return (min(one.bottom, two.bottom) - max(one.top, two.top)) / min(one.height, two.height)
+
+
+def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
+    """Every letter with its box on the straightened page, in the order in which the page is read."""
+    found: list[tuple[str, Box]] = []
+    for piece in pieces_of(page):
+        for text, x0, x1 in piece.words:
+            step = (x1 - x0) / len(text)
+            found += [
+                (sign, (x0 + at * step, piece.top, x0 + (at + 1) * step, piece.bottom)) for at, sign in enumerate(text)
+            ]
+    return found
+
+
+def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
+    """Boxes of neighbouring letters made one a line, as fractions of the page's picture from its top left."""
+    rows: list[Box] = []
+    for box in boxes:
+        if rows and rows[-1][1] == box[1] and box[0] >= rows[-1][0]:
+            rows[-1] = (rows[-1][0], box[1], max(rows[-1][2], box[2]), box[3])
+        else:
+            rows.append(box)
+    found = []
+    for x0, top, x1, bottom in rows:
+        points = [page.on_picture(x, y) for x, y in ((x0, top), (x1, top), (x1, bottom), (x0, bottom))]
+        across, down = [point[0] for point in points], [point[1] for point in points]
+        box = (min(across), min(down), max(across), max(down))
+        found.append([round(min(max(value, 0.0), 1.0), 5) for value in box])
+    return found

@@ -1,0 +1,142 @@
+"""Pages that are pictures, recognised one by one in bounded children, and kept.
+
+Owns what is kept of them (a line of JSON a page in ``recognised.jsonl``, so that nothing is recognised twice and a stop
+or a crash loses one page at most), how long it takes, and what happens on a page that breaks the recogniser. What is on
+the pages is told by ``app.readers.ocr``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.readers.parsed import Limits
+from app.readers.sandbox import ChildFailed, run_in_child
+from engine.errors import NoTextLayer
+
+logger = logging.getLogger(__name__)
+
+FILE = "recognised.jsonl"
+PACKAGES = ("rapidocr", "onnxruntime")
+_MADE_BY = "PP-OCRv6 small, 1"  # what another recogniser has made is made anew
+_PROBED = 3  # pages after which the time for all is known
+_LONGEST_UNASKED_S = 180.0
+_LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
+_SECONDS_A_PAGE = 120.0  # at most, on a machine that does other things too
+
+Records = dict[int, dict[str, Any]]
+"""What was recognised, by the number of the page from 1."""
+
+
+class LongRecognition(NoTextLayer):
+    """Recognising the pages would take so long that the person is asked first."""
+
+
+@dataclass
+class Recognition:
+    """How pages that are pictures are treated while a document is read.
+
+    ``folder``: where what was recognised in a file of this hash is kept; None: nowhere. ``agreed``: it may take as long
+    as it takes. ``doubtful``: pages whose text is probably wrong are recognised too. ``stop``: the pages that are done
+    are enough. ``progress``: pages done, pages in all, and seconds left where they are known; what it raises ends all.
+    """
+
+    folder: Callable[[str], Path] | None = None
+    agreed: bool = False
+    doubtful: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[int, int, float | None], None] = lambda done, total, seconds: None
+
+    def kept(self, sha256: str) -> Records:
+        return load(self.folder(sha256)) if self.folder is not None else {}
+
+
+def missing() -> str:
+    """The packages that recognition needs and this environment lacks; "" where it is complete."""
+    return " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
+
+
+def load(folder: Path) -> Records:
+    """What is kept in a book's folder; lines that are damaged are as if they were not there."""
+    found: Records = {}
+    try:
+        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return found
+    for line in lines:
+        try:
+            record = json.loads(line)
+            if record["made_by"] == _MADE_BY:
+                found[int(record["number"])] = record["page"]
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def recognise(
+    path: Path, sha256: str, password: str | None, numbers: Iterable[int], how: Recognition, records: Records
+) -> None:
+    """Recognise pages of a file, in order, into ``records``; a page that breaks the recogniser is left out.
+
+    Raises:
+        LongRecognition: it would take long, and nobody has agreed to that.
+    """
+    waiting = sorted(set(numbers) - records.keys())
+    total, done, spent = len(waiting), 0, 0.0
+    if waiting:
+        how.progress(0, total, None)
+    while waiting and not how.stop.is_set():
+        request = {"work": "recognise", "path": str(path.resolve()), "password": password, "numbers": waiting}
+        deadline = time.monotonic() + _SECONDS_A_PAGE * len(waiting)
+        try:
+            with closing(run_in_child(request, _LIMITS, deadline)) as heard:
+                for message in heard:
+                    if how.stop.is_set():
+                        return
+                    left = spent / done * (total - done) if done else None
+                    if message["type"] == "recognised":
+                        number = int(message["number"])
+                        records[number] = message["page"]
+                        waiting.remove(number)
+                        done, spent = done + 1, spent + float(message["seconds"])
+                        left = spent / done * (total - done)
+                        _keep(how, sha256, number, message["page"], password)
+                        if done == _PROBED and left > _LONGEST_UNASKED_S and not how.agreed:
+                            raise _long(path.name, total, left)
+                    how.progress(done, total, left)
+            return
+        except ChildFailed as failure:
+            logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)
+            bad = failure.page if failure.page in waiting else waiting[0]
+            waiting.remove(bad)
+            total -= 1
+
+
+def _long(name: str, pages: int, seconds: float) -> LongRecognition:
+    minutes = round(seconds / 60)
+    said = f"{minutes} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"
+    return LongRecognition(
+        f"“{name}” has {pages:,} pages that are pictures. To recognise their words takes about {said} on this machine.",
+        "It can be stopped at any time, and what was recognised is kept.",
+    )
+
+
+def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], password: str | None) -> None:
+    if how.folder is None or password:  # nothing is kept of the text of a book that asks for a password
+        return
+    record = {"made_by": _MADE_BY, "number": number, "page": page}
+    try:
+        file = how.folder(sha256) / FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+    except OSError as error:
+        logger.warning("what was recognised on a page was not kept: %s", error)

@@ -1,0 +1,168 @@
+"""Words of pages that are pictures: their order, their places, what is kept of them, and one real recognition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from app.readers import read_document, recognition
+from app.readers.page_images import find_on_page
+from app.readers.pdf_lines import recognised_lines
+from app.readers.recognised import RecognisedLine, RecognisedPage, Word, letters_of, rectangles
+from app.readers.recognition import LongRecognition, Recognition
+
+PITCH, HEIGHT, LETTER = 14.0, 10.0, 5.0  # points
+
+
+def line(x: float, top: float, text: str, gap: float = LETTER) -> RecognisedLine:
+    words = []
+    for part in text.split():
+        words.append(Word(part, x, x + LETTER * len(part)))
+        x = words[-1].x1 + gap
+    return RecognisedLine(top, top + HEIGHT, words)
+
+
+def page(lines: list[RecognisedLine], turns: int = 0, slant: float = 0.0) -> RecognisedPage:
+    return RecognisedPage(turns, slant, (600.0, 800.0), lines, 0.99)
+
+
+def texts(lines: list[RecognisedLine]) -> list[str]:
+    return [found.text for found in recognised_lines(page(lines))]
+
+
+LEFT = [f"left line number {at} of the column" for at in range(8)]
+RIGHT = [f"right line number {at} of the other" for at in range(8)]
+
+
+def columns(shift: float = 0.0) -> list[RecognisedLine]:
+    both = [line(50, 100 + PITCH * at, text) for at, text in enumerate(LEFT)]
+    return both + [line(300, 100 + shift + PITCH * at, text) for at, text in enumerate(RIGHT)]
+
+
+@pytest.mark.parametrize("shift", [0.0, 7.0])
+def test_two_columns_are_read_one_after_the_other(shift: float) -> None:
+    title = line(200, 60, "A title over both of the columns")
+    assert texts([title, *columns(shift)]) == ["A title over both of the columns", *LEFT, *RIGHT]
+
+
+def test_a_line_that_was_found_across_both_columns_is_parted() -> None:
+    across = RecognisedLine(100, 110, line(50, 100, LEFT[0]).words + line(300, 100, RIGHT[0]).words)
+    narrow = [RecognisedLine(each.top, each.bottom, each.words) for each in columns() if each.top > 100]
+    assert texts([across, *narrow]) == [*LEFT, *RIGHT]
+
+
+def test_rows_of_a_table_stay_rows() -> None:
+    rows = [
+        line(50, 100 + PITCH * at, name) for at, name in enumerate(["Rent", "Water", "Heating", "Waste", "Lift", "Sum"])
+    ]
+    rows += [line(300, 100 + PITCH * at, f"{at}00.00") for at in range(6)]
+    assert [" ".join(text.replace("|", " ").split()) for text in texts(rows)] == [
+        f"{name} {at}00.00" for at, name in enumerate(["Rent", "Water", "Heating", "Waste", "Lift", "Sum"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        (0, [0.1, 0.1, 0.2, 0.1125]),
+        (1, [0.8875, 0.1, 0.9, 0.2]),
+        (2, [0.8, 0.8875, 0.9, 0.9]),
+        (3, [0.1, 0.8, 0.1125, 0.9]),
+    ],
+)
+def test_words_of_a_turned_page_are_marked_where_its_picture_has_them(turns: int, expected: list[float]) -> None:
+    found = page([line(60, 80, "abcdefghijkl")], turns)
+    assert rectangles(found, [box for _, box in letters_of(found)]) == [expected]
+
+
+def test_words_of_a_leaning_page_are_marked_where_its_picture_has_them() -> None:
+    leaning = page([], slant=0.035)
+    x, y = leaning.straightened(*(100.0, 700.0))
+    assert leaning.on_picture(x, y) == pytest.approx((100 / 600, 700 / 800))
+    assert y != pytest.approx(700, abs=5)
+
+
+def test_what_is_kept_comes_back_the_same() -> None:
+    found = page(columns(), 3, 0.02)
+    assert RecognisedPage.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+# With the child ----------------------------------------------------------------------------------------------------
+
+
+def scan(path: Path, words: str, turn: int = 0) -> Path:
+    """A page that is a picture."""
+    picture = Image.new("RGB", (1000, 420), "white")
+    ImageDraw.Draw(picture).multiline_text((60, 60), words, "black", ImageFont.load_default(46), spacing=24)
+    picture.rotate(turn, expand=True).save(path, "PDF", resolution=150)
+    return path
+
+
+def test_a_real_scan_that_stands_on_its_head_is_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = scan(
+        tmp_path / "scan.pdf", "The lighthouse at Orre was\nlit for the first time in\nSeptember 1873.", turn=180
+    )
+    told: list[tuple[int, int]] = []
+    how = Recognition(lambda sha256: tmp_path, progress=lambda done, total, seconds: told.append((done, total)))
+    document = read_document(path, recognition=how)
+    text = "The lighthouse at Orre was lit for the first time in September 1873."
+    assert " ".join(document.pages[0].text.split()) == text
+    assert document.pages[0].picture == "recognised"
+    assert document.warnings == ("Its page was recognised from a picture and may have slips.",)
+    assert (told[0], told[-1]) == ((0, 1), (1, 1))
+
+    (x0, y0, x1, y1) = find_on_page(path, 1, "September 1873")[0]  # its last line is the uppermost of the picture
+    assert (x0 > 0.5, x1 > 0.9, 0.3 < y0 < y1 < 0.6) == (True, True, True)
+
+    monkeypatch.setattr(recognition, "run_in_child", pytest.fail)
+    assert read_document(path, recognition=how) == document
+
+
+def heard(pages: int, seconds: float) -> list[dict[str, object]]:
+    return [
+        {"type": "recognised", "number": number, "page": page(columns()).as_json(), "seconds": seconds}
+        for number in range(1, pages + 1)
+    ]
+
+
+def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: (message for message in heard(2000, 3.0)))
+    how, records = Recognition(lambda sha256: tmp_path), {}  # type: ignore[var-annotated]
+    with pytest.raises(LongRecognition, match=r"2,000 pages that are pictures.* about 1\.7 hours"):
+        recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 2001), how, records)
+    assert sorted(recognition.load(tmp_path)) == [1, 2, 3]
+
+    how.agreed = True
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 4), how, records)
+    assert sorted(records) == [1, 2, 3]
+
+
+def test_a_stop_keeps_the_pages_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: (message for message in heard(9, 1.0)))
+    how = Recognition(lambda sha256: tmp_path)
+    how.progress = lambda done, total, seconds: how.stop.set() if done == 2 else None
+    records: recognition.Records = {}
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 10), how, records)
+    assert sorted(records) == sorted(recognition.load(tmp_path)) == [1, 2]
+
+
+def test_a_page_that_breaks_the_recogniser_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def child(request: dict[str, list[int]], *_: object) -> object:
+        asked.append(list(request["numbers"]))
+        for message in heard(4, 1.0):
+            if message["number"] == 3 and 3 in request["numbers"]:
+                raise recognition.ChildFailed("memory", 3)
+            if message["number"] in request["numbers"]:
+                yield message
+
+    monkeypatch.setattr(recognition, "run_in_child", child)
+    records: recognition.Records = {}
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 5), Recognition(), records)
+    assert (sorted(records), asked) == ([1, 2, 4], [[1, 2, 3, 4], [4]])
