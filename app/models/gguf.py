@@ -32,7 +32,7 @@ from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
 from app.readers.sandbox import ChildFailed, run_in_child
-from engine.errors import ModelError, ModelNotFound
+from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_kinds, weights
 from engine.model.gguf_header import BLOCKS, Part, parts_of
 from engine.plan import ModelShape, shape_of
@@ -109,7 +109,7 @@ def _ollama(environ: Mapping[str, str], home: Path) -> Iterator[GgufFile]:
             blob = folder / "blobs" / digest.replace(":", "-")
             if digest and blob.is_file():
                 owner = "" if manifest.parent.parent.name == "library" else f"{manifest.parent.parent.name}/"
-                yield GgufFile(blob, f"{owner}{manifest.parent.name}:{manifest.name}", "Ollama")
+                yield GgufFile(blob, on_one_line(f"{owner}{manifest.parent.name}:{manifest.name}"), "Ollama")
 
 
 def _llama_cpp(environ: Mapping[str, str], home: Path, system: str) -> Iterator[GgufFile]:
@@ -238,7 +238,7 @@ def title_of(path: Path) -> str:
     """What a file is called: by its name, or as Ollama calls it."""
     if path.suffix.lower() == GGUF_SUFFIX:
         part = Part.of(path.name)
-        return part.title if part else path.stem
+        return on_one_line(part.title if part else path.stem)
     resolved = path.resolve()
     known = next(
         (file.title for file in found() if file.path.resolve() == resolved), path.name[: len(OLLAMA_BLOB) + 12]
