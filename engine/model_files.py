@@ -44,6 +44,7 @@ _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 _MOST_DIGITS = 100  # some settings mean "no limit" by one of 31
 _MOST_COUNTED = 1_000_000  # of layers, heads, experts, labels
 _MOST_STATED = 10_000_000  # of anything else
+_MOST_LISTED = 10_000  # values of a list, of which transformers makes many copies
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
 """Parts of names of numbers that are not lengths of lists, and may be larger."""
 
@@ -90,7 +91,8 @@ def check_settings(folder: Path) -> None:
 
 
 def _check_counts(stated: dict[str, Any]) -> None:
-    """Refuse numbers of layers, labels and the like: transformers makes lists of this length as it reads settings.
+    """Refuse numbers of layers, labels and the like: transformers makes lists of this length as it reads settings. Of
+    long lists it makes copies.
 
     Raises:
         ModelError: which one, and what it says.
@@ -101,6 +103,8 @@ def _check_counts(stated: dict[str, Any]) -> None:
         if isinstance(value, dict):
             left += value.items()
         elif isinstance(value, list):
+            if len(value) > _MOST_LISTED:
+                raise ModelError(f"{SETTINGS} cannot be used: {key} has {len(value):,} values.", _AGAIN)
             left += ((key, each) for each in value)
         most = _MOST_COUNTED if key.startswith(("num_", "n_")) or "layer" in key else _MOST_STATED
         if type(value) is int and value > most and not any(part in key for part in _NOT_COUNTED):

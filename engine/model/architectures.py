@@ -120,7 +120,7 @@ def load_config(name: str) -> Any:
             the text part lies.
         ModelError: the files of settings are broken, absurdly large, or of values that mean nothing.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PreTrainedConfig
 
     if looks_like_path(name) and not Path(name).is_dir():
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
@@ -140,6 +140,8 @@ def load_config(name: str) -> Any:
         ) from error
     except Exception as error:
         raise _meaningless(name, " ".join(str(error).split())[:_REASON] or type(error).__name__) from error
+    if not isinstance(getattr(whole, "text_config", None) or whole, PreTrainedConfig):
+        raise _meaningless(name, "its text_config is none of a model that is known")
     config = text_config(whole)
     if FAMILIES.get(config.model_type, ORDINARY).without_head:
         from engine.model import muse

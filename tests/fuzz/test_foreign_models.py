@@ -167,6 +167,11 @@ FOLDERS: dict[str, tuple[Make, str]] = {
         _settings(model_type="qwen2", num_hidden_layers=10**12),
         "num_hidden_layers is 1000000000000",
     ),
+    "settings of a hundred thousand factors": (
+        _settings(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1] * 100_000}),
+        "long_factor has 100,000 values",
+    ),
+    "settings of a text model that is none": (_settings(text_config={"hidden_size": 8}), "its text_config is none"),
     "settings of 400 digits": (
         _settings(rope_parameters={"rope_type": "default", "rope_theta": 10**400}),
         "config.json is broken",
