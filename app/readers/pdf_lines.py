@@ -31,6 +31,7 @@ from app.readers.pdf_signs import (
     WORD,
     CharacterBoxes,
     as_read,
+    joined_rows,
     may_be_doubled,
     once,
     raised_anew,
@@ -131,7 +132,7 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
 
 
 def _pieces(text_page: pdfium.PdfTextPage, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    text = as_read(raw_text(text_page), boxes)
+    text = as_read(joined_rows(raw_text(text_page), boxes), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes, suspects, whole)
@@ -174,7 +175,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             written = end
             line.doubled += end - start
             continue
-        suspect = suspects.is_suspect(start, box)
+        suspect = suspects.is_suspect(boxes.pdfium_number(start), box)
         gap = 0.0
         if line is not None:
             gap = x0 - line.x1

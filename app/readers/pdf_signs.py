@@ -39,6 +39,13 @@ _POWER_BASE = re.compile(
 _FILLER = "\u200b"  # no space and no letter; cleaned away
 WORD = re.compile(r"\S+")
 _SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
+_BREAK = "\r\n"
+_BROKEN = 10  # characters, and fewer, to a line of a page whose rows pdfium may have broken
+_BROKEN_SHARE = 0.5  # of the breaks are between touching signs
+_SAME_WORD = 0.15  # line heights
+_SAME_RTL_WORD = 0.2  # Arabic letters that are joined leave some room
+_SAME_PHRASE = 1.0
+_SAME_ROW = 0.5  # of the height of the lower of two signs
 _STACKED = 1.2  # times as tall as wide: a word whose characters may stand one under the other
 _LEVEL = 0.1  # radians
 _LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
@@ -51,6 +58,9 @@ _RTL_LETTERS = (  # and their points
 )
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
 _RTL_ROW = re.compile(r"[^\r\n]+")
+_LTR_RUN = re.compile(  # words of Latin letters, or one number
+    r"[A-Za-z\d](?:[A-Za-z\d.,:/'’@&+_ -]*[A-Za-z\d])?(?<=[A-Za-z])|\d(?:[.,:/-]?\d)*|[A-Za-z][A-Za-z\d.,:/'’@&+_ -]*\d"
+)
 _AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
 _BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
 _BRACKET = re.compile(r"[()\[\]{}«»]")
@@ -69,6 +79,73 @@ def raw_text(text_page: pdfium.PdfTextPage) -> str:
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
     return text
+
+
+def joined_rows(text: str, boxes: CharacterBoxes) -> str:
+    """The signs of a page without line breaks inside its rows, which pdfium makes on pages of few words.
+
+    It takes these for pages whose lines run from top to bottom. ``boxes`` are numbered anew by the signs that stay.
+    """
+    count = text.count(_BREAK)
+    if _BROKEN * count < len(text) or count < 2:
+        return text
+    breaks = (match.span() for match in re.finditer(r"(?<=\S)\r\n(?=\S)", text))
+    gaps = [boxes.gap(start - 1, end) for start, end in breaks]
+    if sum(gap is not None and gap < _SAME_RTL_WORD for gap in gaps) < _BROKEN_SHARE * count:
+        return text
+    if 2 * len(RTL.findall(text)) > sum(map(str.isalpha, text)):
+        return _rows_from_the_right(text, boxes)
+    signs: list[str] = []
+    numbers: list[int] = []
+    at = 0
+    while at < len(text):
+        if text.startswith(_BREAK, at) and numbers and at + len(_BREAK) < len(text):
+            gap = boxes.gap(numbers[-1], at + len(_BREAK))
+            if gap is not None and gap < _SAME_WORD:
+                at += len(_BREAK)
+            elif gap is not None and gap < _SAME_PHRASE:
+                signs.append(" ")
+                numbers.append(at)
+                at += len(_BREAK)
+                continue
+        signs.append(text[at])
+        numbers.append(at)
+        at += 1
+    boxes.number(numbers)
+    return "".join(signs)
+
+
+def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
+    """The rows of a page that is read from right to left, of signs in any order, by where they stand."""
+    found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
+    rows: list[list[tuple[Box, int]]] = []
+    for box, at in sorted(found, key=lambda each: each[0][2]):
+        last = rows[-1][0][0] if rows else None
+        overlap = min(last[3], box[3]) - max(last[2], box[2]) if last else 0.0
+        if last and overlap > _SAME_ROW * min(last[3] - last[2], box[3] - box[2]):
+            rows[-1].append((box, at))
+        else:
+            rows.append([(box, at)])
+    signs: list[str] = []
+    numbers: list[int] = []
+    for row in rows:
+        row.sort(key=lambda each: (-round(each[0][0] + each[0][1]), -each[1]))
+        height = max(box[3] - box[2] for box, _ in row)
+        words: list[str] = []
+        places: list[int] = []
+        for before, (box, at) in zip([None, *row], row, strict=False):
+            if before and before[0][0] - box[1] > _SAME_RTL_WORD * height:
+                words.append(" ")
+                places.append(at)
+            words.append(text[at])
+            places.append(at)
+        for match in _LTR_RUN.finditer("".join(words)):
+            here = slice(*match.span())
+            words[here], places[here] = words[here][::-1], places[here][::-1]
+        signs += [*words, "\n"]
+        numbers += [*places, places[-1]]
+    boxes.number(numbers)
+    return "".join(signs)
 
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
@@ -279,6 +356,24 @@ class CharacterBoxes:
         self._left, self._bottom, self._right, self._top = visible
         across, down = self._right - self._left, self._top - self._bottom
         self._width, self._height = (down, across) if rotation % 180 else (across, down)
+        self._numbers: list[int] | None = None
+
+    def number(self, numbers: list[int]) -> None:
+        """Give the characters other numbers: at each place stands pdfium's."""
+        self._numbers = numbers
+
+    def pdfium_number(self, index: int) -> int:
+        return index if self._numbers is None else self._numbers[index]
+
+    def gap(self, first: int, second: int) -> float | None:
+        """Line heights between two characters of one row; None where they are of two."""
+        one, two = self._one(first), self._one(second)
+        if one is None or two is None:
+            return None
+        height = min(one[3] - one[2], two[3] - two[2])
+        if min(one[3], two[3]) - max(one[2], two[2]) <= _SAME_ROW * height:
+            return None
+        return max(two[0] - one[1], one[0] - two[1]) / max(height, 1e-3)
 
     def shows(self, line: Line) -> bool:
         """Whether the middle of a line lies on the visible part of the page."""
@@ -300,7 +395,9 @@ class CharacterBoxes:
 
     def ink(self, first: int, last: int) -> Box | None:
         """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
-        if self._rotation or first != last or not raw.FPDFText_GetCharBox(self._raw, first, *self._edge_refs):
+        if self._rotation or first != last:
+            return None
+        if not raw.FPDFText_GetCharBox(self._raw, self.pdfium_number(first), *self._edge_refs):
             return None
         left, right, low, high = (edge.value for edge in self._edges)
         if high <= low:
@@ -333,7 +430,7 @@ class CharacterBoxes:
             if above is None or below is None:
                 continue
             under = below[2] >= above[3] - SAME_PLACE * (above[3] - above[2]) and below[0] < above[1]
-            if under and abs(raw.FPDFText_GetCharAngle(self._raw, at)) < _LEVEL:
+            if under and abs(raw.FPDFText_GetCharAngle(self._raw, self.pdfium_number(at))) < _LEVEL:
                 found.append(at)
         return found
 
@@ -346,7 +443,7 @@ class CharacterBoxes:
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
         low = high = 0.0
         for index in range(start, end):
-            if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+            if not raw.FPDFText_GetLooseCharBox(self._raw, self.pdfium_number(index), self._ref):
                 return None
             if sideways:
                 left, right, tall = box.bottom, box.top, box.right - box.left
@@ -364,6 +461,8 @@ class CharacterBoxes:
         return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
 
     def _one(self, index: int) -> Box | None:
+        if self._numbers is not None:
+            index = self._numbers[index]
         if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
             return None
         box = self._rect

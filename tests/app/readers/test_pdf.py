@@ -615,3 +615,44 @@ class _Row:
 )
 def test_signs_around_right_to_left_words_are_where_they_are_read(stored: str, places: list[int], read: str) -> None:
     assert pdf_signs.as_read(stored, _Row(places)).replace("\u200b", "") == read  # type: ignore[arg-type]
+
+
+class _Broken:
+    """Boxes of signs that stand in one row, each as wide as its height, as pdf_signs asks for them."""
+
+    def __init__(self, places: Sequence[float | None]) -> None:
+        self.places = places
+        self.numbers: list[int] = []
+
+    def span(self, first: int, last: int) -> tuple[float, float, float, float] | None:
+        place = self.places[first]
+        return None if place is None else (place, place + 10, 0.0, 10.0)
+
+    def gap(self, first: int, second: int) -> float | None:
+        one, two = self.places[first], self.places[second]
+        return None if one is None or two is None else max(two - one - 10, one - two - 10) / 10
+
+    def number(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+
+def test_a_row_that_pdfium_breaks_into_letters_is_one() -> None:
+    """On a page of few words pdfium may see lines that run down; "1846" was read as "184" and "6"."""
+    stored = "1\r\n8\r\n4\r\n6\r\nM\r\na\r\ny"
+    places = [0.0, None, None, 10.0, None, None, 20.0, None, None, 30.0, None, None, 45.0, None, None, 55.0, None, None]
+    boxes = _Broken([*places, 65.0])
+    assert pdf_signs.joined_rows(stored, boxes) == "1846 May"  # type: ignore[arg-type]
+    assert boxes.numbers == [0, 3, 6, 9, 10, 12, 15, 18]
+
+
+def test_a_broken_row_from_right_to_left_is_read_by_where_its_signs_stand() -> None:
+    stored = "(\\r\\n1\\r\\n2\\r\\nA\\r\\nb\\r\\nם\\r\\nו\\r\\nל\\r\\nש".replace("\\r\\n", "\r\n")
+    xs = iter([0.0, 10.0, 20.0, 35.0, 45.0, 60.0, 70.0, 80.0, 90.0])
+    boxes = _Broken([None if sign in "\r\n" else next(xs) for sign in stored])
+    assert pdf_signs.joined_rows(stored, boxes) == "שלום Ab 12(\n"  # type: ignore[arg-type]
+
+
+def test_signs_one_under_the_other_stay_so() -> None:
+    stored = "1\r\n2\r\n3\r\n4"
+    boxes = _Broken([0.0, None, None, None, None, None, None, None, None, None])
+    assert pdf_signs.joined_rows(stored, boxes) == stored  # type: ignore[arg-type]
