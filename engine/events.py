@@ -216,8 +216,8 @@ class PagesScored:
     """How strongly each page (index from 0) was read; sums to 1 over the book, or is all zero.
 
     The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
-    were verified while the book was read so. ``last_token`` before ``first_token``: no token yet, the scores are of
-    the question itself.
+    were verified while the book was read so. The first scores are of the question itself and the answer's first token;
+    ``last_token`` before ``first_token``: no token yet.
     """
 
     scores: tuple[float, ...]

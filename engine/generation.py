@@ -27,7 +27,7 @@ import torch
 from engine.decode import rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, NotFinite, pass_ms
-from engine.decode.tuning import is_slow, waits_for_bus
+from engine.decode.tuning import is_slow
 from engine.decode.verify import make_generator, make_sampler
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
 from engine.kv.retrieval import QueryRecorder
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Plain steps timed on a new context, for the controller's first costs; the median counts."""
-SLOW_PROBES = 2
-"""Slow plain steps timed on a new context, since the first word waits for them; the faster one counts."""
+"""Plain steps timed on a new book, for the controller's first costs; the median counts. The first of them makes a
+token, and where steps are slow it is the only one."""
 # A speedup rests on plain steps that are spread over the answer: at least these, timed these seconds apart, and taking
 # at most this share of its time. What is still wanting at its end may take a larger share, or a moment (seconds)
 # that nobody notices.
@@ -106,25 +105,11 @@ class GenerationLoop:
         self._hierarchy.retrieval.forget_after(full.length)
         return self._queries
 
-    def time_plain_steps(self, prompt: list[int], mode: Mode) -> None:
-        """Time plain steps on this very context: all but the last token of ``prompt`` are in the cache.
-
-        The first step also records the newest query for the selection.
-        """
+    def remember(self, prompt: list[int]) -> None:
+        """All but the last token of ``prompt`` are in the cache: asked again, they are taken from there."""
         self._asked = list(prompt)
         self._full.keep_place()
         self._known = self._full.watermark()  # another chat's turns may take their place before this is asked again
-        if mode == "plain":
-            return
-        for _ in range(1 if self._plain_ms else PLAIN_PROBES):
-            if len(self._plain_ms) == SLOW_PROBES and is_slow(self._plain_ms[-1]):
-                break
-            observer = None if self._has_newest_query else self._queries
-            self._plain_ms.append(pass_ms(self._hierarchy.verify, self._full, prompt, 1, observer))
-            self._has_newest_query = True
-            if waits_for_bus(self._full.placement.spilled, self._plain_ms[-1]):
-                break
-        self._plain_ms = self._plain_ms[-PLAIN_PROBES:]
 
     def decode(
         self,
@@ -155,30 +140,43 @@ class GenerationLoop:
             LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        hierarchy = self._hierarchy
+        generation.clock = began = time.perf_counter()  # work before this belongs to the time to first token
         if mode == "plain":
-            made = rounds.plain(context)
+            yield from self._tell(rounds.plain(context), generation, tokens)
         else:
-            rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
-            yield generation.scored(hierarchy.retrieval.chunk_scores())
+            yield from self._speculate(context, sampling, generation)
+        # After the last token nobody waits for a next one, so missing plain steps of a short answer are timed here.
+        while generation.meter.plain.wanting(generation.clock - began):
+            self._time_plain_step(tokens, generation)
+
+    def _speculate(self, context: Context, sampling: SamplingParams, generation: Generation) -> Iterator[Event]:
+        """The first token is a plain step's: somebody waits for it, and the step also records the newest query for the
+        selection and tells what a plain step takes here. The cheap levels start behind it."""
+        hierarchy, tokens = self._hierarchy, context.tokens
+        observer = None if self._has_newest_query else self._queries
+        first = next(self._finite(rounds.plain(context, observer)))
+        self._has_newest_query = True
+        yield from self._tell(iter((first,)), generation, tokens)
+        plain_ms = generation.meter.plain.newest_ms
+        self._plain_ms = [*self._plain_ms, plain_ms][-PLAIN_PROBES:]
+        while len(self._plain_ms) < PLAIN_PROBES and not is_slow(plain_ms) and not generation.ended:
+            self._plain_ms.append(pass_ms(hierarchy.verify, self._full, tokens, 1, None))
+        rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
+        yield generation.scored(hierarchy.retrieval.chunk_scores())
+        context.max_tokens -= 1
+        if context.max_tokens and not generation.ended:
             made = hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
-        # Work before this belongs to the time to first token.
-        began = clock = time.perf_counter()
-        plain = generation.meter.plain
-        if mode != "plain":
-            plain.add(self._plain_ms[-1], clock - generation.asked)
+            yield from self._tell(made, generation, tokens)
+
+    def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
+        """The events of rounds, and now and then a plain step beside them, which they are compared with."""
         for done in self._finite(made):
-            now = time.perf_counter()
-            text = generation.add(done, (now - clock) * 1000.0, now - generation.asked)
-            clock = now
+            text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
             if done.scored:
-                yield generation.scored(hierarchy.retrieval.chunk_scores())
-            if plain.due(time.perf_counter() - generation.asked):
+                yield generation.scored(self._hierarchy.retrieval.chunk_scores())
+            if generation.meter.plain.due(time.perf_counter() - generation.asked):
                 self._time_plain_step(tokens, generation)
-        # After the last token nobody waits for a next one, so missing plain steps of a short answer are timed here.
-        while plain.wanting(clock - began):
-            self._time_plain_step(tokens, generation)
 
     def _finite(self, made: Iterator[Round]) -> Iterator[Round]:
         """The rounds of a loop.
@@ -217,12 +215,17 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     sources: list[TokenSource] = field(default_factory=list)
     pages_scored: list[PagesScored] = field(default_factory=list)
+    ended: bool = False
+    clock: float = 0.0
+    """When the newest round was told, or decoding began (``time.perf_counter`` seconds)."""
     _scored: int = 0  # answer tokens that page scores have been told for
     _lengths: tuple[int, ...] = ()  # characters that each token of the newest round completed
 
-    def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> str:
-        """Add a round; the text that became complete with it."""
-        self.meter.add(done, elapsed_ms, since_asked_s)
+    def add(self, done: Round) -> str:
+        """Add a round that ends now; the text that became complete with it."""
+        before, self.clock = self.clock, time.perf_counter()
+        self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.asked)
+        self.ended = done.ended
         if done.ended:
             self.reason = StopReason.LOOP if done.looping else StopReason.END
         pieces = [self.stream.add((token,)) for token in done.tokens]
@@ -353,6 +356,11 @@ class PlainSteps:
         """Compare the newest plain step with a verification."""
         if rows > 1 and self._step_ms > 0.0:
             insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
+
+    @property
+    def newest_ms(self) -> float:
+        """What the newest step took."""
+        return self._step_ms
 
     def due(self, now_s: float) -> bool:
         """Whether it is time for another step."""

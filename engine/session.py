@@ -105,7 +105,7 @@ class Session:
         shape = shape.indexed(config.chunk_size or CHUNK)
         self.full = FullCache(shape, target.window, spill_folder=planner.spill_folder(config))
         self.persistence = KvPersistence(config, target, tokenizer, self.full)
-        self.hierarchy = Hierarchy(config, target, draft, self.full)
+        self.hierarchy = Hierarchy(config, target, draft, self.full, costs)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
         self.conversation: Conversation | None = None
         self._quoted: tuple[tuple[BookTokens, int], Quotable] | None = None
@@ -311,7 +311,7 @@ class Session:
             for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), queries):
                 yield Loading(f"Reading the question: {step.work:.0%}")
             conversation.tokens = list(prompt.tokens)
-            self.generation.time_plain_steps(conversation.tokens, mode)
+            self.generation.remember(conversation.tokens)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
             yield from self.generation.decode(
                 conversation.tokens, answer, sampling, mode, conversation.read, prompt.begun, quotable

@@ -37,9 +37,9 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
-from engine.decode.levels import Hierarchy, draft_start_ms, timed
+from engine.decode.levels import Hierarchy, draft_start_ms
 from engine.decode.rounds import Context, full_pass, pass_ms
-from engine.decode.tuning import TUNING, waits_for_bus
+from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import make_generator, make_sampler
 from engine.errors import OptionError
 from engine.events import Round
@@ -147,7 +147,7 @@ class Bench:
         session = self.session
         session.config = config
         session.hierarchy.close()
-        session.hierarchy = Hierarchy(config, session.target, session.draft, session.full)
+        session.hierarchy = Hierarchy(config, session.target, session.draft, session.full, session.costs)
         self._recent = None
 
     def prefill(self, context: int) -> None:
@@ -306,14 +306,20 @@ class Bench:
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
         """The rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
         if row == "plain":
-            return rounds.plain(context)
+            yield from rounds.plain(context)
+            return
         kind, levels = _KINDS[row], self.session.hierarchy
         retrieval, middle = self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
         drafter = self._drafter(kind)
+        first = next(rounds.plain(context))  # as a session has it
+        yield first
+        context.max_tokens -= 1
+        if first.ended or not context.max_tokens:
+            return
         rounds.start(context, retrieval, drafter, queries)
-        policy = self._policy(row, kind, context, retrieval, middle)
+        policy = self._policy(row, kind, context, first.split.total, retrieval, middle)
         index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
-        return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
+        yield from rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
         """The cache and what runs passes over it, made once for all answers as those of the session are."""
@@ -334,20 +340,20 @@ class Bench:
         return model
 
     def _policy(
-        self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, middle: Backend
+        self, row: str, kind: Row, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
+        """The row's controller, kept over its runs, or the fixed lengths that were asked for. ``plain_ms``: what the
+        first token took."""
         levels = self.session.hierarchy
         draft = levels.fixed.plan.draft if kind.draft else 0
         if levels.lengths_are_given:
             given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
         if row not in self._policies:
-            plain = pass_ms(context.backend, context.full, context.tokens, 1, None)
-            for _ in () if waits_for_bus(context.full.placement.spilled, plain) else range(PLAIN_PROBES - 1):
-                plain = min(plain, pass_ms(context.backend, context.full, context.tokens, 1, None))
+            for _ in () if is_slow(plain_ms) else range(PLAIN_PROBES - 1):
+                plain_ms = min(plain_ms, pass_ms(context.backend, context.full, context.tokens, 1, None))
             model = levels.model_drafter if kind.draft else None
-            costs = timed(context, plain, self.session.target, retrieval, middle, model)
+            costs = levels.first_costs(context, plain_ms, retrieval, middle, model)
             allowed = levels.limits(costs)
             limits = PlanLimits(
                 allowed.draft if kind.draft else 0,

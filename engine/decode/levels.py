@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from engine.kv.selection import SelectionPolicy
     from engine.model.backends import Backend
     from engine.model.decoder import Decoder
+    from engine.plan.cost_model import CostModel
 
 # Tokens of an answer that the tail of the retrieval cache takes before the selection starts anew.
 _TAIL_TOKENS = 1024
@@ -84,10 +85,19 @@ class Hierarchy:
         config: lengths and budgets.
         target: the target model; draft: the draft model, or None.
         full: the target's full cache.
+        machine: costs of this machine, which first costs are derived from where passes are slow; None times them.
     """
 
-    def __init__(self, config: EngineConfig, target: Decoder, draft: Decoder | None, full: FullCache) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: Decoder,
+        draft: Decoder | None,
+        full: FullCache,
+        machine: CostModel | None = None,
+    ) -> None:
         self.config = config
+        self._machine = machine
         self._full = full
         draft_tokens = TUNING.fixed_draft if config.num_draft_tokens is None else config.num_draft_tokens
         self.fixed = FixedLengths(
@@ -192,7 +202,7 @@ class Hierarchy:
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context that the levels have been started on. Times passes first, once per book."""
+        """Decode from a context that the levels have been started on. Quick passes are timed first, once per book."""
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 
@@ -229,19 +239,35 @@ class Hierarchy:
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 return fixed  # so near the end of the window there is no place to measure in, and little to gain
-            costs = known or self.first_costs(context, plain_ms)
+            costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
             self._controllers[about] = Controller(costs, limits, statistics=self._beliefs.get(about))
         controller = self._controllers[about]
         controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
         return controller
 
-    def first_costs(self, context: Context, plain_ms: float) -> Costs:
-        """What passes cost on a context that the levels have been started on: timed, but where passes take long only on
-        the first book; on another one they cost what they did, by what a plain step takes."""
-        if self._costs is not None and is_slow(plain_ms):
+    def first_costs(
+        self,
+        context: Context,
+        plain_ms: float,
+        retrieval: RetrievalCache,
+        middle: Backend,
+        draft: ModelDrafter | None,
+    ) -> Costs:
+        """What passes cost on a context that the levels have been started on.
+
+        They are timed by ``measure`` where they are quick. Timing slow ones took longer than an answer's first four
+        tokens. So these cost what they did on another book, by what a plain step takes, or what they read and compute
+        by this machine's probed costs; rounds correct that.
+        """
+        # Where a bus is waited for ``measure`` times no verification either.
+        if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
+            return measure(context, plain_ms, self._target, retrieval, middle, draft)
+        if self._costs is not None:
             return self._costs.behind_another_book(plain_ms)
-        return timed(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
+        if self._machine is not None:
+            return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
+        return measure_slow(context, plain_ms, self._target, retrieval, middle, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
         """Of plans at these costs: a draft model whose step takes long is not asked."""
@@ -274,21 +300,6 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
     return rounded
 
 
-def timed(
-    context: Context,
-    plain_ms: float,
-    target: Decoder,
-    retrieval: RetrievalCache,
-    middle: Backend,
-    draft: ModelDrafter | None,
-) -> Costs:
-    """What passes cost on a context that the levels have been started on, by ``measure``, or ``measure_slow`` where
-    they take long."""
-    # Where a bus is waited for ``measure`` times no verification either.
-    quick = not is_slow(plain_ms) or waits_for_bus(context.full.placement.spilled, plain_ms)
-    return (measure if quick else measure_slow)(context, plain_ms, target, retrieval, middle, draft)
-
-
 def measure(
     context: Context,
     plain_ms: float,
@@ -313,7 +324,7 @@ def measure(
         cheap.append((draft_ms, *(_middle_ms(context, retrieval, middle, n, generator) for n in (1, _LONG_MIDDLE))))
         verified += [] if slow else [_verify_ms(context, count, generator)]
     draft_ms, one, long = (min(runs) for runs in zip(*cheap, strict=True))
-    draft_ms = draft_ms or _unstarted_draft_ms(context, plain_ms, target, draft)
+    draft_ms = draft_ms or _unstarted_draft_ms(len(context.tokens), plain_ms, target, draft)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, len(context.tokens)))
     cheap_cost = cost_of(one, long, _LONG_MIDDLE, middle_reads)
     if slow:
@@ -337,13 +348,34 @@ def measure_slow(
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     verify = cost_of(plain_ms, verified, _SLOW_VERIFY, reads)
     cheap = PassCost(one, verify.slope, experts=middle_reads)
-    return Costs(_unstarted_draft_ms(context, plain_ms, target, draft), cheap, verify)
+    return Costs(_unstarted_draft_ms(count, plain_ms, target, draft), cheap, verify)
 
 
-def _unstarted_draft_ms(context: Context, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
-    """A step of the draft model by what it reads, in a plain step's time."""
-    read = target.bytes_read_by_step + target.kv_shape.bytes_per_token * len(context.tokens)
-    return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / read
+def derived(
+    count: int,
+    plain_ms: float,
+    machine: CostModel,
+    target: Decoder,
+    retrieval: RetrievalCache,
+    draft: ModelDrafter | None,
+) -> Costs:
+    """What passes after ``count`` tokens cost where nothing but a plain step is timed: a middle pass by what it reads
+    in a plain step's time, a further token by what it computes in a long block."""
+    row = machine.row_ms(count)
+    middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
+    share = _bytes_read(target, retrieval.held) / _bytes_read(target, count)
+    cheap, verify = (PassCost(ms, row, experts=of) for ms, of in ((share * plain_ms, middle_reads), (plain_ms, reads)))
+    return Costs(_unstarted_draft_ms(count, plain_ms, target, draft), cheap, verify)
+
+
+def _bytes_read(target: Decoder, context: int) -> int:
+    """What a pass over one token reads after a context."""
+    return target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
+
+
+def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
+    """A step of the draft model by what it reads, in a plain step's time after ``count`` tokens."""
+    return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / _bytes_read(target, count)
 
 
 def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: ModelDrafter | None) -> float:

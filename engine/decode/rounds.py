@@ -144,13 +144,17 @@ def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt:
         drafter.begin(context.tokens)
 
 
-def plain(context: Context) -> Iterator[Round]:
-    """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce."""
+def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]:
+    """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce.
+
+    Args:
+        observer: sees the queries of the first pass.
+    """
     made = 0
     while made < context.max_tokens:
         with context.backend.decoding():
-            done = _step(context, None)
-        made += 1
+            done = _step(context, observer)
+        made, observer = made + 1, None
         yield done
         if done.ended:
             return

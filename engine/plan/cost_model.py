@@ -99,6 +99,11 @@ class CostModel:
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
 
+    def row_ms(self, context: int) -> float:
+        """Milliseconds that one more token takes in a pass behind a context, where computing is all that it adds."""
+        token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
+        return 1000.0 * (token + self.layers * self.block_per_token * context)
+
     def computing_ms(self, part: LayerCost, context: int) -> float:
         """Milliseconds of computing one pass of this kind behind a context."""
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)

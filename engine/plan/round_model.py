@@ -12,17 +12,15 @@ from dataclasses import dataclass
 
 from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
 from engine.decode.controller import DraftPlan, PlanLimits, best_plan, most_passes, tokens_per_ms
-from engine.decode.tuning import TUNING
 from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
 """What a launch takes the host, in microseconds, roughly."""
 
-FEW_TRIPS, TRIPS = 3, 8
-"""Passes over the full cache before the first word of the first answer: the question's, plain steps, verifications that
-are timed, and the first round's. The few are where each waits for a bus (``tuning.waits_for_bus``): one plain step, and
-nothing timed. The tests count them on the simulated device."""
+TRIPS = 2
+"""Passes over the full cache before the first word of an answer: the question's and a plain step, which makes it. The
+tests count them on the simulated device."""
 
 KEPT = (0.8, 0.95)
 """The middle level's tokens that verifications keep: between these shares with the pairs that have been measured
@@ -101,8 +99,7 @@ class RoundModel:
     @property
     def first_word_s(self) -> float:
         """Seconds until the first word of a book's first answer, whose question is short."""
-        slow = self.moves and self.plain_ms > TUNING.slow_pass_ms
-        return (FEW_TRIPS if slow else TRIPS) * self.plain_ms / _MS
+        return TRIPS * self.plain_ms / _MS
 
     @property
     def costs(self) -> Costs:

@@ -402,7 +402,8 @@ def test_pages_are_scored(session: Session, book: Document) -> None:
 
 
 def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None:
-    """The first scores are of the question; the others follow each other through the answer, at delta borders."""
+    """The first scores are of the question and the first token; the others follow each other through the answer, at
+    delta borders."""
     read(session, book)
     shown, borders, scored = 0, {-1}, []
     for event in session.ask(Question("Where?", (), ASK)):
@@ -414,7 +415,7 @@ def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None
             assert event.last_token == shown - 1
         elif isinstance(event, AnswerDone):
             assert list(event.pages_scored) == scored
-    assert (scored[0].first_token, scored[0].last_token) == (0, -1)
+    assert (scored[0].first_token, scored[0].last_token) == (0, 0)
     for before, after in itertools.pairwise(scored):
         assert after.first_token == before.last_token + 1 <= after.last_token
     assert {event.last_token for event in scored} <= borders

@@ -20,7 +20,10 @@ from engine.model import loading
 from engine.model.backends import Backend
 from engine.model.backends.walk import Walk
 from engine.model.decoder import Decoder
+from engine.plan.cost_model import CostModel, LayerCost
 from tests.engine.test_equality import answer, load, read
+
+MACHINE = CostModel(4e9, 0.0, 1e9, 8, 2.0, LayerCost(2e-3, 0.0), LayerCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
 
 CPU = torch.device("cpu")
 
@@ -131,7 +134,16 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
             assert again is not controller
             assert again.statistics is controller.statistics
             session.hierarchy._costs = None
+            session.hierarchy._machine = MACHINE  # nothing is timed where what passes compute is known
+            session.hierarchy.reset()
+            session.hierarchy._costs = None
+            assert answer(session).text == plain
+            assert passes == [levels._SLOW_VERIFY]
+            (derived,) = session.hierarchy._controllers.values()
+            assert derived.costs.middle.ms(1) < derived.costs.verify.ms(1)
+            session.hierarchy._costs = session.hierarchy._machine = None
         context.tokens.extend([1] * 900)
         drafter.begin(context.tokens)
+        costs = replace(costs, verify=replace(costs.verify, slope=0.1))  # which a busy machine may have hidden
         assert levels.draft_start_ms(context, costs, session.target, drafter) > 0
     session.close()

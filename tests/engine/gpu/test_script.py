@@ -93,7 +93,7 @@ def test_the_middle_level_is_measured_by_the_weights_and_by_a_copy(
     book = tmp_path / "book.txt"
     book.write_text(TEXT, encoding="utf-8")
     with simulated_cuda("lazy"):
-        figures = collect(gpu.measure("middle", Sizes("tiny", 100, 2, 32), book), "middle")
+        figures = collect(gpu.measure("middle", Sizes("tiny", 100, 4, 32), book), "middle")
         asked = {figure.what: figure for figure in figures}
         for middle in ("stored", "4bit"):
             assert f"middle {middle}: plain, 100 tokens, T=0.0" in asked
