@@ -473,6 +473,14 @@ class Support:
         self._question = question
         self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
+        self._unmentioned: tuple[str, ...] | None = None
+
+    @property
+    def unmentioned(self) -> tuple[str, ...]:
+        """What the question asks for in words that the book never uses."""
+        if self._unmentioned is None and self._index.done():
+            self._unmentioned = self._index.result().unmentioned(self._question)
+        return self._unmentioned or ()
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
         """What a sentence rests on. ``last``: the answer is whole, so that the index is waited for."""
@@ -545,8 +553,8 @@ class Notes:
     def record(self) -> dict[str, Any]:
         """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``).
 
-        ``missing``, where the book does not bear the answer out: names and numbers that stand nowhere in it; none of
-        them where no passage was found for any sentence.
+        ``missing``, where the book does not bear the answer out: names and numbers that stand nowhere in it, and what
+        the question asks for in words that it never uses; none of them where no passage was found for any sentence.
         """
         self._look_up()
         return self.sketch()
@@ -556,7 +564,8 @@ class Notes:
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
         kinds = {chip["kind"] for chip in self._chips}
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
-        return record | ({"missing": list(dict.fromkeys(self._missing))} if self._missing or bare else {})
+        missing = [*(self._support.unmentioned if self._support and kinds else ()), *self._missing]
+        return record | ({"missing": list(dict.fromkeys(missing))} if missing or bare else {})
 
     def provenance(self) -> str:
         """Who wrote the letters of the answer, as runs: "D12T3" is twelve of the draft, three of the target's own.

@@ -9,7 +9,8 @@ The words of the sentence and of its question are looked up among the book's sen
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
 other words; it is *near* when it is related, and no more is known. A sentence is *not found* when its names or numbers
 stand nowhere in the book, or when the book does not speak of what was asked, or speaks of it elsewhere. One that claims
-nothing about the book (small talk, an opinion, a refusal) has no level.
+nothing about the book (small talk, an opinion, a refusal) has no level. What a question asks for in words that the book
+never uses is told apart (``EvidenceIndex.unmentioned``): a passage can say so, and be no answer.
 
 Knows no model and no page: what words share is a fact about two texts. The attention of pages decides between passages
 alike. The model itself is not asked whether a passage says so: words put the right one first for 69 of 69 good answers
@@ -28,7 +29,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
 from engine.document import Document
@@ -150,14 +150,29 @@ _ASKING = (
     "happen happened happens narrator author writer writers animal job work works earn earned income person "
     "people man woman place city town country year date time age old colour color number amount cost costs price "
     "reason way thing type title word words mean meaning book text document page chapter story character role "
-    "purpose end beginning main allowed"
+    "purpose end beginning main allowed summary overview list table sentence paragraph passage example difference "
+    "relationship argument theme plot moral conclusion tone genre style topic subject point idea problem fact kind "
+    "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
+    "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
 )
 """Words that questions are made of, whatever the book."""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
 )
-_GENERIC = frozenset(_ENDINGS.sub("", word) for word in _ASKING.split())
+_ADJECTIVES = (
+    "new old big small large great little long short high low good bad best worst first last next other same main "
+    "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
+    "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
+)
+"""Words between "the" and its noun that a book may well do without."""
+_PRICE = "price cost amount income"
+_MONEY = re.compile(
+    r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
+)
+_GENERIC = frozenset(_ENDINGS.sub("", _folded(word)) for word in _ASKING.split())
+_PLAIN = frozenset(_ADJECTIVES.split())
+_PRICES = frozenset(_ENDINGS.sub("", word) for word in _PRICE.split())
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 _GERMAN_FOLDED = frozenset(map(_folded, _GERMAN.split()))
 _SILENT = _ENGLISH | _GERMAN_FOLDED | frozenset(map(_folded, _OTHERS.split()))
@@ -290,6 +305,23 @@ class EvidenceIndex:
         self._names = {_without_ending(whole) for whole in self._large}
         self._known = {_without_ending(whole) for whole, _ in self._forms.values()}
         self._mean = max(1.0, sum(len(place.keys) for place in self._places) / max(1, len(self._places)))
+        self._has_money = _MONEY.search(text) is not None
+
+    def unmentioned(self, question: str) -> tuple[str, ...]:
+        """The nouns and names of a question that the book never uses, whatever an answer says.
+
+        Empty where all of the book is asked about, and for what is no question: "a table" is then how to answer.
+        """
+        if not question.rstrip().endswith("?") or asks_for_whole(question):
+            return ()
+        nouns = _nouns(question)
+        asked = [term for term in self._terms(question) if term.raw in nouns]
+        found = [term.raw for term in asked if self._is_unknown(term) or self._is_price_of_nothing(term)]
+        return tuple(dict.fromkeys(found))
+
+    def _is_price_of_nothing(self, term: _Term) -> bool:
+        """Whether a price is asked of a book without the word and without any money."""
+        return not self._has_money and _without_ending(term.whole) in _PRICES and term.key not in self._postings
 
     def find(
         self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
@@ -580,8 +612,13 @@ def _nouns(question: str) -> set[str]:
     """Words that are nouns by what stands before them, or by their capital."""
     words = [raw for raw, _ in _tokens(question)]
     found = {word for word in words[1:] if word[0].isupper()}
-    for before, word in pairwise(words):
-        if before.lower() in _NOUN_FOLLOWS or before.endswith(("'s", "’s", "s'", "s’")):
+    expected = False
+    for word in words:
+        if expected and word.lower() not in _PLAIN:
+            found.add(word)
+        plain = expected and word.lower() in _PLAIN
+        expected = plain or word.lower() in _NOUN_FOLLOWS or word.endswith(("'s", "’s", "s'", "s’"))
+        if word[:2].lower() in ("l'", "l’", "d'", "d’"):
             found.add(word)
     return found
 

@@ -72,7 +72,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         _keep(engine)
     if options.json:
         report = report_of(document, book, done, status.model)
-        write_json(report | {"evidence": evidence(notes.record(), done.text)})
+        record = notes.record()
+        found = evidence(record, done.text)
+        write_json(report | {"evidence": found, "not_found": record.get("missing", [])})
     else:
         if not card.refuses(done.text):
             for line in evidence_lines(notes.record(), document.unit):

@@ -10,7 +10,7 @@ import argparse
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,20 +117,21 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
         raise unwritable(path, error) from error
 
 
-def evidence_of(found: Sequence[Mapping[str, Any]]) -> Row:
+def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     """What an answer rests on: the best level of its sentences, their passages of that level with their pages, and what
-    they name that stands nowhere in the document.
+    it names or the question asks for that stands nowhere in the document.
 
     Args:
-        found: as ``citations.evidence`` gives it.
+        record: of the answer's notes.
     """
+    found = evidence(record, answer)
     level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
     best = [one for one in found if one["level"] == level]
     return {
         "evidence_level": level,
         "evidence": "\n".join(dict.fromkeys(one["passage"] for one in best if one["passage"])),
         "page": "; ".join(dict.fromkeys(page["label"] for one in best for page in one["pages"])),
-        "not_found_in_document": "; ".join(dict.fromkeys(word for one in found for word in one["missing"])),
+        "not_found_in_document": "; ".join(record.get("missing", ())),
     }
 
 
@@ -188,7 +189,7 @@ def _row(
             "stopped": done.stop_reason.value,
             "model": model.name if model else "",
         }
-        row |= evidence_of(evidence(notes.record(), done.text))
+        row |= evidence_of(notes.record(), done.text)
         engine.finish_saving()
     except TrifoldError as error:
         row["error"] = f"{error.cause} {error.remedy}".strip()

@@ -321,7 +321,8 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(current.document, question, text, pages_read=had)
     notes.close()
-    return {**more, "evidence": evidence(notes.record(), text)}
+    record = notes.record()
+    return {**more, "evidence": evidence(record, text), "not_found": record.get("missing", [])}
 
 
 async def _book(state: AppState, wanted: str | None) -> None:

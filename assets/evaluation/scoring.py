@@ -4,7 +4,8 @@ A natural question is answered right when the fact stands in the answer. The evi
 the passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is wrong
 when it stands at an answer without the fact, or at one to a question whose answer is not there: a bound from above,
 since such a sentence can still be true. A question whose answer is not there is recognised when the answer says so, or
-when the app says that its names or numbers are not found; a good answer is suspected when either happens to it.
+when the app says that its names or numbers, or words of the question, are not found; a good answer is suspected when
+either happens to it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[
     found = [index.find(row["question"], answer[span.start : span.end]) for span in sentences(answer)]
     says_so = [one for one in found if one.level == SAYS_SO]
     refused = asking.says_absent(answer) or (bool(found) and not any(one.claims for one in found))
-    suspected = refused or any(one.level == NOT_FOUND for one in found)
+    strange = index.unmentioned(row["question"]) if any(one.claims for one in found) else ()
+    suspected = refused or bool(strange) or any(one.level == NOT_FOUND for one in found)
     if row["kind"] == "natural":
         right = asking.has_fact(answer, row["facts"])
         yield "fact", right

@@ -70,6 +70,35 @@ def test_an_answer_from_the_first_pages_rests_on_no_other(orre: EvidenceIndex) -
     assert orre.find("What was she paid?", "She was paid $40,000.", pages_read=1).missing == ("$40,000",)
 
 
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("What is the captain of the steamer called?", ("captain",)),
+        ("What did the new bell cost?", ("bell",)),
+        ("How far is Orre from the mainland?", ()),
+        ("What was Walter Rudd's job?", ()),
+        ("What height is the north light?", ()),
+        ("What is this document about, and who are the heroes?", ()),
+        ("Put the fares into a spreadsheet.", ()),
+        ("Who was mayor?", ()),
+    ],
+)
+def test_what_a_question_asks_for_in_words_that_the_book_never_uses(
+    orre: EvidenceIndex, question: str, words: tuple[str, ...]
+) -> None:
+    """A true sentence about the steamer was all that was said of its captain."""
+    assert orre.unmentioned(question) == words
+
+
+def test_a_price_needs_no_such_word_where_there_is_money(orre: EvidenceIndex) -> None:
+    assert orre.unmentioned("What is the price of the counter?") == (), "its table has the word"
+    for text, words in (("The machine weighs 23 kg.", ("price",)), ("The machine is 23 euros.", ())):
+        index = EvidenceIndex(Document.from_text("The machine", text))
+        assert index.unmentioned("What is the price of the machine?") == words
+    sea = EvidenceIndex(Document.from_text("Le phare", FRENCH[0]))
+    assert sea.unmentioned("Quelle est la température de l’eau ?") == ("température", "l’eau")
+
+
 def test_numbers_are_compared_by_their_value(orre: EvidenceIndex) -> None:
     asked = "How many hours was the harbour frozen?"
     assert orre.find(asked, "The harbour was frozen for 1912 hours.").level == "says so"

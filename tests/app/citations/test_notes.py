@@ -150,9 +150,10 @@ def test_an_answer_from_a_part_of_the_book_cites_no_page_beyond_it(answer: str) 
 @pytest.mark.parametrize(
     ("answer", "missing"),
     [
-        ("There are nine horses at the harbour.", ["nine"]),
+        ("There are nine horses at the harbour.", ["horses", "nine"]),
         ("The north light was kept by Maren Holt. The horses drank of it.", ["horses"]),
-        ("The north light was kept by Maren Holt.", None),
+        ("The north light was kept by Maren Holt.", ["horses"]),
+        ("Hello! How can I help you?", None),
     ],
 )
 def test_what_the_book_does_not_bear_out_is_told_of_the_whole_answer(answer: str, missing: list[str] | None) -> None:
