@@ -36,6 +36,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
+_JSON = "document.json"  # a book that would have the record's name
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT = "text.json"
@@ -162,6 +163,7 @@ class Books:
             return self._save(sha256, {"opened": self._clock()})
         suffix = PurePath(name).suffix
         file = "book" + (suffix.lower() if _SUFFIX.fullmatch(suffix) else "")
+        file = _JSON if file == _RECORD else file
         folder = self._folder / sha256
         folder.mkdir(parents=True, exist_ok=True)
         os.replace(partial, folder / file)

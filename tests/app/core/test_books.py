@@ -166,3 +166,12 @@ def test_a_file_of_this_machine_is_copied(books: Books, tmp_path: Path) -> None:
     assert books.path(books.copy_in(source)).read_bytes() == TEXT
     with pytest.raises(DocumentError, match="no file"):
         books.copy_in(tmp_path / "missing.pdf")
+
+
+def test_a_json_file_is_kept_beside_its_record(tmp_path: Path) -> None:
+    """Its name was that of the record, which was written over it."""
+    (tmp_path / "data.json").write_text('{"lamp": 1}')
+    books = Books(tmp_path / "books")
+    book = books.copy_in(tmp_path / "data.json")
+    assert books.path(book).read_text() == '{"lamp": 1}'
+    assert Books(tmp_path / "books", Database()).get(book.sha256).name == "data.json"
