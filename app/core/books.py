@@ -4,6 +4,10 @@ Owns the folder ``books`` inside the data folder: one folder per book, named by 
 itself, the text cache (``text.json``, so that opening it again parses nothing), the image of its first page, and
 ``book.json``, which says what the file was called: from that a library whose database was lost is put together again.
 Everything else that is known of a book is in the database.
+
+Several documents that are read as one are a book too: a folder under a name of its own, whose file ``COLLECTION`` lists
+the hashes of the documents, in their order. It is opened, asked about, listed and deleted as any other; the documents
+stay in the library.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -36,6 +40,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
+COLLECTION = "collection.json"
 _JSON = "document.json"  # a book that would have the record's name
 _LEAVING = "leaving-"
 COVER = "cover.png"
@@ -69,6 +74,11 @@ class Book:
     def shown(self) -> str:
         return self.title or self.name
 
+    @property
+    def is_collection(self) -> bool:
+        """Whether it is several documents."""
+        return self.file == COLLECTION
+
 
 class Books:
     """Args:
@@ -97,6 +107,68 @@ class Books:
         with suppress(OSError):
             return sum(entry.stat().st_size for entry in os.scandir(self._folder / book.sha256) if entry.is_file())
         return 0
+
+    # Several documents as one book --------------------------------------------------------------------------
+
+    def members(self, book: Book) -> tuple[Book, ...]:
+        """The documents of a collection, in their order; none of any other book.
+
+        Raises:
+            DocumentError: one of them is not kept here any more, or what lists them is damaged.
+        """
+        return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
+
+    def collect(self, documents: Sequence[Book], known: Book | None = None) -> Book:
+        """Keep several documents as one book, each once; collections among them are taken apart.
+
+        Args:
+            known: a collection that is to have these from now on; without it one that has just these is found, or made.
+
+        Raises:
+            DocumentError: there is none, or one is not kept here any more.
+            ResourceError: the data folder cannot be written.
+        """
+        found = [part for book in documents for part in (self.members(book) or (book,))]
+        ids = list(dict.fromkeys(part.sha256 for part in found))
+        if not ids:
+            raise DocumentError("There is no document to read.", "Choose one.")
+        same = (book for book in self.all() if self.listed(book) == ids)
+        if known is None and (kept := next(same, None)) is not None:
+            return kept
+        sha256 = known.sha256 if known else secrets.token_hex(32)
+        folder = self._folder / sha256
+        name = known.name if known else name_of(" + ".join(part.shown for part in found))
+        record = {"sha256": sha256, "name": name, "file": COLLECTION}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / COLLECTION, json.dumps({"documents": ids}).encode())
+            if known is None:
+                write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return known or self._enter(record)
+
+    def collections_with(self, sha256: str) -> tuple[Book, ...]:
+        """The collections that a document is in."""
+        return tuple(book for book in self.all() if sha256 in self.listed(book))
+
+    def listed(self, book: Book) -> list[str]:
+        """The hashes of a collection's documents, in their order; none where it is no such book, or damaged."""
+        with suppress(DocumentError):
+            return self._listed(book) if book.is_collection else []
+        return []
+
+    def _listed(self, book: Book) -> list[str]:
+        """Raises:
+        DocumentError: what lists the documents cannot be read.
+        """
+        try:
+            listed = json.loads(self.path(book).read_text(encoding="utf-8"))["documents"]
+        except (OSError, ValueError, TypeError, KeyError):
+            listed = None
+        if not (isinstance(listed, list) and listed and all(isinstance(sha256, str) for sha256 in listed)):
+            raise DocumentError(f"The list of documents of “{book.shown}” is damaged.", "Put them together again.")
+        return listed
 
     def receive(self, name: str) -> AtomicUpload:
         """Take in a file piece by piece: ``with books.receive(name) as incoming: incoming.write(...)``."""
@@ -144,9 +216,10 @@ class Books:
         """Delete a book and all that is kept with it, its chats too.
 
         Raises:
-            DocumentError: no such book is kept here.
+            DocumentError: no such book is kept here, or a collection has it.
             ResourceError: its files cannot be deleted.
         """
+        self.check_unused(sha256)
         folder = self._folder / self.get(sha256).sha256
         leaving = self._folder / f"{_LEAVING}{secrets.token_hex(8)}"
         try:
@@ -155,6 +228,14 @@ class Books:
             raise unwritable(folder, error) from error
         self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
         shutil.rmtree(leaving, ignore_errors=True)
+
+    def check_unused(self, sha256: str) -> None:
+        """Raises:
+        DocumentError: a collection has this document.
+        """
+        if holders := self.collections_with(sha256):
+            named = f"“{self.get(sha256).shown}” is one of the documents of “{holders[0].shown}”."
+            raise DocumentError(named, "Take it out there first, or delete that.")
 
     def _adopt(self, partial: Path, sha256: str, name: str) -> Book:
         known = self._load(sha256)

@@ -37,13 +37,21 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
     """Whether the chapter before ends on the page before; where the heading cannot be found, it is taken to."""
+    if document.members and item.level == 0:  # a document
+        return True
     page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
 
 
-def questions(chapter: Chapter, unit: str) -> tuple[str, str]:
-    """What is worth asking of one chapter: "Summarize the chapter “The Gale” (pages 12 to 25)."""
-    single = chapter.first == chapter.last
-    where = f"{unit} {chapter.first}" if single else f"{unit}s {chapter.first} to {chapter.last}"
+def questions(chapter: Chapter, document: Document) -> tuple[str, str]:
+    """What is worth asking of one chapter: "Summarize the chapter “The Gale” (pages 12 to 25)."; or of one of several
+    documents."""
+    member = document.member_at(chapter.first)
+    if member is not None and chapter.level == 0:
+        return f"Summarize “{chapter.title}”.", f"What does “{chapter.title}” say?"
+    unit, before = (member.unit, member.before) if member else (document.unit, 0)
+    first, last = chapter.first - before, chapter.last - before
+    where = f"{unit} {first}" if first == last else f"{unit}s {first} to {last}"
+    where = f"{member.title}, {where}" if member else where
     named = f"“{chapter.title}” ({where})"
     return f"Summarize the chapter {named}.", f"What happens in the chapter {named}?"

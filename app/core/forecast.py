@@ -206,6 +206,14 @@ class Experience:
             return Range.about(point[1] * (tokens / point[0]) ** _GROWTH, SEEN if near else PROBED)
         return Range.about(probed, PROBED) if probed else None
 
+    def reading_on(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
+        """Seconds to read what of a book does not come from disk."""
+        whole = self.reading(model, fit.tokens, fit.reading_s)
+        if whole is None or not fit.tokens:
+            return whole
+        part = 1.0 - (fit.kept / fit.tokens) ** _GROWTH
+        return Range(whole.low * part, whole.high * part)
+
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Range | None:
         """Words a second after ``tokens`` of context.
 

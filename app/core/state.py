@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import PurePath
@@ -232,6 +232,21 @@ class AppState:
         ready = current.stage is Stage.READY and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
+    def arrange(self, wanted: Sequence[str], *, anew: bool = False) -> None:
+        """Read these documents, by their hashes and in this order, as one book, and open it.
+
+        Args:
+            anew: leave an open collection as it is. Otherwise it has these documents from now on.
+
+        Raises:
+            DocumentError: one of them is not kept here any more.
+            ResourceError: the data folder cannot be written.
+        """
+        documents = [self.books.get(sha256) for sha256 in wanted]
+        current = self._current.book
+        changed = current if current is not None and current.is_collection and not anew else None
+        self.open(self.books.collect(documents, changed))
+
     def choose(self, first: int, last: int) -> None:
         """Read pages first..last (from 1, both included) of the book that did not fit."""
         whole = self._current.whole
@@ -276,6 +291,7 @@ class AppState:
             ResourceError: its files cannot be deleted.
         """
         self.books.get(sha256)
+        self.books.check_unused(sha256)
         job, here = self._job, self._current.book is not None and self._current.book.sha256 == sha256
         if here:
             self.close_book()
@@ -457,11 +473,9 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
 def open_book(state: AppState, job: Job, book: Book, password: str | None) -> None:
     """From the file to a book that can be asked about."""
     path = state.books.path(book)
-    document = _taken_apart(state, book, password)
+    document = taken_apart(state, book, password)
     if job.cancelled:
         return
-    if password:
-        state.passwords[book.sha256] = password
     kept = state.books.remember(
         book, title=document.title, author=document.author, pages=len(document.pages), unit=document.unit
     )
@@ -568,7 +582,31 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
             logger.warning("a file that is no book stays in the library: %s", error)
 
 
-def _taken_apart(state: AppState, book: Book, password: str | None) -> Document:
+def taken_apart(state: AppState, book: Book, password: str | None = None) -> Document:
+    """A book as a document. The passwords of its files are remembered.
+
+    Raises:
+        DocumentError: a file cannot be read, needs a password, or is not kept here any more.
+    """
+    if members := state.books.members(book):
+        return Document.together([_unlocked(state, part, password) for part in members], sha256=book.sha256)
+    return _unlocked(state, book, password)
+
+
+def _unlocked(state: AppState, book: Book, password: str | None) -> Document:
+    """A file as a document, opened by the password that it was opened with before, or else by this one."""
+    known = state.passwords.get(book.sha256)
+    try:
+        return _one_file(state, book, known)
+    except PasswordNeeded:
+        if not password or password == known:
+            raise
+    document = _one_file(state, book, password)
+    state.passwords[book.sha256] = password
+    return document
+
+
+def _one_file(state: AppState, book: Book, password: str | None) -> Document:
     """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
     with it, and as its title where it has none of its own."""
     try:

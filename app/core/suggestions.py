@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -66,6 +67,10 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         general: those that can be asked of any book too. Who was taught to find passages has no passage for them, and
             some for what the book is about.
     """
+    if document.members and general and pages_read > document.members[-1].before:
+        both = "two" if len(document.members) == 2 else "several"
+        others = suggestions(replace(document, members=()), pages_read)
+        return (f"Where do the {both} documents differ?", "What do they have in common?", *others)[:MOST]
     headings = telling_headings(document, pages_read)
     asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
     named = [f"What does the book say about {name}?" for name in _names(document, pages_read)]

@@ -57,7 +57,8 @@ class ContentsPanel:
         for chapter in found[:MOST_ENTRIES]:
             is_read = bool(read) and read[0].number <= chapter.first <= read[-1].number
             page = document.page(chapter.first)
-            name = page_name(page.label if page else "", "page") if document.unit == "page" else ""
+            unit = (document.member_at(chapter.first) or document).unit
+            name = page_name(page.label if page else "", "page") if unit == "page" else ""
             entries.append(
                 {
                     "title": chapter.title,
@@ -65,7 +66,7 @@ class ContentsPanel:
                     "first": chapter.first,
                     "last": chapter.last,
                     "name": name if is_read else f"{name} not read".strip(),
-                    "asks": questions(chapter, document.unit) if is_read and not only_quotes else [],
+                    "asks": questions(chapter, document) if is_read and not only_quotes else [],
                 }
             )
         return JSONResponse({"entries": entries, "said": _said(document, len(found), only_quotes)})

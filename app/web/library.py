@@ -107,10 +107,13 @@ class Library:
         return self._listed[1]
 
     def _book(self, book: Book, now: float) -> View:
-        counts = [format.counted(book.pages, book.unit)] if book.pages else []
+        several = len(self._state.books.listed(book))
+        counts = [format.counted(several, "document")] if several else []
+        counts += [format.counted(book.pages, book.unit)] if book.pages else []
         counts += [format.counted(book.tokens, "token")] if book.tokens else []
         return {
             "id": book.sha256,
+            "several": several,
             "title": book.shown,
             "author": book.author,
             "line": " · ".join(counts) or "not read yet",
@@ -221,6 +224,8 @@ class Library:
         else:
             rows = self._state.chats.database.read(lambda connection: all_messages(connection, chat.id))
             about = {"sha256": book.sha256, "title": book.shown, "author": book.author, "file": book.name}
+            if documents := self._state.books.listed(book):
+                about["documents"] = documents
             content = export.as_json(chat, about, rows)
         name = quote(export.file_name(chat.title, form))
         headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "cache-control": "no-store"}

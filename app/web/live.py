@@ -164,6 +164,9 @@ def book_view(current: OpenBook) -> View:
 def map_view(current: OpenBook) -> View:
     """The strip of pages: how many there are and what they are called, where that is not simply their number."""
     pages = current.document.pages if current.document else ()
+    if current.document is not None and current.document.members:
+        named = [format.page_of(current.document, page) for page in pages]
+        return {"pages": len(pages), "unit": _unit(current), "labels": named}
     labels = [page.label for page in pages]
     plain = labels == [str(number) for number in range(1, len(labels) + 1)]
     return {"pages": len(pages), "unit": _unit(current), "labels": [] if plain else labels}

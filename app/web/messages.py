@@ -78,6 +78,7 @@ _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # likewise, for the caret at the end of an answer that is being written
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
+_HASH = re.compile(r"[0-9a-f]{12}")  # of a document: its first digits name its colour
 _NEARLY = 0.5  # of the words of a quotation, neighbouring, that stand in the book: then its button says how many
 
 _WORDS = {
@@ -137,7 +138,8 @@ def _with_buttons(text: str, notes: Mapping[str, Any] | None, turn: int) -> str:
 
 
 def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
-    """The text of the card next to a button; None if there is no such citation."""
+    """The text of the card next to a button; None if there is no such citation. ``of``: the hash of the document whose
+    page it is, where there are several."""
     chips = _chips(notes)
     if not 0 <= number < len(chips):
         return None
@@ -148,6 +150,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
         "said": _said(chip, format.place_named(chip, _unit(notes))),
         "extract": {part: around.get(part, "") for part in ("before", "hit", "after")},
         "page": chip["pages"][0]["number"] if chip["pages"] else None,
+        "of": chip.get("of", ""),
     }
 
 
@@ -196,6 +199,8 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
     if kind == "absent" and not chip["missing"]:
         words = "no passage found"
     aloud = _ALOUD.get(kind, "")
+    if of := _HASH.match(str(chip.get("of", ""))):
+        kind += f" of-{of[0]}"
     return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}{aloud}</button>'
 
 

@@ -13,6 +13,8 @@ Only the open book is shown, and only through these; nothing here takes a path o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -23,7 +25,7 @@ from starlette.routing import Route
 from app.citations import excerpt
 from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
-from app.core.format import View, counted, page_name
+from app.core.format import View, counted, page_name, page_of
 from app.core.state import AppState
 from app.readers.page_images import PageImages
 from app.web import messages
@@ -37,6 +39,7 @@ _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
 _AROUND = 40  # characters by which words are told from the same words elsewhere on their page
 _LINE = 60  # characters on either side of what was found
 _MOST_MARKS = 100  # of a page
+GONE = " That document is no longer in this conversation."
 _DAY = "private, max-age=86400, immutable"  # the address names the content
 
 
@@ -85,18 +88,25 @@ class PageViewer:
         shown = messages.card(self._notes(request.path_params["turn"]), request.path_params["chip"])
         if shown is None:
             raise InputError("There is no such citation any more.", "Look at the newest answer.")
+        if shown["page"] is not None and shown["of"]:
+            shown["page"] = self._number_of(shown["of"], shown["page"])
+            shown["said"] += "" if shown["page"] else GONE
         return JSONResponse(shown)
 
     def page(self, request: Request) -> Response:
         book, document = self._open()
         page = _page(document, request.path_params["number"])
+        of = _own(book, document, page)
         return JSONResponse(
             {
                 "number": page.number,
                 "first": document.pages[0].number,
                 "last": document.pages[-1].number,
-                "name": page_name(page.label, document.unit, long=True),
-                "picture": f"/pages/{book.sha256}/{page.number}" if document.kind == _DRAWN else "",
+                "own": of.number,
+                "own_last": of.last,
+                "document": of.title,
+                "name": page_name(page.label, of.unit, long=True),
+                "picture": f"/pages/{of.sha256}/{of.number}" if of.kind == _DRAWN else "",
                 "text": page.text,
                 "marks": [[start, end] for start, end in self._marked(request, page)],
             }
@@ -107,12 +117,13 @@ class PageViewer:
         mark each is a part."""
         book, document = self._open()
         page = _page(document, request.path_params["number"])
-        path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
+        of = _own(book, document, page)
+        path, password = self._file(of.sha256)
         passages = [
             (page.text[max(0, start - _AROUND) : start], page.text[start:end], page.text[end : end + _AROUND])
             for start, end in self._marked(request, page)
         ]
-        found = self._pictures.find(path, page.number, passages, password)
+        found = self._pictures.find(path, of.number, passages, password)
         of = [at for at, rectangles in enumerate(found) for _ in rectangles]
         return JSONResponse({"marks": [box for rectangles in found for box in rectangles], "of": of})
 
@@ -126,11 +137,12 @@ class PageViewer:
     def picture(self, request: Request) -> Response:
         asked = request.path_params
         book, document = self._open()
-        if asked["book"] != book.sha256:
+        if asked["book"] not in (book.sha256, *(member.sha256 for member in document.members)):
             raise InputError("Another book is open now.", "Open the page again.")
-        page = _page(document, asked["number"])
-        path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
-        drawn = self._pictures.page(book.sha256, path, page.number, asked["width"], password)
+        number = self._number_of(asked["book"], asked["number"]) if document.members else asked["number"]
+        of = _own(book, document, _page(document, number or 0))
+        path, password = self._file(of.sha256)
+        drawn = self._pictures.page(of.sha256, path, of.number, asked["width"], password)
         return Response(drawn, media_type="image/png", headers={"cache-control": _DAY})
 
     def _open(self) -> tuple[Book, Document]:
@@ -139,6 +151,17 @@ class PageViewer:
         if current.book is None or document is None or not document.pages:
             raise InputError("No book is open.", "Open one first.")
         return current.book, document
+
+    def _file(self, sha256: str) -> tuple[Path, str | None]:
+        """Where a document lies, and its password."""
+        return self._state.books.path(self._state.books.get(sha256)), self._state.passwords.get(sha256)
+
+    def _number_of(self, sha256: str, own: int) -> int | None:
+        """The number in the book of a page of one of its documents; None if the document is not there any more."""
+        _, document = self._open()
+        found = next((member for member in document.members if member.sha256 == sha256), None)
+        page = document.page(found.before + own) if found else None
+        return page.number if page and document.member_at(page.number) is found else None
 
     def _notes(self, turn: int) -> Mapping[str, Any]:
         chat = self._state.chat
@@ -156,9 +179,12 @@ class PageViewer:
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
         if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []
-        found = messages.marks(self._notes(int(turn)), int(chip))
-        length = len(page.text)
-        return [(start, end) for number, start, end in found if number == page.number and 0 <= start < end <= length]
+        notes, length = self._notes(int(turn)), len(page.text)
+        found, cited = messages.marks(notes, int(chip)), messages.card(notes, int(chip))
+        of = _own(*self._open(), page)
+        if cited is None or cited["of"] not in ("", of.sha256):
+            return []
+        return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
 
 
 def found_in_words(found: Found) -> str:
@@ -178,9 +204,36 @@ def _hit(document: Document, hit: Hit) -> View:
     return {
         "page": page.number,
         "start": here[0].start,
-        "name": page_name(page.label, document.unit),
+        "name": page_of(document, page),
         "line": [around.before, around.hit, around.after],
     }
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A page in its own document: its number there, and that of the last one; ``title`` where there are several."""
+
+    sha256: str
+    kind: str
+    unit: str
+    number: int
+    last: int
+    title: str = ""
+
+
+def _own(book: Book, document: Document, page: Page) -> _Own:
+    member = document.member_at(page.number)
+    if member is None:
+        return _Own(book.sha256, document.kind, document.unit, page.number, document.pages[-1].number)
+    last = max(other.number for other in document.pages if document.member_at(other.number) is member)
+    return _Own(
+        member.sha256,
+        member.kind,
+        member.unit,
+        page.number - member.before,
+        last - member.before,
+        member.title,
+    )
 
 
 def _page(document: Document, number: int) -> Page:

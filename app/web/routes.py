@@ -225,7 +225,7 @@ class BookRoutes:
             book = await run_in_threadpool(incoming.keep)
         if request.headers.get(OPEN_HEADER) != "no" and not self._state.is_open(book):
             self._state.open(book)
-        return JSONResponse({"note": _same_file(name_of(name), book)})
+        return JSONResponse({"note": _same_file(name_of(name), book), "id": book.sha256})
 
     async def open(self, request: Request) -> None:
         asked = await parsed(request, BookAsked)

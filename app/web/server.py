@@ -109,6 +109,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     from app.core.race import Race, Verified
     from app.core.suggestions import Sample
     from app.web.contents_panel import ContentsPanel
+    from app.web.documents_panel import DocumentsPanel
     from app.web.first_choice import FirstChoice
     from app.web.library import Library
     from app.web.openai_api import Api
@@ -124,6 +125,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         library,
         PageViewer(state),
         ContentsPanel(state),
+        DocumentsPanel(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         preferences,

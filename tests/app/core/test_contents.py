@@ -38,8 +38,11 @@ def test_odd_outlines() -> None:
 
 
 def test_what_is_asked_names_the_chapter_and_its_pages() -> None:
-    assert questions(Chapter("The Gale", 0, 2, 3), "page") == (
+    assert questions(Chapter("The Gale", 0, 2, 3), Document.from_pages("Orre", ["text"] * 4)) == (
         "Summarize the chapter “The Gale” (pages 2 to 3).",
         "What happens in the chapter “The Gale” (pages 2 to 3)?",
     )
-    assert questions(Chapter("The Calm", 0, 4, 4), "section")[0] == "Summarize the chapter “The Calm” (section 4)."
+    assert (
+        questions(Chapter("The Calm", 0, 4, 4), Document.from_pages("Orre", ["text"] * 4, unit="section"))[0]
+        == "Summarize the chapter “The Calm” (section 4)."
+    )

@@ -1,0 +1,55 @@
+"""Several documents in one conversation: what it costs to have others, or another order, said before it is done.
+
+    cost = cost_of(state, [sha256, ...])
+    cost.said        "3,120 tokens are read, about 2 min; 8,400 that were read before come back from disk."
+    cost.without     what is left where they are too long together, of the documents' hashes
+
+What stands before the first change is kept and comes back from disk; what stands behind is read again. The documents
+are kept as a book (``app.core.books``), which is opened as any other (``AppState.arrange``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.core.forecast import stretch
+from app.core.format import counted
+from app.core.state import AppState, taken_apart
+from engine.document import Document
+
+MOST = 100
+"""Documents in one conversation."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What reading some documents takes, in words. ``fits``: they fit; else ``without`` are those that do."""
+
+    said: str
+    fits: bool
+    without: tuple[str, ...] = ()
+
+
+def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
+    """Count what is to be read for these documents, in this order; each is taken apart for that, and none is read.
+
+    Raises:
+        DocumentError: a document cannot be read, or is not kept here any more.
+        TrifoldError: there is no model that could count them.
+    """
+    books = [state.books.get(sha256) for sha256 in wanted]
+    parts = [part for book in books for part in (state.books.members(book) or (book,))]
+    parts = list({part.sha256: part for part in parts}.values())
+    document = Document.together([taken_apart(state, part) for part in parts])
+    fit, model = state.engine.measure(document), state.engine.status().model
+    if not fit.fits:
+        kept = tuple(part.sha256 for at, part in enumerate(parts) if at not in fit.leave_out)
+        return Cost(fit.sentence, fits=False, without=kept if fit.leave_out else ())
+    anew = fit.tokens - fit.kept
+    if not anew:
+        return Cost("All of it was read before and comes back from disk.", fits=True)
+    time = state.experience.reading_on(model, fit)
+    said = f"{counted(anew, 'token')} {'is' if anew == 1 else 'are'} read{f', {stretch(time)}' if time else ''}"
+    back = f"; {fit.kept:,} that were read before come back from disk" if fit.kept else ""
+    return Cost(f"{said}{back}.", fits=True)

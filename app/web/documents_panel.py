@@ -1,0 +1,100 @@
+"""The documents of the open conversation: which there are, what others would cost, and having them.
+
+GET  the key "documents" of the live stream
+POST /documents/cost     what it costs to have these documents in this order
+POST /documents          have them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core.format import View, counted
+from app.core.several import MOST, cost_of
+from app.core.state import AppState
+from app.web.auth import AllowedRoute
+from app.web.routes import SMALL_BODY, Asked, Handler, parsed, said
+from engine.document import Document
+from engine.errors import OptionError
+
+COLOURS = 6
+"""Colours that documents have in turn; the style has one for each."""
+
+
+def _hashes(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(sha256, str) for sha256 in value):
+        raise OptionError("The documents must be a list of their names.")
+    if not 0 < len(value) <= MOST:
+        raise OptionError(f"A conversation has 1 to {MOST} documents.", "Choose fewer.")
+    return tuple(value)
+
+
+class DocumentsAsked(Asked):
+    """``ids``: hashes of the documents wanted, in their order; ``anew``: as a book of their own."""
+
+    ids: Annotated[tuple[str, ...], BeforeValidator(_hashes)] = Field(default=(), validate_default=True)
+    anew: Any = False
+
+
+class DocumentsPanel:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._shown: tuple[Document | None, list[View]] = None, []
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts())
+
+    def routes(self) -> Sequence[Route]:
+        return [Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()]
+
+    def _posts(self) -> dict[str, Handler]:
+        return {"/documents": self.arrange, "/documents/cost": self.cost}
+
+    def view(self) -> View:
+        """The documents in their order, each with the numbers of its pages on the map; none of a single book."""
+        current = self._state.current
+        document = current.whole or current.document
+        if document is None:
+            return {"documents": []}
+        if self._shown[0] is not document:
+            self._shown = document, documents_view(document)
+        return {"documents": self._shown[1]}
+
+    async def cost(self, request: Request) -> Response:
+        asked = await parsed(request, DocumentsAsked)
+        cost = await run_in_threadpool(cost_of, self._state, asked.ids)
+        return JSONResponse({"said": cost.said, "fits": cost.fits, "without": list(cost.without)})
+
+    async def arrange(self, request: Request) -> None:
+        asked = await parsed(request, DocumentsAsked)
+        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=asked.anew is True))
+
+
+def documents_view(document: Document) -> list[View]:
+    """Title, colour and pages of each of several documents."""
+    counts = [sum(document.member_at(page.number) is member for page in document.pages) for member in document.members]
+    return [
+        {
+            "id": member.sha256,
+            "title": member.title,
+            "line": counted(pages, member.unit),
+            "colour": at % COLOURS,
+            "first": member.before + 1,
+            "pages": pages,
+        }
+        for at, (member, pages) in enumerate(zip(document.members, counts, strict=True))
+    ]

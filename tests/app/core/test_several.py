@@ -1,0 +1,165 @@
+"""Several documents in one conversation: kept, opened again, changed, with the cost said before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.core.books import COLLECTION, Book, Books
+from app.core.contents import chapters, questions
+from app.core.db import Database
+from app.core.forecast import Experience
+from app.core.several import cost_of
+from app.core.state import AppState, Stage
+from app.core.suggestions import suggestions
+from engine.document import Document, OutlineItem
+from engine.errors import DocumentError, PasswordNeeded
+from engine.plan import BookFit
+from tests.app.scripted import ScriptedEngine, wait_for
+
+Make = Callable[..., AppState]
+TEXTS = {"a": "The lamp is lit.", "b": "The boat is late. " * 40, "c": "The bell rang."}
+
+
+class Counting(ScriptedEngine):
+    """Counts a token for every character; what begins like a book that was read comes from disk."""
+
+    def __init__(self, limit: int = 32_768) -> None:
+        super().__init__(limit=limit, reading_seconds=0.01)
+        self.known: list[str] = []
+
+    def measure(self, document: Document) -> BookFit:
+        texts = [stretch.text for stretch in document.stretches]
+        kept = max((len(text) for text in self.known if "".join(texts).startswith(text)), default=0)
+        fit = super().measure(document)
+        tokens = sum(map(len, texts))
+        left = (1,) if tokens > self.limit else ()
+        return replace(fit, tokens=tokens, fits=not left, kept=kept, reading_s=tokens / 10, leave_out=left)
+
+
+def reader(path: Path, password: str | None = None) -> Document:
+    name = path.read_text()
+    if name.startswith("locked") and password != "lamp":
+        raise PasswordNeeded(f"“{path.name}” is locked.", "Type its password.")
+    return Document.from_pages(f"Part {name}", [TEXTS[name[-1]], "The end."])
+
+
+def taken_in(state: AppState, tmp_path: Path, *names: str) -> list[Book]:
+    found = []
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text(name)
+        found.append(state.books.copy_in(tmp_path / f"{name}.txt"))
+    return found
+
+
+def opened(state: AppState, books: list[Book], **how: bool) -> Book:
+    state.arrange([book.sha256 for book in books], **how)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.current.book is not None
+    return state.current.book
+
+
+def test_documents_are_added_kept_and_opened_again(make_state: Make, tmp_path: Path) -> None:
+    state = make_state(Counting(), reader=reader)
+    a, b, c = taken_in(state, tmp_path, "a", "b", "c")
+    state.open(a)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    both = opened(state, [a, b])
+    assert (both.title, both.pages, both.is_collection) == ("Part a + Part b", 4, True)
+    assert state.current.document is not None
+    assert [member.title for member in state.current.document.members] == ["Part a", "Part b"]
+    chat = state.chat
+    assert chat is not None
+    more = opened(state, [both, c])  # changed in place: its chats stay
+    assert more.sha256 == both.sha256
+    assert [book.sha256 for book in state.books.members(more)] == [a.sha256, b.sha256, c.sha256]
+    assert state.chat is not None
+    assert state.chat.id == chat.id
+    other = opened(state, [c, a], anew=True)
+    assert other.sha256 != both.sha256
+    assert opened(state, [c, a], anew=True).sha256 == other.sha256  # it was there
+    again = Books(tmp_path / "books", Database())  # whose database was lost
+    assert sorted(len(again.members(book)) for book in again.all() if book.is_collection) == [2, 3]
+
+
+def test_a_document_of_a_collection_is_not_deleted(make_state: Make, tmp_path: Path) -> None:
+    state = make_state(Counting(), reader=reader)
+    a, b = taken_in(state, tmp_path, "a", "b")
+    both = opened(state, [a, b])
+    with pytest.raises(DocumentError, match="one of the documents of “Part a \\+ Part b”"):
+        state.delete(a.sha256)
+    assert state.current.stage is Stage.READY
+    state.delete(both.sha256)
+    state.delete(a.sha256)
+    assert [book.sha256 for book in state.books.all()] == [b.sha256]
+
+
+def test_the_cost_is_said_before(make_state: Make, tmp_path: Path) -> None:
+    engine = Counting(limit=400)
+    state = make_state(engine, reader=reader)
+    a, b, c = (book.sha256 for book in taken_in(state, tmp_path, "a", "b", "c"))
+    engine.known = [f"{TEXTS['a']}\n\nThe end."]
+    assert cost_of(state, [a]).said == "All of it was read before and comes back from disk."
+    cost = cost_of(state, [a, c, a])
+    assert cost.fits
+    assert cost.said.startswith("24 tokens are read, ")
+    assert cost.said.endswith("; 26 that were read before come back from disk.")
+    assert cost_of(state, [c, a]).said.startswith("50 tokens are read, ")
+    long = cost_of(state, [a, b, c])
+    assert (long.fits, long.without) == (False, (a, c))
+    assert engine.readings == []
+
+
+def test_only_what_does_not_come_from_disk_takes_time() -> None:
+    fit = BookFit(1000, 4000, True, 4, 0, "", reading_s=100.0)
+    whole, rest = (Experience().reading_on(None, replace(fit, kept=kept)) for kept in (0, 900))
+    assert whole is not None
+    assert rest is not None
+    assert (whole.low, whole.high) == (50.0, 200.0)
+    assert 0.1 * whole.low < rest.low < 0.13 * whole.low
+
+
+def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path: Path) -> None:
+    state = make_state(Counting(), reader=reader)
+    a, locked = taken_in(state, tmp_path, "a", "locked b")
+    state.arrange([a.sha256, locked.sha256])
+    wait_for(lambda: state.current.stage is Stage.LOCKED)
+    assert state.current.trouble is not None
+    assert state.current.trouble.cause == "“locked b.txt” is locked."
+    assert state.current.book is not None
+    state.open(state.current.book, "lamp")
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.passwords == {locked.sha256: "lamp"}
+    assert opened(state, [locked, a]).pages == 4
+
+
+def test_a_damaged_list_of_documents_is_said(make_state: Make, tmp_path: Path) -> None:
+    state = make_state(Counting(), reader=reader)
+    both = opened(state, taken_in(state, tmp_path, "a", "b"))
+    (tmp_path / "books" / both.sha256 / COLLECTION).write_text(json.dumps({"documents": [7]}))
+    assert state.books.listed(both) == []
+    with pytest.raises(DocumentError, match="damaged"):
+        state.books.members(both)
+
+
+def test_contents_and_questions_name_the_document() -> None:
+    first = replace(
+        Document.from_pages("Lease 2024", ["One.", "Notice", "Three."]), outline=(OutlineItem("Notice", 2, 0),)
+    )
+    both = Document.together(
+        [Document.from_pages("Letter", ["The lease 2024 is long, said the letter. Lease 2024"]), first]
+    )
+    found = chapters(both)
+    assert [(one.title, one.first, one.last) for one in found] == [
+        ("Letter", 1, 1),
+        ("Lease 2024", 2, 4),
+        ("Notice", 3, 4),
+    ]
+    assert questions(found[1], both) == ("Summarize “Lease 2024”.", "What does “Lease 2024” say?")
+    assert questions(found[2], both)[0] == "Summarize the chapter “Notice” (Lease 2024, pages 2 to 3)."
+    assert suggestions(both, 4)[0] == "Where do the two documents differ?"
+    assert suggestions(both, 1)[0] != "Where do the two documents differ?"

@@ -1,0 +1,109 @@
+"""Several documents on the page: their colours and pages, citations that open the right one, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from app.core.state import AppState, Stage
+from app.web.documents_panel import DocumentsAsked, DocumentsPanel
+from app.web.live import map_view
+from app.web.page_viewer import GONE, PageViewer
+from engine.document import Document
+from engine.errors import OptionError
+from tests.app.scripted import wait_for
+
+PAGES = {
+    "a": ["The lamp is lit.", "The oil is dear."],
+    "b": ["The boat is late.", "Nobody sings.", "The oil is cheap."],
+}
+
+
+def reader(path: Path, password: str | None = None) -> Document:
+    name = path.read_text()
+    return replace(Document.from_pages(f"Log {name}", PAGES[name]), sha256=path.parent.name, kind="pdf")
+
+
+@pytest.fixture
+def state(make_state: Callable[..., AppState], tmp_path: Path) -> AppState:
+    made = make_state(reader=reader)
+    ids = []
+    for name in PAGES:
+        (tmp_path / f"{name}.txt").write_text(name)
+        ids.append(made.books.copy_in(tmp_path / f"{name}.txt").sha256)
+    made.arrange(ids)
+    wait_for(lambda: made.current.stage is Stage.READY)
+    return made
+
+
+def request(query: str = "", **path: object) -> Request:
+    return Request({"type": "http", "query_string": query.encode(), "path_params": path, "headers": []})
+
+
+def told(answer: Any) -> Any:
+    return json.loads(answer.body)
+
+
+def cited(state: AppState, viewer: PageViewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that cites the last page of the second document, by that document's own number."""
+    whole = state.current.whole
+    assert whole is not None
+    chip = {"kind": "says", "at": 3, "from": 0, "pages": [{"number": 3, "label": "3"}], "marks": [[3, 4, 7]]}
+    chip |= {"of": whole.members[1].sha256, "document": "Log b", "unit": "page", "extract": {"hit": "oil"}}
+    monkeypatch.setattr(viewer, "_notes", lambda turn: {"chips": [chip]})
+
+
+def test_each_document_has_its_colour_and_its_pages(state: AppState) -> None:
+    (first, second) = DocumentsPanel(state).view()["documents"]
+    assert (first["title"], first["colour"], first["first"], first["pages"]) == ("Log a", 0, 1, 2)
+    assert (second["title"], second["colour"], second["first"], second["line"]) == ("Log b", 1, 3, "3 pages")
+    assert map_view(state.current)["labels"][1:3] == ["Log a, p. 2", "Log b, p. 1"]
+
+
+def test_a_citation_opens_the_page_of_its_own_document(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    viewer = PageViewer(state)
+    cited(state, viewer, monkeypatch)
+    card = told(viewer.card(request(turn=0, chip=0)))
+    assert card["page"] == 5
+    page = told(viewer.page(request("turn=0&chip=0", number=5)))
+    assert (page["document"], page["name"], page["own"], page["own_last"]) == ("Log b", "page 3", 3, 3)
+    assert (page["first"], page["last"], page["marks"]) == (1, 5, [[4, 7]])
+    assert page["picture"] == f"/pages/{card['of']}/3"
+    assert told(viewer.page(request("turn=0&chip=0", number=3)))["marks"] == []
+
+
+def test_an_old_citation_finds_its_document_wherever_it_stands(
+    state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = PageViewer(state)
+    cited(state, viewer, monkeypatch)
+    assert state.current.whole is not None
+    a, b = (member.sha256 for member in state.current.whole.members)
+    for order, number, said in (([b, a], 3, ""), ([a], None, GONE)):
+        state.arrange(order)
+        wait_for(lambda: state.current.stage is Stage.READY)
+        card = told(viewer.card(request(turn=0, chip=0)))
+        assert card["page"] == number
+        assert card["said"].endswith(said)
+
+
+def test_what_is_found_says_in_which_document(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(self: Request) -> bytes:
+        return b'{"words": "oil"}'
+
+    monkeypatch.setattr(Request, "body", body)
+    hits = told(asyncio.run(PageViewer(state).find(request())))["hits"]
+    assert [(hit["name"], hit["page"]) for hit in hits] == [("Log a, p. 2", 2), ("Log b, p. 3", 5)]
+
+
+@pytest.mark.parametrize("ids", [None, [], "x", [7], ["0" * 64] * 101])
+def test_a_list_that_is_none_is_refused(ids: object) -> None:
+    with pytest.raises(OptionError):
+        DocumentsAsked.model_validate({} if ids is None else {"ids": ids})
