@@ -140,7 +140,10 @@ class Document:
             pages += [replace(page, number=before + page.number) for page in document.pages]
             if document.pages:
                 outline.append(OutlineItem(called, before + document.pages[0].number, 0))
-                outline += [OutlineItem(item.title, before + item.page, item.level + 1) for item in document.outline]
+                inner, under = document.outline, 1
+                if inner and inner[0].title == document.title and all(item.level for item in inner[1:]):
+                    inner, under = inner[1:], 0  # the title is its first heading
+                outline += [OutlineItem(item.title, before + item.page, item.level + under) for item in inner]
                 before += document.pages[-1].number
         units = {document.unit for document in documents}
         digest = hashlib.sha256("\n".join(document.sha256 for document in documents).encode())

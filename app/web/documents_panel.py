@@ -86,15 +86,22 @@ class DocumentsPanel:
 
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
+    colours: list[int] = []
+    for member in document.members:  # of its own, whatever the order, where an earlier one has not got it
+        own = int(member.sha256[:6], 16) % COLOURS
+        free = [
+            (own + step) % COLOURS for step in range(COLOURS) if (own + step) % COLOURS not in colours[-COLOURS + 1 :]
+        ]
+        colours.append(free[0])
     counts = [sum(document.member_at(page.number) is member for page in document.pages) for member in document.members]
     return [
         {
             "id": member.sha256,
             "title": member.title,
             "line": counted(pages, member.unit),
-            "colour": at % COLOURS,
+            "colour": colour,
             "first": member.before + 1,
             "pages": pages,
         }
-        for at, (member, pages) in enumerate(zip(document.members, counts, strict=True))
+        for member, pages, colour in zip(document.members, counts, colours, strict=True)
     ]

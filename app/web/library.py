@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
@@ -223,7 +224,12 @@ class Library:
             content = export.as_markdown(chat, book.shown)
         else:
             rows = self._state.chats.database.read(lambda connection: all_messages(connection, chat.id))
-            about = {"sha256": book.sha256, "title": book.shown, "author": book.author, "file": book.name}
+            about: dict[str, Any] = {
+                "sha256": book.sha256,
+                "title": book.shown,
+                "author": book.author,
+                "file": book.name,
+            }
             if documents := self._state.books.listed(book):
                 about["documents"] = documents
             content = export.as_json(chat, about, rows)

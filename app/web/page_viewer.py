@@ -117,13 +117,13 @@ class PageViewer:
         mark each is a part."""
         book, document = self._open()
         page = _page(document, request.path_params["number"])
-        of = _own(book, document, page)
-        path, password = self._file(of.sha256)
+        own = _own(book, document, page)
+        path, password = self._file(own.sha256)
         passages = [
             (page.text[max(0, start - _AROUND) : start], page.text[start:end], page.text[end : end + _AROUND])
             for start, end in self._marked(request, page)
         ]
-        found = self._pictures.find(path, of.number, passages, password)
+        found = self._pictures.find(path, own.number, passages, password)
         of = [at for at, rectangles in enumerate(found) for _ in rectangles]
         return JSONResponse({"marks": [box for rectangles in found for box in rectangles], "of": of})
 

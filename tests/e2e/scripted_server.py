@@ -81,6 +81,9 @@ class ByQuestion(ScriptedEngine):
         return super().read(document, **how)
 
 
+_PAGES = {"HUGE": 600, "SHORT": 12}
+
+
 def read(path: Path, password: str | None = None) -> Document:
     if path.suffix == ".pdf":
         return read_document(path, password=password)
@@ -89,7 +92,8 @@ def read(path: Path, password: str | None = None) -> Document:
         raise PasswordNeeded("This book is locked." if password is None else "This is not its password.", "")
     if word == "BROKEN":
         raise DocumentError("This file is no book.", "Choose a PDF, an EPUB or a text file.")
-    return book(pages=600 if word == "HUGE" else 60, words=200, title=rest.strip() or "The Lamplighters of Orre")
+    made = book(_PAGES.get(word, 60), words=200, title=rest.strip() or "The Lamplighters of Orre")
+    return dataclasses.replace(made, sha256=path.parent.name)
 
 
 def main(port: int, data: Path, slow: bool) -> None:

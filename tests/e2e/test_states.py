@@ -288,21 +288,33 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, ope
     assert page.locator("#confirm[open]").count() == 0, "there is nothing left to ask"
 
 
-def test_of_several_files_the_first_is_opened_and_none_is_lost(scripted: Server, open_page: Open) -> None:
-    """All but the first were dropped without a word."""
+def test_several_files_are_read_together_when_that_is_wanted(scripted: Server, open_page: Open) -> None:
+    """They are offered, what reading them takes is said, and each is there with its own pages; none is lost."""
     page = open_page(scripted)
     page.evaluate(
         """() => {
           const dataTransfer = new DataTransfer();
           for (const name of ['one', 'two', 'three']) {
-            dataTransfer.items.add(new File([`Book Dropped ${name}`], `${name}.txt`));
+            dataTransfer.items.add(new File([`SHORT Dropped ${name}`], `${name}.txt`));
           }
           document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
         }"""
     )
-    has_read(page, b"Book Dropped one")
-    until(page, lambda: all(name in page.inner_text("#books") for name in ("two.txt", "three.txt")))
-    assert page.inner_text("#book-title") == "Dropped one"
+    page.wait_for_selector("#offer[open]")
+    page.uncheck("#offer-files input >> nth=1")
+    assert page.inner_text("#offer-question") == "2 of 3 documents"
+    page.click("#offer button[value=together]")
+    page.wait_for_selector("#confirm[open]")
+    assert " are read" in page.inner_text("#confirm-words")
+    page.click("#confirm-yes")
+    until(page, lambda: page.locator("#documents li").count() == 2)
+    assert page.inner_text("#book-title") == "Dropped one + Dropped three"
+    assert page.locator("#map-documents span").all_inner_texts() == ["Dropped one", "Dropped three"]
+    until(page, lambda: page.locator("[data-stage=ready]").count() == 1)
+    page.click("#documents li:nth-child(2) button[title='Move up']")
+    page.wait_for_selector("#confirm[open]")
+    page.click("#confirm-yes")
+    until(page, lambda: page.locator("#documents .title").all_inner_texts() == ["Dropped three", "Dropped one"])
 
 
 def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server, open_page: Open) -> None:

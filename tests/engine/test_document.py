@@ -44,6 +44,16 @@ def test_pages_are_numbered_on_and_keep_their_labels() -> None:
         Document.together([])
 
 
+def test_a_title_that_is_the_first_heading_stands_once_in_the_contents() -> None:
+    headed = replace(NEXT, outline=(OutlineItem("Lease 2025", 1, 0), OutlineItem("Notice", 1, 1)))
+    both = Document.together([headed, LEASE])
+    assert [(item.title, item.level) for item in both.outline][:3] == [
+        ("Lease 2025", 0),
+        ("Notice", 1),
+        ("Lease 2024", 0),
+    ]
+
+
 def test_titles_are_told_apart_and_units_may_differ() -> None:
     three = Document.together([LEASE, NEXT, LETTER], sha256="c" * 64)
     assert [member.title for member in three.members] == ["Lease 2024", "Lease 2025", "Lease 2024 (2)"]

@@ -1,5 +1,6 @@
 // Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
 import { confirmed } from "./confirm.js";
+import { addToOpen, offered, together } from "./documents.js";
 import { byId, post, tell } from "./frame.js";
 
 const MOST_BYTES = 200_000_000;
@@ -110,21 +111,32 @@ export function showSending(part) {
   byId("sending-bar").value = part ?? 0;
 }
 
-// The first of several files is opened, and the others go into the library.
-async function takeIn(files, sending) {
+// One file is opened; several are offered: together, beside the open book, or to be kept.
+async function takeIn(files, sending, what = "") {
+  if (!files.length) return;
   setLocal(null);
-  for (const [at, file] of [...files].entries()) {
-    if ((await send(file, sending, at > 0)) === "") return; // the person would rather not
+  if (files.length === 1 && !what) return send(files[0], sending, false);
+  const wanted = files.length > 1 ? await offered(files) : { files, what };
+  if (!wanted) return;
+  const ids = [];
+  for (const file of wanted.files) {
+    const id = await send(file, sending, true);
+    if (id) ids.push(id);
   }
+  const all = ids.length === wanted.files.length; // else what went wrong is on the page
+  if (!all || wanted.what === "keep") return;
+  if (wanted.what === "add") await addToOpen(ids, ids.length > 1 ? `${ids.length} documents` : `“${wanted.files[0].name}”`);
+  else await together(ids);
 }
 
+// Sends a file; the name by which it is kept, nothing if it did not arrive.
 async function send(file, sending, beside) {
   if (!file.size) return fail({ cause: `${file.name} is empty.`, remedy: "Choose another file.", action: "other-book" });
   if (file.size > MOST_BYTES) {
     return fail({ cause: `${file.name} is larger than 200 MB.`, remedy: "Split it, or choose another file.", action: "other-book" });
   }
   const chosen = beside ? "no" : await mayOpen(file.name, "Only add it to the library");
-  if (!chosen) return chosen;
+  if (!chosen) return ""; // the person would rather not
   byId("sending-words").textContent = `Taking in ${file.name}…`;
   sending(0);
   const request = new XMLHttpRequest(); // fetch tells nothing about how much has been sent
@@ -137,14 +149,19 @@ async function send(file, sending, beside) {
   request.send(file);
   await arrived;
   sending(null);
-  if (request.status === 200) return tell({ cause: JSON.parse(request.responseText).note });
+  if (request.status === 200) {
+    const told = JSON.parse(request.responseText);
+    tell({ cause: told.note });
+    return told.id;
+  }
   let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
   try {
     trouble = JSON.parse(request.responseText);
   } catch {
     // the answer is no JSON when the server is gone: the sentence above stands
   }
-  return fail({ action: "other-book", ...trouble });
+  fail({ action: "other-book", ...trouble });
+  return "";
 }
 
 export function bindBooks(sending) {
@@ -156,6 +173,13 @@ export function bindBooks(sending) {
   input.addEventListener("change", take);
   take(); // what was chosen before this script came
   byId("add-book").addEventListener("click", () => input.click());
+  const more = byId("more-file");
+  more.accept = input.accept;
+  more.addEventListener("change", () => {
+    takeIn([...more.files], sending, "add");
+    more.value = "";
+  });
+  byId("add-document").addEventListener("click", () => more.click());
   byId("drop").addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") input.click();
   });
@@ -170,10 +194,11 @@ export function bindBooks(sending) {
     const pages = { first: byId("choose-first").valueAsNumber, last: byId("choose-last").valueAsNumber };
     post("/reading/choose", pages).then(fail);
   });
-  bindDropping((files) => takeIn(files, sending));
+  bindDropping((files) => takeIn(files, sending), input.accept.split(","));
 }
 
-function bindDropping(take) {
+// ``known``: the endings of documents.
+function bindDropping(take, known) {
   const sheet = byId("dropping");
   const hasFile = (event) => event.dataTransfer?.types.includes("Files");
   addEventListener("dragover", (event) => {
@@ -188,6 +213,32 @@ function bindDropping(take) {
     sheet.hidden = true;
     if (!hasFile(event)) return;
     event.preventDefault();
-    take([...event.dataTransfer.files]);
+    dropped(event.dataTransfer, known).then((files) => {
+      if (files.length) take(files);
+      else fail({ cause: "There is no document in this folder.", remedy: "Choose another one.", action: "other-book" });
+    });
   });
+}
+
+// The files that were dropped, those in folders too: of these only documents.
+async function dropped(transfer, known) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.());
+  const files = [...transfer.files];
+  const found = await Promise.all(entries.map((entry, at) => (entry?.isDirectory ? inside(entry, known) : [files[at]])));
+  return found.flat().filter(Boolean);
+}
+
+async function inside(folder, known) {
+  const reader = folder.createReader();
+  const entries = [];
+  for (let some = [null]; some.length; entries.push(...some)) some = await new Promise((resolve) => reader.readEntries(resolve, () => resolve([])));
+  entries.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
+  const found = await Promise.all(
+    entries.map((entry) => {
+      if (entry.isDirectory) return inside(entry, known);
+      if (!known.some((ending) => entry.name.toLowerCase().endsWith(ending))) return [];
+      return new Promise((resolve) => entry.file((file) => resolve([file]), () => resolve([])));
+    }),
+  );
+  return found.flat();
 }

@@ -1,6 +1,7 @@
 // The library: books with their covers, the chats of the open book, and what can be done with either.
 import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
+import { addToOpen, isShown, openTitle } from "./documents.js";
 import { byId, made, post, tell } from "./frame.js";
 
 let open = ""; // id of the open book
@@ -78,6 +79,7 @@ function bookEntry(item) {
     if (text) words.append(made("small", text, name));
   }
   const entry = entryOf(item.id, item.title, "book", cover(item), words);
+  if (item.several) entry.lastChild.dataset.several = item.several;
   entry.firstChild.title = [item.title, item.author, item.line, item.partly, item.foot].filter(Boolean).join("\n");
   return entry;
 }
@@ -112,8 +114,9 @@ function menuItems(button) {
       ["Delete…", () => removeChat(id, title)],
     ];
   }
-  const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : [];
-  return [...closing, ["Delete…", () => removeBook(id, title)]];
+  const adding = openTitle() && !isShown(id) ? [[`Add to “${openTitle()}”`, () => addToOpen([id], `“${title}”`)]] : [];
+  const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : adding;
+  return [...closing, ["Delete…", () => removeBook(id, title, button.dataset.several)]];
 }
 
 function openMenu(button) {
@@ -212,8 +215,10 @@ async function removeChat(id, title) {
   if (chosen === "yes") tell(await post("/chats/delete", { id }));
 }
 
-async function removeBook(id, title) {
-  const lost = "Its file in Trifold's folder, all chats about it and all that was read go with it.";
+async function removeBook(id, title, several) {
+  const lost = several
+    ? "All chats about these documents together go with it, and what was read. The documents stay in the library."
+    : "Its file in Trifold's folder, all chats about it and all that was read go with it.";
   const chosen = await confirmed(`Delete “${title}”?`, lost, DELETING);
   if (chosen === "yes") tell(await post("/books/delete", { id }));
 }

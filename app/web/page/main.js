@@ -5,11 +5,12 @@ import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindContents, showContents, showContentsGlow, showContentsPaging } from "./contents.js";
+import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js";
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
-import { glow, keepUp, showMap, showRead, showReading } from "./map.js";
+import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindPreferences, showSetup } from "./preferences.js";
 import { bindProvenance, showProvenance } from "./provenance.js";
@@ -37,6 +38,7 @@ const show = {
   book: (book) => {
     showBook(book);
     showOpenBook(book);
+    showDocumentsBook(book);
   },
   books: showBooks,
   chats: showChats,
@@ -62,11 +64,16 @@ const show = {
     showContentsGlow(scores);
   },
   contents: showContents,
+  documents: (documents) => {
+    showDocuments(documents);
+    showMapDocuments(documents);
+  },
   suggestions: showSuggestions,
   provenance: showProvenance,
   paging: (paging) => {
     showPaging(paging);
     showContentsPaging(paging);
+    showMapPaging(paging);
   },
   race: showRace,
   verified: showVerified,
@@ -137,6 +144,7 @@ bindProvenance();
 bindPages();
 bindFind();
 bindContents();
+bindDocuments();
 bindRace();
 bindPreferences();
 bindFirst();

@@ -1,6 +1,6 @@
 // The live map: every page of the book as one bar. Pages that were read are filled, pages that are being read glow.
 
-import { byId } from "./frame.js";
+import { byId, made } from "./frame.js";
 
 const FADE_MS = 420; // a glow fades to a third in this time
 // The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
@@ -13,6 +13,8 @@ const BRIGHTEST = 100;
 let pages = 0;
 let unit = "page";
 let labels = [];
+let documents = []; // where there are several
+let first = 1; // number of the first page
 let read = 0;
 let reading = null;
 let readLine = "";
@@ -30,7 +32,33 @@ export function showMap(map) {
   target = new Array(pages).fill(0);
   level = new Array(pages).fill(0);
   byId("trifold").dataset.map = pages ? "yes" : "no";
+  drawDocuments();
   redraw();
+}
+
+// Several documents: the stretch of each above its pages, in its colour.
+export function showMapDocuments(now) {
+  documents = now;
+  drawDocuments();
+}
+
+export function showMapPaging(paging) {
+  first = paging.first;
+  drawDocuments();
+}
+
+function drawDocuments() {
+  const strips = documents.map((one) => {
+    const start = Math.max(0, one.first - first);
+    const end = Math.min(pages, one.first + one.pages - first);
+    const strip = made("span", one.title);
+    strip.style.setProperty("--document", `var(--document-${one.colour})`);
+    strip.style.flexGrow = Math.max(0, end - start);
+    strip.hidden = end <= start;
+    return strip;
+  });
+  byId("map-documents").hidden = documents.length < 2;
+  byId("map-documents").replaceChildren(...strips);
 }
 
 export function showRead(count) {

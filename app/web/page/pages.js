@@ -1,4 +1,5 @@
 // The pages behind the words: the card beside a citation, and the page that a click opens next to the chat.
+import { documentsShown } from "./documents.js";
 import { byId } from "./frame.js";
 import { bindMap } from "./map.js";
 
@@ -118,9 +119,13 @@ export function closePage() {
 function draw(query, now) {
   byId("page-name").textContent = shown.number ? `${capital(shown.name)} ` : "";
   const of = document.createElement("small");
-  const plain = shown.name.endsWith(` ${shown.number}`); // what is printed on it is its number
-  of.textContent = plain ? `of ${shown.last}` : `${shown.number} of ${shown.last}`;
+  const plain = shown.name.endsWith(` ${shown.own}`); // what is printed on it is its number
+  of.textContent = plain ? `of ${shown.own_last}` : `${shown.own} of ${shown.own_last}`;
   byId("page-name").append(of);
+  const here = documentsShown().find((one) => shown.number >= one.first && shown.number < one.first + one.pages);
+  byId("page-document").hidden = !here;
+  byId("page-document").textContent = here?.title ?? "";
+  byId("page-document").style.setProperty("--document", `var(--document-${here?.colour ?? 0})`);
   byId("page-before").disabled = shown.number <= shown.first;
   byId("page-after").disabled = shown.number >= shown.last;
   byId("page-panel").dispatchEvent(new Event("turned"));

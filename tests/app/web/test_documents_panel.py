@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from starlette.requests import Request
 
 from app.core.state import AppState, Stage
-from app.web.documents_panel import DocumentsAsked, DocumentsPanel
+from app.web.documents_panel import DocumentsAsked, DocumentsPanel, documents_view
 from app.web.live import map_view
 from app.web.page_viewer import GONE, PageViewer
 from engine.document import Document
@@ -62,9 +63,23 @@ def cited(state: AppState, viewer: PageViewer, monkeypatch: pytest.MonkeyPatch) 
 
 def test_each_document_has_its_colour_and_its_pages(state: AppState) -> None:
     (first, second) = DocumentsPanel(state).view()["documents"]
-    assert (first["title"], first["colour"], first["first"], first["pages"]) == ("Log a", 0, 1, 2)
-    assert (second["title"], second["colour"], second["first"], second["line"]) == ("Log b", 1, 3, "3 pages")
+    assert (first["title"], first["first"], first["pages"]) == ("Log a", 1, 2)
+    assert (second["title"], second["first"], second["line"]) == ("Log b", 3, "3 pages")
     assert map_view(state.current)["labels"][1:3] == ["Log a, p. 2", "Log b, p. 1"]
+
+
+def test_a_colour_stays_with_its_document() -> None:
+    documents = [
+        replace(Document.from_text(name, name), sha256=f"{digits:06x}{'0' * 58}")
+        for name, digits in (("a", 7), ("b", 7), ("c", 3), ("d", 0))
+    ]
+    one, other = (
+        {shown["title"]: shown["colour"] for shown in documents_view(Document.together(order))}
+        for order in (documents, [documents[at] for at in (3, 0, 1, 2)])
+    )
+    assert one == other == {"a": 1, "b": 2, "c": 3, "d": 0}
+    many = documents_view(Document.together([documents[0]] * 14))
+    assert all(here["colour"] != after["colour"] for here, after in pairwise(many))
 
 
 def test_a_citation_opens_the_page_of_its_own_document(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
