@@ -59,7 +59,7 @@ def guided(question: str, document: Document, pages_read: int) -> str:
         return question
     chapters = chapters_of(document, pages_read)
     if not whole:
-        chapter = _asked_for(question, chapters)
+        chapter = chapter_asked_for(question, chapters)
         return question if chapter is None or chapter.title in question else f"{question} (“{_title(chapter)}”)"
     named = [item for item in chapters if _NUMBERED.sub("", item.title).strip()]
     if len(named) < FEWEST_CHAPTERS:
@@ -71,14 +71,14 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
     """The chapters among the contents, as far as the text has been read: of the level with most numbers, else of the
     outermost that has several."""
-    first = document.pages[0].number if document.pages else 1
-    shown = [item for item in document.outline if item.page - first < pages_read and not _FRAME.search(item.title)]
+    read = {page.number for page in document.pages[:pages_read]}
+    shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]
     levels = [[item for item in shown if item.level == level] for level in sorted({item.level for item in shown})]
     levels = [found for found in levels if len({item.page for item in found}) >= FEWEST_CHAPTERS]
     return max(levels, key=lambda found: sum(_number_of(item.title) is not None for item in found), default=[])
 
 
-def _asked_for(question: str, chapters: Sequence[OutlineItem]) -> OutlineItem | None:
+def chapter_asked_for(question: str, chapters: Sequence[OutlineItem]) -> OutlineItem | None:
     """The chapter that a question names by its number, or by its title."""
     number = _number(question)
     if number is not None:

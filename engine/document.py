@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -196,13 +196,18 @@ class Document:
         Raises:
             OptionError: the range is empty or outside the book.
         """
-        if not 1 <= first <= last <= len(self.pages):
+        lowest, highest = (self.pages[0].number, self.pages[-1].number) if self.pages else (1, 0)
+        if not lowest <= first <= last <= highest:
             raise OptionError(
-                f"Pages {first}-{last} are not in this book, which has {self.unit}s 1-{len(self.pages)}.",
+                f"Pages {first}-{last} are not in this book, which has {self.unit}s {lowest}-{highest}.",
                 "Choose a range inside it.",
             )
-        kept = tuple(page for page in self.pages if first <= page.number <= last)
-        outline = tuple(item for item in self.outline if first <= item.page <= last)
+        return self.only(range(first, last + 1))
+
+    def only(self, numbers: Collection[int]) -> Document:
+        """A copy of the book with the pages of these numbers alone; others are ignored."""
+        kept = tuple(page for page in self.pages if page.number in numbers)
+        outline = tuple(item for item in self.outline if item.page in numbers)
         return replace(self, pages=kept, outline=outline)
 
     def page(self, number: int) -> Page | None:
@@ -215,7 +220,8 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence that runs over a page border keeps running."""
+        """The text of all pages, joined. A sentence that runs over a page border keeps running, unless pages between
+        are left out."""
         return self._text[0]
 
     @cached_property
@@ -241,11 +247,12 @@ def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
     """The text of pages, and the character at which each of them starts."""
     parts: list[str] = []
     starts: list[int] = []
-    length = 0
+    length = before = 0
     for page in pages:
         text = page.text.strip("\n")
+        gap, before = page.number > before + 1, page.number
         if parts and text:
-            joint = "\n\n" if parts[-1].rstrip().endswith(_SENTENCE_ENDS) else "\n"
+            joint = "\n\n" if gap or parts[-1].rstrip().endswith(_SENTENCE_ENDS) else "\n"
             parts.append(joint)
             length += len(joint)
         starts.append(length)

@@ -26,7 +26,7 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -214,6 +214,16 @@ def _without_ending(whole: str) -> str:
 
 _NUMBER_WORDS = _number_words()
 _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
+
+
+def is_refusal(sentence: str) -> bool:
+    """Whether a sentence only says that the book does not tell."""
+    return _REFUSAL.search(sentence) is not None
+
+
+def says_nothing(word: str) -> bool:
+    """Whether a word stands in every text of its language, such as "the", "der", "les"."""
+    return _folded(word) in _SILENT
 
 
 @dataclass(frozen=True)
@@ -414,6 +424,15 @@ class EvidenceIndex:
             return term.key not in self._postings
         return term.kind == "name" and _without_ending(term.whole) not in self._names
 
+    def page_scores(self, question: str) -> list[float]:
+        """How much each page promises to say of a question: the BM25 score of its best passage."""
+        found = [0.0] * len(self.document.pages)
+        for place, score in self._scores({term.key: self._weight(term) for term in self._terms(question)}).items():
+            if 0 <= place < len(self._places):
+                page = self._page_of(self._places[place].start)
+                found[page] = max(found[page], score / self._length(place))
+        return found
+
     # Passages --------------------------------------------------------------------------------------------------
 
     def _ranked(
@@ -423,6 +442,15 @@ class EvidenceIndex:
         said = {term.key for term in terms}
         weights = {term.key: self._weight(term) for term in terms}
         weights |= {term.key: ASKED * self._weight(term) for term in asked if term.key not in said}
+        scores = self._scores(weights)
+        return heapq.nlargest(
+            CANDIDATES,
+            (place for place in scores if 0 <= place < places),
+            key=lambda place: (scores[place] / self._length(place) * self._favour(place, favour), -place),
+        )
+
+    def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
+        """The weights of the words in each passage and of those next to it; places may lie one outside of the book."""
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
             having = self._postings.get(key, [])
@@ -431,11 +459,7 @@ class EvidenceIndex:
                 scores[place] += weight
             for place in beside.difference(having):
                 scores[place] += NEIGHBOURS * weight
-        return heapq.nlargest(
-            CANDIDATES,
-            (place for place in scores if 0 <= place < places),
-            key=lambda place: (scores[place] / self._length(place) * self._favour(place, favour), -place),
-        )
+        return scores
 
     def _length(self, place: int) -> float:
         return 1 - LENGTH_SHARE + LENGTH_SHARE * len(self._places[place].keys) / self._mean

@@ -442,7 +442,8 @@ def fitted(
     if found.fits:
         return document, book
     if not fit or found.pages_that_fit == 0:
-        choose = "Name fewer documents" if document.members else "Choose a range of pages (--pages)"
+        some = "pages (--pages) or chapters (--chapters)"
+        choose = "Name fewer documents" if document.members else f"Choose {some}, ask it in parts (--parts)"
         raise ContextTooSmall(found.sentence, f"{choose}, or read from the start what fits (--fit).")
     cut = document.select(document.pages[0].number, document.pages[found.pages_that_fit - 1].number)
     return cut, tokenizer.book(cut, form)

@@ -194,7 +194,7 @@ def _commonness(phrase: str, known: Counter[str]) -> float:
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
     """Headings of the outermost levels that say what their chapter is about, in order."""
-    first = document.pages[0].number if document.pages else 1
+    read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
     for level in (0, 1):
         for item in document.outline:
@@ -202,7 +202,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
             fits = (
                 _SHORTEST <= len(title) <= _LONGEST and not _FRAME.search(title) and not _ONLY_COUNTED.fullmatch(title)
             )
-            if item.level == level and item.page - first < pages_read and fits and title != document.title:
+            if item.level == level and item.page in read and fits and title != document.title:
                 found.setdefault(title)
         if len(found) >= _FROM_CONTENTS:
             break

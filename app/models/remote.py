@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from app.core.settings import Remote
@@ -321,19 +322,19 @@ def _nothing(request: Request[Any]) -> Event:
 
 def fit_of(document: Document, limit: int) -> BookFit:
     """Compare a book with a window of ``limit`` tokens."""
-    room, tokens, pages = limit - MIN_CHAT_TOKENS, 0, 0
+    room = limit - MIN_CHAT_TOKENS
+    each = tuple(guess_tokens(page.text) for page in document.pages)
+    tokens, pages = sum(each), sum(end <= room for end in accumulate(each))
     sizes = [sum(guess_tokens(page.text) for page in stretch.pages) for stretch in document.stretches]
-    for page in document.pages:
-        tokens += guess_tokens(page.text)
-        pages += tokens <= room
+    fit = BookFit(tokens, limit, tokens <= room, pages, 0, "", page_tokens=each, room=room)
     count = f"{len(document.pages):,} {document.unit}s, about {tokens:,} tokens"
-    if tokens <= room:
-        return BookFit(tokens, limit, True, pages, 0, f"{count} of {limit:,}: it fits.")
+    if fit.fits:
+        return replace(fit, sentence=f"{count} of {limit:,}: it fits.")
     cause = f"{count}: too long for the window of {limit:,}."
     if len(sizes) > 1:
         cause += f" {leaving_out([stretch.title for stretch in document.stretches], sizes, room)}"
-        return BookFit(tokens, limit, False, pages, 0, cause, leave_out=to_leave_out(sizes, room))
-    return BookFit(tokens, limit, False, pages, 0, f"{cause} The first {pages:,} {document.unit}s fit.")
+        return replace(fit, sentence=cause, leave_out=to_leave_out(sizes, room))
+    return replace(fit, sentence=f"{cause} The first {pages:,} {document.unit}s fit.")
 
 
 def guess_tokens(text: str) -> int:

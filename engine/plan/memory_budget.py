@@ -49,6 +49,7 @@ class BookFit:
     measured, and ``estimate`` the same in words. Of a model elsewhere the tokens are a guess, and its cache takes
     nothing here. ``kept`` tokens, from the first, come from disk; of several documents that are too long together
     ``leave_out`` are those, by their place, without which the others fit.
+    ``page_tokens`` are those of each page, without the template's words before the first; ``room`` tokens of a book fit.
     """
 
     tokens: int
@@ -61,6 +62,8 @@ class BookFit:
     reading_s: float | None = None
     step_ms: float | None = None
     estimate: str = ""
+    page_tokens: tuple[int, ...] = ()
+    room: int = 0
     kept: int = 0
     leave_out: tuple[int, ...] = ()
 

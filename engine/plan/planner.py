@@ -387,6 +387,9 @@ def fit_book(
     words = _sentence(document, book, limit, longest, pages, kv)
     left = to_leave_out(book.sizes, longest - book.head) if book.borders else ()
     fit = BookFit(tokens, limit, tokens <= longest, pages, kv.total, words, kv, leave_out=left)
+    ends = (*book.page_starts[1:], tokens)
+    each = tuple(end - start for start, end in zip(book.page_starts, ends, strict=True))
+    fit = replace(fit, page_tokens=each, room=max(0, longest))
     if costs is None:
         return fit
     estimate = sentence(costs, fitting, kv, len(shape.parts))

@@ -135,7 +135,10 @@ class ScriptedEngine:
         fits = tokens <= self.limit
         word = "fits in" if fits else "is too long for"
         sentence = f"This book has {tokens:,} tokens and {word} the window of {self.limit:,}."
-        return BookFit(tokens, self.limit, fits, fitting, tokens * KV_BYTES, sentence)
+        each = tuple(max(1, len(page.text) // 4) for page in document.pages)
+        return BookFit(
+            tokens, self.limit, fits, fitting, tokens * KV_BYTES, sentence, page_tokens=each, room=self.limit
+        )
 
     def read(
         self,

@@ -208,3 +208,9 @@ def test_no_text_takes_long(orre: EvidenceIndex, mark: str) -> None:
     began = time.process_time()
     orre.find(text, text)
     assert time.process_time() - began < 2.0
+
+
+def test_pages_are_ranked_by_what_they_promise() -> None:
+    pages = ["The mill stood by the river.", "Marta sold a goose to Jonas.", "Jonas ate his bread. A goose flew by."]
+    scores = EvidenceIndex(Document.from_pages("The Mill", pages)).page_scores("Who sold the goose to Jonas?")
+    assert scores[1] > scores[2] > scores[0] == 0.0

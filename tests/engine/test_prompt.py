@@ -221,3 +221,13 @@ def test_what_a_model_says_of_its_sampling(said: dict[str, object], own: dict[st
     used = asked.over(found).over(GREEDY)
     assert (used.temperature, used.top_k, used.max_tokens, used.seed) == (0.0, 3, 9, 4)
     assert (used.top_p, used.repetition_penalty) == (own.get("top_p", 1.0), own.get("repetition_penalty", 1.0))
+
+
+def test_pages_that_are_left_out_end_a_sentence() -> None:
+    book = Document.from_pages("T", ["It ran", "on and on", "to the end."])
+    assert book.only({1, 2}).text == "It ran\non and on"
+    assert book.only({1, 3}).text == "It ran\n\nto the end."
+    late = book.select(2, 3)
+    assert [page.number for page in late.select(3, 3).pages] == [3], "a selection can be cut further"
+    with pytest.raises(OptionError, match=r"which has pages 2-3"):
+        late.select(1, 2)

@@ -264,6 +264,7 @@ def test_the_window_of_the_server_counts() -> None:
     assert fit.limit == 4096
     assert not fit.fits
     assert 0 < fit.pages_that_fit < 20
+    assert sum(fit.page_tokens[: fit.pages_that_fit]) <= fit.room < sum(fit.page_tokens[: fit.pages_that_fit + 1])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_a_book_that_fits() -> None:
     assert fit.pages_that_fit == 10
     assert fit.kv_bytes == 10_000 * 2 * 10 * 4 * 64 * 4
     assert fit.sentence.startswith("10 pages, 10,000 tokens of 32,768: it fits")
+    assert (fit.page_tokens, fit.room) == ((1000,) * 10, 32_768 - MIN_CHAT_TOKENS)
 
 
 def test_the_window_is_the_bound() -> None:
