@@ -60,6 +60,8 @@ _SAMPLING_HELP = {
 }
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
+ALL_PARTS = 10_000
+"""What ``--parts all`` means: more than any book has."""
 
 
 class HelpAsked(Exception):
@@ -171,6 +173,18 @@ def _ask_parser() -> Parser:
         "it was stopped",
     )
     parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read these pages only, such as 10-80")
+    parser.add_argument(
+        "--chapters", metavar="LIST", help="read these chapters only, by number or title: “2, 5-7” or “The Gale; 9”"
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="?",
+        const=0,
+        type=_num_parts,
+        metavar="all|N",
+        help="read a book that is too long in parts, each once, and ask those that the question needs; all of them, or "
+        "the N most promising",
+    )
     _add_no_snapshot(parser)
     parser.add_argument("--fit", action="store_true", help="of a book that is too long, read from its start what fits")
     parser.add_argument(
@@ -304,6 +318,14 @@ def _page_range(text: str) -> tuple[int, int]:
         return int(first), int(last if dash else first)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 10-80") from None
+
+
+def _num_parts(text: str) -> int:
+    if text == "all":
+        return ALL_PARTS
+    if not text.isdecimal() or not 1 <= int(text) < ALL_PARTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither all nor a number of parts; the question comes first")
+    return int(text)
 
 
 def _port(text: str) -> int:

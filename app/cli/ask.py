@@ -47,44 +47,71 @@ _LARGER = {
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
+    document, question = opened_and_asked(options, settings)
+    with loaded_engine(settings) as engine:
+        ask_whole(engine, document, question, options, settings)
+    return 0
+
+
+def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Question]:
+    """The document of a command line, or what of it is to be read, and the question.
+
+    Raises:
+        InputError: the question is empty.
+        DocumentError, OptionError: as ``open_books``; a value is out of range.
+    """
     sampling = sampling_of(options)
     files, question = files_and_question(options.file, options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
     document = open_books(
-        files, options.password, options.pages, comments=not options.no_comments, books=settings.books
+        files,
+        options.password,
+        options.pages,
+        chapters=options.chapters,
+        comments=not options.no_comments,
+        books=settings.books,
     )
-    with loaded_engine(settings) as engine:
-        try:
-            book = read_book(engine, document, options.fit)
-        except ContextTooSmall as error:
-            if (larger := _LARGER.get(Path(settings.model).name)) is None:
-                raise
-            demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
-            raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
-        _say_what_was_read(document, book)
-        status = engine.status()
-        card = abilities(status.model.path) if status.model else Abilities()
-        asked = Question(question, sampling=sampling, mode=options.mode, begun=card.lead(question))
-        about = question if options.evidence else None
-        notes = NoteTaker().begin(document, about, asked.begun, pages_read=book.pages_read)
-        done = answer(engine, asked, notes, show=not options.json)
-        _keep(engine)
+    return document, Question(question, sampling=sampling, mode=options.mode)
+
+
+def ask_whole(
+    engine: Engine, document: Document, question: Question, options: argparse.Namespace, settings: Settings
+) -> None:
+    """Read a document, ask, and print what comes of it.
+
+    Raises:
+        ContextTooSmall: it does not fit, and ``--fit`` is not given.
+    """
+    try:
+        book = read_book(engine, document, options.fit)
+    except ContextTooSmall as error:
+        if (larger := _LARGER.get(Path(settings.model).name)) is None:
+            raise
+        demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
+        raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
+    _say_what_was_read(document, book)
+    status = engine.status()
+    card = abilities(status.model.path) if status.model else Abilities()
+    question = dataclasses.replace(question, begun=card.lead(question.text))
+    about = question.text if options.evidence else None
+    notes = NoteTaker().begin(document, about, question.begun, pages_read=book.pages_read)
+    done = answer(engine, question, notes, show=not options.json)
+    keep(engine)
     if options.json:
         report = report_of(document, book, done, status.model)
         record = notes.record()
         found = evidence(record, done.text)
         write_json(report | {"evidence": found, "not_found": record.get("missing", [])})
-    else:
-        if not card.refuses(done.text):
-            for line in evidence_lines(notes.record(), document.unit):
-                say(line)
-        say("\n".join(lines_of(done, card)))
-        if done.stop_reason is StopReason.LOOP:
-            say(f"Note: {_LOOPED}")
-        if card.only_quotes and card.refuses(done.text):
-            say(f"Note: {ADVICE}")
-    return 0
+        return
+    if not card.refuses(done.text):
+        for line in evidence_lines(notes.record(), document.unit):
+            say(line)
+    say("\n".join(lines_of(done, card)))
+    if done.stop_reason is StopReason.LOOP:
+        say(f"Note: {_LOOPED}")
+    if card.only_quotes and card.refuses(done.text):
+        say(f"Note: {ADVICE}")
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
@@ -178,7 +205,7 @@ def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> Answ
     return dataclasses.replace(done, text=question.begun + done.text)
 
 
-def _keep(engine: Engine) -> None:
+def keep(engine: Engine) -> None:
     """Wait until the reading is on disk. Interrupted, nothing of it is kept, and the answer has been given."""
     with contextlib.suppress(KeyboardInterrupt):
         trouble = engine.finish_saving()

@@ -139,8 +139,10 @@ def _table(options: argparse.Namespace) -> Path:
     """Raises: OptionError, InputError."""
     if not options.csv:
         raise OptionError(f"{options.file} is a folder.", "To ask each of its documents, name a table: --csv FILE.csv")
-    if options.json or options.pages:
-        raise OptionError("--csv asks whole documents and writes a table.", "Leave --json and --pages out.")
+    if options.json or options.pages or options.chapters or options.parts is not None:
+        raise OptionError(
+            "--csv asks whole documents and writes a table.", "Leave --json, --pages, --chapters and --parts out."
+        )
     if not Path(options.file).expanduser().exists():
         raise InputError(f"There is no folder {options.file}.", "Check the name.")
     table = Path(options.csv).expanduser()

@@ -44,6 +44,7 @@ _COMMANDS = {
 
 
 _ASK_MANY = "ask_many:run"
+_ASK_PARTS = "ask_parts:run"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,14 +92,19 @@ def _run(arguments: Sequence[str]) -> int:
     from app.cli.models import on_this_machine  # what --help can do without
 
     settings = on_this_machine(options, settings)
-    module, function = (_ASK_MANY if _asks_many(options) else _COMMANDS[options.command]).split(":")
+    module, function = _command(options).split(":")
     status: int = getattr(importlib.import_module(f"app.cli.{module}"), function)(options, settings)
     return status
 
 
-def _asks_many(options: argparse.Namespace) -> bool:
-    """Whether a question is for every document of a folder."""
-    return options.command == "ask" and bool(options.csv or Path(options.file).expanduser().is_dir())
+def _command(options: argparse.Namespace) -> str:
+    """The module and function of a command; a question may be for every document of a folder, or for a book in
+    parts."""
+    if options.command == "ask" and (options.csv or Path(options.file).expanduser().is_dir()):
+        return _ASK_MANY
+    if options.command == "ask" and options.parts is not None:
+        return _ASK_PARTS
+    return _COMMANDS[options.command]
 
 
 def prepare_libraries() -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from app.core import contents
 from app.core.forecast import Range, stretch
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
@@ -131,6 +132,7 @@ def open_books(
     password: str | None = None,
     pages: tuple[int, int] | None = None,
     *,
+    chapters: str | None = None,
     comments: bool = True,
     books: Path | None = None,
 ) -> Document:
@@ -140,10 +142,11 @@ def open_books(
         OptionError: pages are chosen of several files.
     """
     if len(files) == 1:
-        return open_book(files[0], password, pages, comments=comments, books=books)
+        return open_book(files[0], password, pages, chapters=chapters, comments=comments, books=books)
     if pages:
         raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
-    return Document.together([open_book(file, password, comments=comments, books=books) for file in files])
+    together = Document.together([open_book(file, password, comments=comments, books=books) for file in files])
+    return together if chapters is None else together.only(contents.chosen(together, chapters))
 
 
 def open_book(
@@ -151,15 +154,18 @@ def open_book(
     password: str | None = None,
     pages: tuple[int, int] | None = None,
     *,
+    chapters: str | None = None,
     comments: bool = True,
     books: Path | None = None,
 ) -> Document:
-    """Read a file, or some pages of it, with the comments of its readers or without them.
+    """Read a file, or some pages or chapters of it, with the comments of its readers or without them.
 
     Raises:
         DocumentError: the file cannot be read as a book.
-        OptionError: the book does not have these pages.
+        OptionError: the book does not have these pages or chapters, or both are named.
     """
+    if pages and chapters:
+        raise OptionError("Pages and chapters are chosen at once.", "Leave one of them out.")
     path = Path(file).expanduser()
     try:
         document = _read(path, password, comments, books)
@@ -167,6 +173,8 @@ def open_book(
         if password is not None or not sys.stdin.isatty():
             raise PasswordNeeded(error.cause, "Give its password with --password.") from error
         document = _unlocked(path, error, comments, books)
+    if chapters is not None:
+        return document.only(contents.chosen(document, chapters))
     return document.select(*pages) if pages else document
 
 

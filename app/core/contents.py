@@ -5,11 +5,18 @@ Pure functions of a document.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import NoReturn
 
 from app.citations import fold
+from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document, OutlineItem
+from engine.errors import OptionError
 
+MOST_NAMED = 12
+"""Chapters that are named where a wrong one was asked for."""
+_RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
 _TOP = 40  # letters before a heading that still stands at the top of its page: a number, a running head
 
 
@@ -41,6 +48,65 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
         return True
     page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
+
+
+def chosen(document: Document, wanted: str) -> frozenset[int]:
+    """The numbers of the pages of chapters that are named by number or title: "2, 5-7", "The Gale; 9".
+
+    A number is the one that a chapter's title has, or its place among the chapters. A title may be a part of one.
+
+    Raises:
+        OptionError: the document has no chapters, or not this one.
+    """
+    every = chapters(document)
+    if not every:
+        raise OptionError(
+            "This document names no chapters: it has neither bookmarks nor headings.", "Choose pages instead (--pages)."
+        )
+    if whole := _titled(every, wanted):
+        return _pages_of(whole)
+    found: set[int] = set()
+    for name in filter(None, map(str.strip, re.split(r"[,;]", wanted))):
+        numbers = _RANGE.fullmatch(name)
+        if numbers is None:
+            found |= _pages_of(_titled(every, name) or _none(document, name))
+            continue
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if first > last:
+            raise OptionError(f"Chapters {name} is no range.", "Name the lower number first.")
+        for number in range(first, last + 1):
+            found |= _pages_of(_numbered(document, every, number) or _none(document, str(number)))
+    if not found:
+        raise OptionError("No chapter is named.", "Name one by its number or its title.")
+    return frozenset(found)
+
+
+def _titled(every: tuple[Chapter, ...], name: str) -> Chapter | None:
+    """The chapter of this title, else the first whose title has these words."""
+    words = fold(name)
+    exact = next((chapter for chapter in every if words and fold(chapter.title) == words), None)
+    part = (
+        None if name.strip().isdecimal() else next((one for one in every if words and words in fold(one.title)), None)
+    )
+    return exact or part
+
+
+def _numbered(document: Document, every: tuple[Chapter, ...], number: int) -> Chapter | None:
+    found = chapters_of(document, len(document.pages)) or [item for item in document.outline if item.level == 0]
+    item = chapter_asked_for(f"chapter {number}", found)
+    return next((one for one in every if item and (one.title, one.first) == (item.title, item.page)), None)
+
+
+def _pages_of(chapter: Chapter) -> frozenset[int]:
+    return frozenset(range(chapter.first, chapter.last + 1))
+
+
+def _none(document: Document, name: str) -> NoReturn:
+    titles = [" ".join(item.title.split()) for item in document.outline]
+    more = f" and {len(titles) - MOST_NAMED} more" if len(titles) > MOST_NAMED else ""
+    raise OptionError(
+        f"There is no chapter “{name}” in this document.", f"It has: {'; '.join(titles[:MOST_NAMED])}{more}."
+    )
 
 
 def questions(chapter: Chapter, document: Document) -> tuple[str, str]:

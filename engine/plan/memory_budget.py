@@ -48,8 +48,8 @@ class BookFit:
     ``kv`` are these bytes by tier; ``reading_s`` and ``step_ms`` the expected times, None where nothing has been
     measured, and ``estimate`` the same in words. Of a model elsewhere the tokens are a guess, and its cache takes
     nothing here. ``kept`` tokens, from the first, come from disk; of several documents that are too long together
-    ``leave_out`` are those, by their place, without which the others fit.
-    ``page_tokens`` are those of each page, without the template's words before the first; ``room`` tokens of a book fit.
+    ``leave_out`` are those, by their place, without which the others fit. ``page_tokens`` are those of each page, after
+    the template's own; ``room`` tokens of a book fit.
     """
 
     tokens: int

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.core.contents import Chapter, chapters, questions
+import pytest
+
+from app.core.contents import Chapter, chapters, chosen, questions
 from engine.document import Document, OutlineItem
+from engine.errors import OptionError
 
 PAGES = [
     "The Lamps",
@@ -35,6 +38,35 @@ def test_odd_outlines() -> None:
     assert chapters(Document("", "", (), "pdf", "")) == ()
     back = chapters(book(("Late", 4, 0), ("Early", 1, 0), ("Not there", 9, 0)))
     assert [(one.first, one.last) for one in back] == [(4, 4), (1, 8), (9, 9)]
+
+
+def test_chapters_are_chosen_by_number_and_title() -> None:
+    lamps = book(("The Gale", 2, 0), ("At night", 3, 1), ("Oil, wicks", 4, 0), ("The end", 5, 0))
+    assert chosen(lamps, "1") == {2, 3}
+    assert chosen(lamps, "1, 3") == {2, 3, 5}
+    assert chosen(lamps, "2-3") == {4, 5}
+    assert chosen(lamps, "the GALE; 3") == {2, 3, 5}
+    assert chosen(lamps, "Oil, wicks") == {4}, "a title may have a comma"
+    assert chosen(lamps, "night") == {3}
+    numbered = book(("Preface", 1, 0), ("Chapter 1", 2, 0), ("Chapter 2", 4, 0), ("Chapter 3", 5, 0))
+    assert chosen(numbered, "2") == {4}, "the number that the title has"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("9", "There is no chapter “9” in this document. It has: The Gale; At night; The Calm."),
+        ("The Storm", "There is no chapter “The Storm” in this document."),
+        ("3-1", "Chapters 3-1 is no range."),
+        (" , ", "No chapter is named."),
+    ],
+)
+def test_a_chapter_that_is_not_there_is_told_with_those_that_are(wanted: str, said: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        chosen(book(("The Gale", 2, 0), ("At night", 3, 1), ("The Calm", 4, 0)), wanted)
+    assert str(raised.value).startswith(said)
+    with pytest.raises(OptionError, match="names no chapters"):
+        chosen(book(), "1")
 
 
 def test_what_is_asked_names_the_chapter_and_its_pages() -> None:

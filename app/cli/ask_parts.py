@@ -1,0 +1,161 @@
+"""``ask BOOK QUESTION --parts``: a question of a book that is too long, part by part.
+
+What the parts say goes to stderr while they are asked, the answer to stdout; with ``--json`` one object goes there and
+nothing else. Stopped, the same command goes on: a part that was read comes from disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from app.citations import NoteTaker, evidence
+from app.cli.ask import (
+    ask_whole,
+    book_line,
+    evidence_lines,
+    keep,
+    lines_of,
+    loaded_engine,
+    opened_and_asked,
+    progress_line,
+)
+from app.core.chat_run import Abilities, abilities
+from app.core.forecast import PROBED, Range, Remaining, stretch
+from app.core.format import counted
+from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
+from app.core.parts import Part, Plan, cut, left_out, mentioned, planned
+from app.core.settings import Settings
+from app.launcher.console import ProgressLine, say, write, write_json
+from engine import Question
+from engine.document import Document
+from engine.errors import OptionError
+from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    if options.fit:
+        raise OptionError("A book is read in parts, or as much of it as fits.", "Leave --parts or --fit out.")
+    document, question = opened_and_asked(options, settings)
+    with loaded_engine(settings) as engine:
+        fit = engine.measure(document)
+        if fit.fits:
+            say("Note: the whole book fits, and is read in one.")
+            ask_whole(engine, document, question, options, settings)
+            return 0
+        parts = cut(document, fit)
+        taker = NoteTaker()
+        plan = planned(question.text, parts, taker.prepare(document).result(), min(options.parts, len(parts)))
+        for warning in document.warnings:
+            say(f"Note: {warning}")
+        _say_plan(engine, plan, parts)
+        status = engine.status()
+        card = abilities(status.model.path) if status.model else Abilities()
+        try:
+            done = _follow(engine, plan, question, document, card, taker, options)
+        finally:
+            keep(engine)
+    if done.stopped:
+        raise KeyboardInterrupt
+    if options.json:
+        write_json(report_of(document, plan, parts, done, status.model.name if status.model else None))
+        return 0
+    if not done.joined:
+        write(f"{done.text}\n")
+    for line in evidence_lines(done.record, document.unit):
+        say(line)
+    for mention in plan.mentions:
+        say(mentioned(mention, plan.reach, document.unit))
+    if said := left_out(plan, parts, [one.part for one in done.answers]):
+        say(f"Note: {said}")
+    if done.done is not None:
+        say("\n".join(lines_of(done.done, card)))
+    return 0
+
+
+def report_of(
+    document: Document, plan: Plan, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
+) -> dict[str, Any]:
+    """The object that ``ask --parts --json`` prints; pages are numbers from 1."""
+    where = {part.number: part for part in parts}
+    answered = [one.part for one in done.answers]
+    return {
+        "answer": done.text,
+        "evidence": evidence(done.record, done.text),
+        "joined": done.joined,
+        "reach": plan.reach.value,
+        "title": document.title,
+        "model": model,
+        "parts": [{"part": part.number, "pages": [part.first, part.last], "tokens": part.tokens} for part in parts],
+        "answers": [
+            {
+                "part": one.part,
+                "pages": [where[one.part].first, where[one.part].last],
+                "answer": one.text,
+                "level": one.level,
+                "evidence": evidence(one.record, one.text),
+                "stop_reason": one.stopped.value,
+                "source": "snapshot" if one.from_disk else "read",
+            }
+            for one in done.answers
+        ],
+        "mentions": [{"words": one.words, "page": one.page, "label": one.label} for one in plan.mentions],
+        "not_asked": [part.number for part in parts if part.number not in answered],
+        "said": left_out(plan, parts, answered),
+    }
+
+
+def _say_plan(engine: Engine, plan: Plan, parts: tuple[Part, ...]) -> None:
+    """How many parts there are, which the question goes to, and how long they take to read."""
+    largest = max(plan.parts, key=lambda part: part.tokens)
+    seconds = engine.measure(largest.document).reading_s
+    time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""
+    most = "up to " if plan.until_found and len(plan.parts) > 1 else ""
+    say(f"The book is read in {counted(len(parts), 'part')}; {most}{len(plan.parts)} asked.{time}")
+
+
+def _follow(
+    engine: Engine,
+    plan: Plan,
+    question: Question,
+    document: Document,
+    card: Abilities,
+    taker: NoteTaker,
+    options: argparse.Namespace,
+) -> PartsAnswered:
+    """Tell what is done on stderr; the words of the last pass go to stdout."""
+    line: ProgressLine | None = None
+    remaining, joining = Remaining(), False
+    steps = ask_parts(engine, plan, question, document, card, taker=taker, looks_up=options.evidence)
+    for event in steps:
+        if isinstance(event, PartBegun):
+            line, remaining = ProgressLine(f"Part {event.part.number}, {event.part.pages}"), Remaining()
+        elif isinstance(event, ReadingProgress) and line is not None:
+            remaining = remaining.after(event)
+            line.update(progress_line(event, remaining))
+        elif isinstance(event, BookRead) and line is not None:
+            line.done(book_line(event))
+            line.__exit__()
+            line = None
+        elif isinstance(event, PartAnswered):
+            _say_answer(event.answer, document.unit)
+        elif isinstance(event, Joining):
+            say(f"Putting {counted(event.count, 'answer')} together")
+            joining = event.last
+        elif isinstance(event, TextDelta) and joining and not options.json:
+            write(event.text)
+        elif isinstance(event, PartsAnswered):
+            if event.joined and not options.json:
+                write("\n")
+            return event
+    raise AssertionError("the last event of a run is its answer")
+
+
+def _say_answer(answer: PartAnswer, unit: str) -> None:
+    cut_off = " (cut)" if answer.stopped is StopReason.LENGTH else ""
+    say(f"Part {answer.part}, {answer.pages}: {answer.text}{cut_off}")
+    for line in evidence_lines(answer.record, unit):
+        say(f"  {line}")

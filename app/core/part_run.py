@@ -1,0 +1,310 @@
+"""Asks a question of a book in parts: reads each part, or opens it from disk, asks it, and puts the answers together.
+
+    for event in ask_parts(engine, plan, question, document, card): ...
+        PartBegun(part 3, 1 of 4)          and the engine's own events of reading it and answering
+        PartAnswered(...)                  what it said, with the evidence of its sentences
+        Joining(...)                       the last pass begins: events of it follow
+        PartsAnswered(...)                 the answer
+
+A part is an ordinary document to the engine: its reading is kept on disk and comes back, so that no part is computed
+twice, and one whose reading was stopped goes on there. The last pass reads the parts' answers as a small document, with
+their pages, and answers the question from them; each of its sentences is then looked up in the whole book. Nothing
+here knows a page or a terminal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.citations import NoteTaker, evidence, sentences
+from app.core.chat_run import Abilities
+from app.core.parts import Part, Plan, Reach, cut
+from engine import HANDOVER_S, EngineLike, Question, Turn
+from engine.document import Document
+from engine.errors import ContextTooSmall
+from engine.events import AnswerDone, BookRead, Event, StopReason
+from engine.evidence import is_refusal
+from engine.passages import reminded
+
+PART_TOKENS = 256
+"""Longest answer of one of several parts, in tokens: all of them have to fit into the window of the last pass."""
+HISTORY_LETTERS = 1500
+"""Characters of earlier turns that a part is asked after, the newest: they are prefilled for every part."""
+TOGETHER = (
+    "These are answers to one question, each from another part of one book, in the order of the book. Put them "
+    "together into one answer to the question. Say nothing that is not in them, and do not speak of parts."
+)
+BORNE_OUT = ("says so", "near", "not found")
+
+
+@dataclass(frozen=True)
+class PartBegun:
+    """A part is being opened, the one at position ``at`` (from 1) of ``count`` that the question goes to."""
+
+    part: Part
+    at: int
+    count: int
+
+
+@dataclass(frozen=True)
+class PartAnswer:
+    """What one part said.
+
+    ``level`` is the best of its sentences' evidence, "" if they claim nothing; ``found``: it is more than a refusal.
+    ``record`` are its notes as ``app.citations`` makes them; ``from_disk``: nothing of it had to be read.
+    """
+
+    part: int
+    pages: str
+    text: str
+    found: bool
+    level: str
+    record: Mapping[str, Any]
+    stopped: StopReason
+    from_disk: bool = False
+
+
+@dataclass(frozen=True)
+class PartAnswered:
+    answer: PartAnswer
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Answers are put together, so many; of very many first some, until a pass is the ``last``."""
+
+    count: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class PartsAnswered:
+    """The end. ``joined``: the text is of the last pass; else it is one part's, or all of them in order.
+
+    ``record`` are the notes of ``text``; ``done`` the engine's last word, None if it was stopped before the first.
+    """
+
+    text: str
+    record: Mapping[str, Any]
+    answers: tuple[PartAnswer, ...]
+    joined: bool
+    done: AnswerDone | None
+    stopped: bool = False
+
+
+PartEvent = PartBegun | PartAnswered | Joining | PartsAnswered | Event
+Steps = Generator[PartEvent, None, Any]
+
+
+def ask_parts(
+    engine: EngineLike,
+    plan: Plan,
+    question: Question,
+    document: Document,
+    card: Abilities,
+    *,
+    taker: NoteTaker,
+    known: Sequence[PartAnswer] = (),
+    looks_up: bool = True,
+    cancel: threading.Event | None = None,
+) -> Steps:
+    """Ask the parts of a plan, one after the other, and put what they said together.
+
+    Args:
+        document: the whole book.
+        card: what the model can do.
+        taker: keeps the words of the whole book.
+        known: answers of parts that were asked before a stop; they are not asked again.
+        looks_up: whether evidence is looked for.
+        cancel: stops what runs; the answers so far are in the last event.
+
+    Raises:
+        TrifoldError: a part could not be read or answered. What was read of the book is kept.
+    """
+    return _Run(engine, plan, question, document, card, taker, looks_up, cancel).steps(known)
+
+
+def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bool:
+    """Whether answers are put together by the model: several of them, of a model that does more than quote."""
+    return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
+
+
+def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
+    """The answers that say something which stands in their part, in the order of the book."""
+    said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
+    return sorted(said, key=lambda one: one.part)
+
+
+@dataclass
+class _Run:
+    engine: EngineLike
+    plan: Plan
+    question: Question
+    document: Document
+    card: Abilities
+    taker: NoteTaker
+    looks_up: bool
+    cancel: threading.Event | None
+
+    def steps(self, known: Sequence[PartAnswer]) -> Steps:
+        answers = list(known)
+        asked = {one.part for one in answers}
+        last: AnswerDone | None = None
+        hints = dict(zip((part.number for part in self.plan.parts), self.plan.hints, strict=False))
+        for at, part in enumerate(self.plan.parts, start=1):
+            if self._is_enough(answers):
+                break
+            if part.number in asked:
+                continue
+            yield PartBegun(part, at, len(self.plan.parts))
+            read = yield from self._read(part.document)
+            if self._stopped() or read.stopped:
+                yield self._ended(answers, last, stopped=True)
+                return
+            answer, last = yield from self._asked(part, hints.get(part.number, ()), read)
+            if last.stop_reason is StopReason.CANCELLED:
+                yield self._ended(answers, last, stopped=True)
+                return
+            answers.append(answer)
+            yield PartAnswered(answer)
+        if needs_join(answers, self.plan, self.card):
+            yield from self._join(answers)
+        else:
+            yield self._ended(answers, last)
+
+    def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
+        """Whether the newest answer ends it: one that says where something stands first needs only be near, since its
+        passage was shown to the model."""
+        if not self.plan.until_found or not answers:
+            return False
+        levels = ("says so",) if self.plan.reach is Reach.FEW else ("says so", "near")
+        return answers[-1].found and (not self.looks_up or answers[-1].level in levels)
+
+    def _stopped(self) -> bool:
+        return self.cancel is not None and self.cancel.is_set()
+
+    def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
+        self.engine.finish_saving()  # opening another part ends the writing of this one
+        request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
+        yield from request
+        return request.result()
+
+    def _asked(
+        self, part: Part, hints: Sequence[str], read: BookRead
+    ) -> Generator[PartEvent, None, tuple[PartAnswer, AnswerDone]]:
+        sampling = self.question.sampling
+        if not self.plan.until_found and len(self.plan.parts) > 1:
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, PART_TOKENS))
+        question = replace(
+            self.question,
+            text=reminded(self.question.text, hints),
+            history=recent(self.question.history),
+            sampling=sampling,
+            begun=self.card.lead(self.question.text),
+            chat="",
+            wait=HANDOVER_S,
+        )
+        notes = NoteTaker().begin(part.document, self.question.text if self.looks_up else None, question.begun)
+        request = self.engine.ask(question, cancel=self.cancel)
+        for event in request:
+            notes.take(event)
+            yield event
+        done = request.result()
+        text, record = question.begun + done.text, notes.record()
+        answer = PartAnswer(
+            part.number,
+            part.pages,
+            text.strip(),
+            not self.card.refuses(text) and _claims(text),
+            _best(evidence(record, text)),
+            record,
+            done.stop_reason,
+            from_disk=read.tokens_restored >= read.tokens,
+        )
+        return answer, done
+
+    def _join(self, answers: Sequence[PartAnswer]) -> Steps:
+        texts = [f"{one.pages.capitalize()}:\n{_once(one)}" for one in worth_joining(answers)]
+        while True:
+            notes = replace(Document.from_pages(f"Answers about {self.document.title}", texts), sha256="")
+            groups = cut(notes, self.engine.measure(notes))
+            if len(groups) >= len(texts):
+                raise ContextTooSmall(
+                    "The answers of the parts are too long to be put together in this window.",
+                    "They stand above. A model with a larger window puts them together.",
+                )
+            yield Joining(len(texts), last=len(groups) == 1)
+            texts = []
+            for group in groups:
+                read = yield from self._read(group.document)
+                if self._stopped() or read.stopped:
+                    yield self._ended(answers, None, stopped=True)
+                    return
+                question = replace(
+                    self.question,
+                    text=f"{TOGETHER}\n\n{self.question.text}",
+                    history=(),
+                    begun="",
+                    chat="",
+                    wait=HANDOVER_S,
+                )
+                found = self.taker.begin(self.document, self.question.text if self.looks_up else None)
+                request = self.engine.ask(question, cancel=self.cancel)
+                for event in request:
+                    found.take(event)
+                    yield event
+                done = request.result()
+                texts.append(done.text.strip())
+            if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
+                stopped = done.stop_reason is StopReason.CANCELLED
+                yield PartsAnswered(done.text, found.record(), tuple(answers), True, done, stopped)
+                return
+
+    def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
+        """The answer without a last pass."""
+        said = worth_joining(answers)
+        if self.plan.until_found:
+            said = said[:0] + sorted(said, key=lambda one: _rank(one.level))[:1]
+        if len(said) == 1 or not said:
+            one = said[0] if said else answers[-1] if answers else None
+            text, record = (one.text, one.record) if one else ("", {})
+            return PartsAnswered(text, record, tuple(answers), False, done, stopped)
+        text = "\n\n".join(f"{one.pages.capitalize()}: {one.text}" for one in said)
+        return PartsAnswered(text, self._looked_up(text), tuple(answers), False, done, stopped)
+
+    def _looked_up(self, text: str) -> Mapping[str, Any]:
+        notes = self.taker.begin(self.document, self.question.text if self.looks_up else None, text)
+        notes.close()
+        return notes.record()
+
+
+def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The newest turns, as many as ``HISTORY_LETTERS`` hold."""
+    kept: list[Turn] = []
+    letters = 0
+    for turn in reversed(history):
+        letters += len(turn.question) + len(turn.answer)
+        if letters > HISTORY_LETTERS:
+            break
+        kept.insert(0, turn)
+    return tuple(kept)
+
+
+def _once(answer: PartAnswer) -> str:
+    """The text of an answer; of one that only repeated itself each item once, or the last pass would repeat it too."""
+    return ", ".join(dict.fromkeys(answer.text.split(", "))) if answer.stopped is StopReason.LOOP else answer.text
+
+
+def _claims(text: str) -> bool:
+    return any(not is_refusal(text[span.start : span.end]) for span in sentences(text))
+
+
+def _best(found: Sequence[Mapping[str, Any]]) -> str:
+    return min((str(one["level"]) for one in found), key=_rank, default="")
+
+
+def _rank(level: str) -> int:
+    return BORNE_OUT.index(level) if level in BORNE_OUT else len(BORNE_OUT)

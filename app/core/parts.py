@@ -1,0 +1,416 @@
+"""A book beyond the window in parts that fit it: where it is cut, which parts a question goes to, and in what order.
+
+    parts = cut(document, engine.measure(document))
+    plan = planned("When does Ahab first appear?", parts, EvidenceIndex(document))
+    plan.parts, plan.reach, plan.said        (part 3, part 4, ...), Reach.FIRST, "Parts 1 and 2 do not name “Ahab”."
+
+A question about one fact needs the part that has it: the parts are asked in the order of what BM25 promises of their
+passages, until an answer is borne out. What is asked to be first or last is looked for from that end of the book, in
+the parts that name it; what is asked of all of the book needs every part. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from app.citations import excerpt, fold
+from app.core.contents import chapters
+from app.core.find import Finder, Hit
+from app.core.format import page_name, places_named
+from engine.contents import chapter_asked_for, chapters_of
+from engine.document import Document
+from engine.errors import ContextTooSmall
+from engine.evidence import EvidenceIndex, says_nothing
+from engine.passages import asks_for_whole
+from engine.plan import BookFit
+
+CHAT_TOKENS = 1536
+"""Tokens of the window that a part leaves to the question and its answer, where the window has as many."""
+CHAT_SHARE = 8
+"""The part of a small window that is left to them."""
+FULL = 0.7
+"""Share of a part's room from which on a chapter's border ends it."""
+MOST_ASKED = 3
+"""Parts that a question about one fact goes to, unless an answer is borne out sooner."""
+PROMISING = 4
+"""Best pages of a part that say what it promises."""
+AROUND = 160
+"""Characters on either side of a name that is shown to the model where it first stands."""
+_FEWEST_LETTERS = 3  # of a word that names something
+_FEWEST_TITLES = 4  # of other pages' chapters on a page, which make it a table of contents
+_SHORTEST_TITLE = 6  # letters of a title that does not stand on a page by chance
+
+_SEEN = (
+    r"(?:appear(?:s|ed|ance)?|mention(?:s|ed)?|introduced|occurs?|occurred|occurrence|named|meets?|met|meeting|sees?|saw"
+    r"|seen|comes?|came|enters?|entered|speaks?|spoke|spoken|hears?|heard|used|arrives?|arrived|shown|shows? up"
+    r"|turns? up|turned up)"
+)
+_FIRST = re.compile(
+    rf"\bfirst\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|\b(?:erstmals|zum ersten mal|zuerst)\b"
+    r"|\bpremière (?:fois|apparition)",
+    re.IGNORECASE,
+)
+_LAST = re.compile(
+    rf"\blast\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|\b(?:letztmals|zum letzten mal|zuletzt)\b"
+    r"|\bdernière (?:fois|apparition)",
+    re.IGNORECASE,
+)
+_ALL = re.compile(
+    r"\b(?:how (?:many times|often)|list|enumerate|every|each|throughout|altogether|in total|summari[sz]e|summary"
+    r"|sum up|gist|overview|wie oft|alle|jede[rsmn]?|aufzähl\w*|zusammenfass\w*|fasse|combien de fois|tou[st]|toutes"
+    r"|chaque|résum\w*)\b|(?<!\bat )(?<!\bafter )(?<!\babove )\ball\b",
+    re.IGNORECASE,
+)
+_PAGES = re.compile(
+    r"\b(?:pages?|p\.|seiten?|sections?)\s*(\d{1,5})(?:\s*(?:to|bis|à|[-–])\s*(\d{1,5}))?", re.IGNORECASE
+)
+_LISTING = re.compile(
+    r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
+)
+_WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
+_POSSESSIVE = re.compile(r"[’']s$")
+_ASKING = (
+    "appear appears appeared appearance mention mentions mentioned introduced introduction occur occurs occurred "
+    "occurrence name named meet meets met meeting see sees saw seen come comes came enter enters entered speak speaks "
+    "spoke spoken hear hears heard use used arrive arrives arrived show shows shown turn turns turned up first last "
+    "time chapter page pages part section book story novel text point place scene quote passage character person "
+    "erscheint erscheinen auftritt auftreten vorkommt erwähnt genannt erstmals zuerst zuletzt letztmals ersten "
+    "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
+    "apparition apparaît mentionné chapitre"
+)
+"""Words of the question where something stands first or last, whatever it is."""
+_OF_ASKING = frozenset(_ASKING.split())
+_OF_TITLES = "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle"
+_TITLES = frozenset(_OF_TITLES.split())
+
+
+class Reach(str, Enum):
+    """How much of a book a question needs."""
+
+    NAMED = "named"  # pages or a chapter that it names
+    FIRST = "first"  # the first part, from the beginning, that has an answer
+    LAST = "last"  # the first one from the end
+    ALL = "all"  # every part
+    FEW = "few"  # the parts that promise most
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a book. ``number`` counts from 1; ``tokens`` of its pages."""
+
+    number: int
+    document: Document
+    tokens: int
+
+    @property
+    def first(self) -> int:
+        """Number of its first page."""
+        return self.document.pages[0].number
+
+    @property
+    def last(self) -> int:
+        """Number of its last page."""
+        return self.document.pages[-1].number
+
+    @property
+    def pages(self) -> str:
+        """ "pages 31 to 58", "Chapter 4 to Chapter 7"."""
+        ends = self.document.pages[:: max(1, len(self.document.pages) - 1)]
+        return places_named([{"label": page.label} for page in ends], self.document.unit)
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Where a name of the question stands first or last in the whole book: a fact about its text."""
+
+    words: str
+    page: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts that a question may go to, in order. ``hints``: by part, what is shown to the model again with the
+    question. ``said``: why others are left out, as a sentence. ``until_found``: the first answer that is borne out
+    ends it."""
+
+    reach: Reach
+    parts: tuple[Part, ...]
+    until_found: bool
+    mentions: tuple[Mention, ...] = ()
+    hints: tuple[tuple[str, ...], ...] = ()
+    said: str = ""
+
+
+def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
+    """The book in parts that leave room for a question, cut before a chapter where one begins late in a part, else
+    between pages.
+
+    Args:
+        fit: what the engine measured of this document.
+
+    Raises:
+        ContextTooSmall: a single page is longer than a part.
+    """
+    room = fit.room - (fit.tokens - sum(fit.page_tokens)) - min(CHAT_TOKENS, fit.room // CHAT_SHARE)
+    numbers = [page.number for page in document.pages]
+    levels: dict[int, int] = {}
+    for item in document.outline:
+        levels[item.page] = min(item.level, levels.get(item.page, item.level))
+    parts: list[Part] = []
+    start = 0
+    while start < len(numbers):
+        stop, tokens = start, 0
+        while stop < len(numbers) and tokens + fit.page_tokens[stop] <= room:
+            tokens += fit.page_tokens[stop]
+            stop += 1
+        if stop == start:
+            name = page_name(document.pages[start].label, document.unit, long=True)
+            raise ContextTooSmall(
+                f"One {document.unit} alone ({name}) takes {fit.page_tokens[start]:,} tokens, and a part may take "
+                f"{max(0, room):,}.",
+                "Choose a model with a larger window, or pages without it.",
+            )
+        if stop < len(numbers):
+            stop = _before_a_chapter(fit.page_tokens, numbers, levels, start, stop, FULL * room)
+        kept = document.only(frozenset(numbers[start:stop]))
+        parts.append(Part(len(parts) + 1, kept, sum(fit.page_tokens[start:stop])))
+        start = stop
+    return tuple(parts)
+
+
+def _before_a_chapter(
+    tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
+) -> int:
+    """The end of a part: the last page before a chapter of the highest level, of those that leave it ``least``
+    tokens."""
+    best, size = stop, sum(tokens[start:stop])
+    level = levels.get(numbers[stop], len(levels) + 1)
+    for end in range(stop - 1, start, -1):
+        size -= tokens[end]
+        if size < least:
+            break
+        if levels.get(numbers[end], len(levels) + 1) < level:
+            best, level = end, levels[numbers[end]]
+    return best
+
+
+def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
+    """How much of the book a question needs, and the numbers of the pages that it names."""
+    if pages := _named_pages(question, document):
+        return Reach.NAMED, pages
+    if _FIRST.search(question):
+        return Reach.FIRST, frozenset()
+    if _LAST.search(question):
+        return Reach.LAST, frozenset()
+    if _ALL.search(question) or asks_for_whole(question):
+        return Reach.ALL, frozenset()
+    return Reach.FEW, frozenset()
+
+
+def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: int = 0) -> Plan:
+    """Which parts a question goes to.
+
+    Args:
+        index: of the whole book.
+        wanted: so many parts are asked, whatever they say, the most promising ones; 0 leaves that to the question.
+    """
+    document = index.document
+    reach, pages = reach_of(question, document)
+    if wanted:
+        chosen = sorted(promising(question, parts, index)[:wanted], key=lambda part: part.number)
+        return Plan(reach if wanted < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
+    if reach is Reach.NAMED:
+        chosen = [part for part in parts if any(page.number in pages for page in part.document.pages)]
+        return Plan(reach, tuple(chosen), until_found=False)
+    if reach is Reach.ALL:
+        return Plan(reach, tuple(parts), until_found=False)
+    if reach is Reach.FEW:
+        return Plan(reach, tuple(promising(question, parts, index)[:MOST_ASKED]), until_found=True)
+    return _from_an_end(question, parts, reach, index)
+
+
+def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> list[Part]:
+    """The parts in the order of what their best pages promise; those alike in the order of the book."""
+    scores = dict(zip((page.number for page in index.document.pages), index.page_scores(question), strict=True))
+
+    def promise(part: Part) -> float:
+        return sum(heapq.nlargest(PROMISING, (scores[page.number] for page in part.document.pages)))
+
+    return sorted(parts, key=lambda part: -promise(part))
+
+
+def subjects(question: str) -> list[str]:
+    """What a question looks for: its words without those that every such question has, neighbours together."""
+    found: list[list[str]] = []
+    end = None
+    for match in _WORD.finditer(question):
+        word = _POSSESSIVE.sub("", match[0])
+        if says_nothing(word) or word.lower() in _OF_ASKING:
+            continue
+        if found and end is not None and question[end : match.start()].strip(". ") == "":
+            found[-1].append(word)
+        else:
+            found.append([word])
+        end = match.end()
+    return [" ".join(words) for words in found]
+
+
+def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
+    """Which parts were not asked, in plain words; empty where all were.
+
+    Args:
+        asked: numbers of the parts that were.
+    """
+    others = [part.number for part in parts if part.number not in asked]
+    words = f"{_numbers(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
+    return " ".join(part for part in (words, plan.said if others else "") if part)
+
+
+def mentioned(mention: Mention, reach: Reach, unit: str) -> str:
+    """ "“Ahab” first stands on page 93."."""
+    last = "last" if reach is Reach.LAST else "first"
+    where = page_name(mention.label, unit, long=True)
+    return f"“{mention.words}” {last} stands {'on' if unit == 'page' else 'in'} {where}."
+
+
+def _numbers(numbers: Sequence[int], one: str, several: str) -> str:
+    """ "Part 3", "Parts 3 and 4", "Parts 1, 3 to 5 and 9"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [
+        piece
+        for run in runs
+        for piece in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
+    ]
+    joined = " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
+    return f"{one if len(numbers) == 1 else several} {joined}"
+
+
+def _named_pages(question: str, document: Document) -> frozenset[int]:
+    """The pages that a question names by their numbers, or of the chapter that it names."""
+    there = {page.number for page in document.pages}
+    named = {number for first, last in _PAGES.findall(question) for number in range(int(first), int(last or first) + 1)}
+    if there & named:
+        return frozenset(there & named)
+    item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
+    chapter = next(
+        (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
+    )
+    return frozenset(range(chapter.first, chapter.last + 1)) & there if chapter else frozenset()
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Where the subjects of a question stand first or last in one part: by subject, by its words and each of them, the
+    page and the characters on it."""
+
+    part: Part
+    places: dict[str, dict[str, Hit]]
+
+    def has_all(self, subjects: Sequence[str]) -> bool:
+        return all(self.places[subject] for subject in subjects)
+
+    def hints(self) -> tuple[str, ...]:
+        """A line around each subject's first place."""
+        return tuple(self._line(min(found.values(), key=_order)) for found in self.places.values() if found)
+
+    def _line(self, hit: Hit) -> str:
+        around = excerpt(self.part.document.pages[hit.page].text, hit.spans[0].start, hit.spans[0].end, AROUND)
+        return f"{around.before}{around.hit}{around.after}"
+
+    def mention(self, words: str, hit: Hit) -> Mention:
+        page = self.part.document.pages[hit.page]
+        return Mention(words, page.number, page.label)
+
+
+def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: EvidenceIndex) -> Plan:
+    """The parts that name everything that is looked for, from one end of the book."""
+    sought = subjects(question)
+    ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
+    aside = listing_pages(index.document)
+    standing = [_standing(part, sought, reach, aside) for part in ordered]
+    there = [subject for subject in sought if any(found.places[subject] for found in standing)]
+    strange = " and ".join(f"“{subject}”" for subject in sought if subject not in there)
+    nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
+    if not there:
+        chosen = promising(question, parts, index)[:MOST_ASKED]
+        return Plan(reach, tuple(chosen), until_found=True, said=nowhere)
+    asked = [found for found in standing if found.has_all(there)] or standing
+    without = sorted(found.part.number for found in standing if found not in asked)
+    named = " and ".join(f"“{subject}”" for subject in there)
+    verb = "does" if len(without) == 1 else "do"
+    both = "both " if len(there) == 2 else ""
+    said = f"{_numbers(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
+    return Plan(
+        reach,
+        tuple(found.part for found in asked),
+        until_found=True,
+        mentions=tuple(mention for subject in there for mention in _mentions(subject, standing, reach)),
+        hints=tuple(found.hints() for found in asked),
+        said=" ".join(filter(None, (nowhere, said))),
+    )
+
+
+def listing_pages(document: Document) -> frozenset[int]:
+    """The numbers of pages that are a table of contents or an index: what stands there has not appeared yet."""
+    titles = [(item.page, title) for item in document.outline if len(title := fold(item.title)) >= _SHORTEST_TITLE]
+    found = {
+        number for one in chapters(document) if _LISTING.search(one.title) for number in range(one.first, one.last + 1)
+    }
+    for page in document.pages:
+        text = fold(page.text)
+        found |= (
+            {page.number}
+            if sum(at != page.number and title in text for at, title in titles) >= _FEWEST_TITLES
+            else set()
+        )
+    return frozenset(found)
+
+
+def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int]) -> _Standing:
+    """Args: aside: numbers of pages that do not count."""
+    finder, pages = Finder(), part.document.pages
+    places: dict[str, dict[str, Hit]] = {}
+    for subject in sought:
+        words = [word for word in subject.split() if _tells(word)]
+        places[subject] = {}
+        for form in dict.fromkeys((subject, *words)):
+            found = finder.find(part.document, form)
+            hits = [hit for hit in found.hits if found.how == "words" and pages[hit.page].number not in aside]
+            if hits:
+                places[subject][form] = hits[-1 if reach is Reach.LAST else 0]
+    return _Standing(part, places)
+
+
+def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
+    """Where a subject stands first, and each of its words that stands before it.
+
+    Args:
+        standing: of the parts, from the end from which it is looked for.
+    """
+    found: list[Mention] = []
+    for one in standing:
+        places = one.places[subject]
+        near = sorted(places.items(), key=lambda item: _order(item[1]), reverse=reach is Reach.LAST)
+        for words, hit in near:
+            with_others = words != subject and subject in places and places[subject].page == hit.page
+            if not with_others and not any(mention.words in (words, subject) for mention in found):
+                found.append(one.mention(words, hit))
+    return found
+
+
+def _order(hit: Hit) -> tuple[int, int]:
+    return hit.page, hit.spans[0].start
+
+
+def _tells(word: str) -> bool:
+    return len(word) >= _FEWEST_LETTERS and word.lower() not in _TITLES

@@ -1,0 +1,87 @@
+"""``ask --parts`` and ``--chapters``: what is printed, and what is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import ask, ask_parts
+from app.cli.main import main
+from engine.document import Document
+from tests.app.scripted import ScriptedEngine
+
+FILLER = "The day was long and the road was dry. " * 4
+BEGINNINGS = ["The mill stood by the river.", "Marta sold Jonas a goose at the bridge.", "The goose sailed to Riga."]
+PAGES = [f"{beginning} {FILLER}" for beginning in BEGINNINGS]
+ANSWER = "Marta sold Jonas a goose at the bridge."
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    scripted = ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.001, limit=75)
+
+    @contextlib.contextmanager
+    def loaded(settings: object) -> Iterator[ScriptedEngine]:
+        yield scripted
+
+    for module in (ask, ask_parts):
+        monkeypatch.setattr(module, "loaded_engine", loaded)
+    monkeypatch.setattr(ask, "open_books", lambda *_, **__: Document.from_pages("The Mill", PAGES))
+    return scripted
+
+
+def test_the_answer_with_its_pages_and_what_was_not_asked(
+    engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "mill.pdf", "When does the goose first appear?", "--parts", "--model", "demo"]) == 0
+    printed, told = capfd.readouterr()
+    assert printed == f"{ANSWER}\n"
+    assert "The book is read in 3 parts; up to 2 asked." in told
+    assert "Part 2, page 2: Marta sold Jonas a goose at the bridge." in told
+    assert "[p. 2]" in told
+    assert "“goose” first stands on page 2." in told
+    assert "Note: Parts 1 and 3 were not asked. Part 1 does not name “goose”." in told
+    assert len(engine.readings) == 1
+
+
+def test_one_object_with_the_parts(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "mill.pdf", "Who sold a goose?", "--parts", "2", "--json", "--model", "demo"]) == 0
+    report: dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert (report["answer"], report["joined"]) == (ANSWER, False)
+    assert [one["pages"] for one in report["parts"]] == [[1, 1], [2, 2], [3, 3]]
+    assert [(one["part"], one["level"], one["source"]) for one in report["answers"]] == [
+        (2, "says so", "read"),
+        (3, "not found", "read"),
+    ]
+    assert (report["not_asked"], report["said"]) == ([1], "Part 1 was not asked.")
+    assert [page["number"] for page in report["evidence"][0]["pages"]] == [2]
+
+
+def test_a_book_that_fits_is_read_whole(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:
+    engine.limit = 10_000
+    assert main(["ask", "mill.pdf", "Who sold a goose?", "--parts", "--model", "demo"]) == 0
+    assert "the whole book fits" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--parts", "none"], "neither all nor a number of parts"),
+        (["--parts", "0"], "neither all nor a number of parts"),
+        (["--parts", "--fit"], "A book is read in parts, or as much of it as fits."),
+        (["--parts", "--csv", "out.csv"], "--csv asks whole documents"),
+        (["--chapters", "1", "--csv", "out.csv"], "--csv asks whole documents"),
+        (["--chapters", "9"], "This document names no chapters"),
+        (["--chapters", "9", "--pages", "1-2"], "Pages and chapters are chosen at once."),
+    ],
+)
+def test_what_is_refused(options: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    book = tmp_path / "mill.txt"
+    book.write_text("The mill stood by the river.", "utf-8")
+    assert main(["ask", str(book), "Who?", "--model", "demo", *options]) == 2
+    assert said in capfd.readouterr().err

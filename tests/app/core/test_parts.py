@@ -1,0 +1,245 @@
+"""A book in parts: where it is cut, which parts a question goes to, what they say and how it is put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.citations import NoteTaker
+from app.core.chat_run import Abilities
+from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
+from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
+from engine import Question, Turn
+from engine.document import Document, OutlineItem
+from engine.errors import ContextTooSmall
+from engine.evidence import EvidenceIndex
+from engine.plan import BookFit
+from tests.app.scripted import ScriptedEngine
+
+FILLER = "The day was long and the road was dry. " * 4
+TEXTS = [
+    f"The mill stood by the river. {FILLER}",
+    f"Marta came from the hills with a basket. {FILLER}",
+    f"Old Jonas Weller counted his coins. {FILLER}",
+    f"Marta met Jonas at the bridge and sold him a goose. {FILLER}",
+    f"The goose laid nothing. {FILLER}",
+    f"Marta sailed to Riga in the spring. {FILLER}",
+]
+BOOK = Document.from_pages("The Mill", TEXTS)
+
+
+def fit(document: Document, room: int, each: int = 100) -> BookFit:
+    tokens = each * len(document.pages) + 10
+    return BookFit(tokens, room, tokens <= room, 0, 0, "", page_tokens=(each,) * len(document.pages), room=room)
+
+
+def in_parts(pages: int = 2) -> tuple[Part, ...]:
+    """The book, so many pages a part."""
+    return cut(BOOK, fit(BOOK, (100 * pages + 10) * 8 // 7 + 2))
+
+
+def numbers(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    return [(part.first, part.last) for part in parts]
+
+
+# Where it is cut ------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_one_part_and_parts_leave_room_for_a_question() -> None:
+    found = cut(BOOK, fit(BOOK, 400))
+    assert numbers(found) == [(1, 3), (4, 6)]
+    assert [part.tokens for part in found] == [300, 300]
+    assert numbers(cut(BOOK, fit(BOOK, 340))) == [(1, 2), (3, 4), (5, 6)], "an eighth of the window is the question's"
+    assert [part.document.sha256 for part in found] == [BOOK.sha256] * 2
+
+
+def test_a_part_ends_before_the_highest_chapter_that_begins_late_in_it() -> None:
+    long = replace(
+        Document.from_pages("L", [f"Page {number}." for number in range(1, 21)]),
+        outline=(OutlineItem("I", 1, 0), OutlineItem("a", 10, 1), OutlineItem("II", 9, 0), OutlineItem("III", 13, 0)),
+    )
+    assert numbers(cut(long, fit(long, 1160)))[0] == (1, 8), "chapter II begins on page 9, a section of it on 10"
+    assert numbers(cut(long, fit(long, 1500)))[0] == (1, 12), "a chapter that the room reaches is not left earlier"
+
+
+def test_a_page_that_no_part_holds_is_told_before_any_work() -> None:
+    with pytest.raises(ContextTooSmall, match=r"One page alone \(page 1\) takes 100 tokens, and a part may take 60"):
+        cut(BOOK, fit(BOOK, 80))
+
+
+# Which parts a question goes to ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "reach"),
+    [
+        ("When does Marta first appear?", Reach.FIRST),
+        ("Where is the goose mentioned first?", Reach.FIRST),
+        ("Wann kommt Marta zum ersten Mal vor?", Reach.FIRST),
+        ("When was Jonas last seen?", Reach.LAST),
+        ("How many times does Marta go to the bridge?", Reach.ALL),
+        ("List the animals.", Reach.ALL),
+        ("What is it about?", Reach.ALL),
+        ("Summarize the book.", Reach.ALL),
+        ("What is Marta's first name?", Reach.FEW),
+        ("Is there no goose at all?", Reach.FEW),
+        ("Who bought the goose?", Reach.FEW),
+        ("What happens on page 4?", Reach.NAMED),
+        ("Summarize pages 2 to 3.", Reach.NAMED),
+    ],
+)
+def test_how_much_of_the_book_a_question_needs(question: str, reach: Reach) -> None:
+    assert reach_of(question, BOOK)[0] is reach
+
+
+def plan_for(question: str, wanted: int = 0) -> Any:
+    return planned(question, in_parts(), EvidenceIndex(BOOK), wanted)
+
+
+def test_what_is_first_is_looked_for_from_the_start_in_the_parts_that_name_it() -> None:
+    plan = plan_for("When does the goose first appear?")
+    assert [part.number for part in plan.parts] == [2, 3]
+    assert plan.mentions == (Mention("goose", 4, "4"),)
+    assert "sold him a goose" in plan.hints[0][0]
+    assert plan.said == "Part 1 does not name “goose”."
+    assert left_out(plan, in_parts(), [2]) == "Parts 1 and 3 were not asked. Part 1 does not name “goose”."
+    assert left_out(plan, in_parts(), [1, 2, 3]) == ""
+    assert mentioned(plan.mentions[0], Reach.FIRST, "page") == "“goose” first stands on page 4."
+
+
+def test_what_is_last_is_looked_for_from_the_end() -> None:
+    plan = plan_for("When is Jonas Weller last mentioned?")
+    assert [part.number for part in plan.parts] == [2]
+    assert plan.mentions == (Mention("Jonas", 4, "4"), Mention("Jonas Weller", 3, "3"))
+
+
+def test_two_names_have_to_stand_in_a_part() -> None:
+    plan = plan_for("Where does Marta first meet Jonas?")
+    assert [part.number for part in plan.parts] == [2]
+    assert plan.said == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
+
+
+def test_a_name_that_stands_nowhere_is_told() -> None:
+    plan = plan_for("When does Ahab first appear?")
+    assert plan.said == "“Ahab” stands nowhere in the book."
+    assert plan.parts
+
+
+def test_a_fact_is_asked_of_the_parts_that_promise_most() -> None:
+    assert plan_for("When did Marta sail to Riga?").parts[0].number == 3
+    assert [part.number for part in plan_for("When did Marta sail to Riga?", wanted=1).parts] == [3]
+    assert [part.number for part in plan_for("List the animals.").parts] == [1, 2, 3]
+    assert [part.number for part in plan_for("What happens on page 4?").parts] == [2]
+
+
+def test_a_table_of_contents_is_no_appearance() -> None:
+    titles = ["The Miller", "The Stranger", "A Journey to Riga", "The Goose Returns"]
+    outline = tuple(OutlineItem(title, number, 0) for number, title in enumerate(titles, start=2))
+    book = replace(Document.from_pages("B", ["\n".join(titles), *TEXTS[:4]]), outline=outline)
+    assert listing_pages(book) == {1}
+    assert listing_pages(replace(book, outline=(OutlineItem("Index", 5, 0),))) == {5}
+
+
+def test_subjects() -> None:
+    assert subjects("When does Captain Ahab first appear?") == ["Captain Ahab"]
+    assert subjects("Where does Starbuck first meet Moby-Dick's crew?") == ["Starbuck", "Moby-Dick crew"]
+    assert subjects("Wann erscheint Effi Briest zum ersten Mal?") == ["Effi Briest"]
+
+
+# Asking them ----------------------------------------------------------------------------------------------------------
+
+
+class Reader(ScriptedEngine):
+    """Answers from what is open."""
+
+    def __init__(self, said: Callable[[Document], str], limit: int = 2_000) -> None:
+        super().__init__(word_seconds=0.0, reading_seconds=0.001, limit=limit)
+        self.said = said
+        self.opened: list[Document] = []
+
+    def read(self, document: Document, **options: Any) -> Any:
+        self.opened.append(document)
+        self.answer = self.said(document)
+        return super().read(document, **options)
+
+
+def asked(engine: Reader, question: str, wanted: int = 0, **options: Any) -> list[Any]:
+    taker = NoteTaker()
+    plan = planned(question, in_parts(), taker.prepare(BOOK).result(), wanted)
+    steps = ask_parts(engine, plan, Question(question), BOOK, options.pop("card", Abilities()), taker=taker, **options)
+    return list(steps)
+
+
+def goose(document: Document) -> str:
+    return "Marta sold Jonas a goose at the bridge." if "bridge" in document.text else "It is not mentioned."
+
+
+def test_the_first_answer_that_the_book_bears_out_ends_it() -> None:
+    engine = Reader(goose)
+    done = asked(engine, "When does the goose first appear?")[-1]
+    assert isinstance(done, PartsAnswered)
+    assert (done.text, done.joined) == ("Marta sold Jonas a goose at the bridge.", False)
+    assert [one.part for one in done.answers] == [2]
+    assert done.record["chips"][0]["pages"] == [{"number": 4, "label": "4"}]
+    assert "From the book:" in engine.asked[0].text
+    assert [document.pages[0].number for document in engine.opened] == [3]
+
+
+def test_a_part_that_does_not_tell_is_followed_by_the_next() -> None:
+    engine = Reader(lambda document: "Marta sailed to Riga." if "Riga" in document.text else "It is not mentioned.")
+    done = asked(engine, "When does Marta first appear?")[-1]
+    assert [(one.part, one.found) for one in done.answers] == [(1, False), (2, False), (3, True)]
+    assert done.text == "Marta sailed to Riga."
+
+
+def test_answers_of_all_parts_are_put_together_and_each_claim_is_looked_up() -> None:
+    def said(document: Document) -> str:
+        if document.title.startswith("Answers"):
+            assert document.pages[0].text.startswith("Pages 3 to 4:\nMarta sold")
+            assert document.sha256 == "", "it is not kept"
+            return "Marta sold Jonas a goose at the bridge. Marta sailed to Riga."
+        return goose(document) if "Riga" not in document.text else "Marta sailed to Riga in the spring."
+
+    engine = Reader(said)
+    events = asked(engine, "List what Marta did.")
+    done = events[-1]
+    assert done.joined
+    assert [one.part for one in done.answers] == [1, 2, 3]
+    assert [event for event in events if isinstance(event, Joining)] == [Joining(2, last=True)]
+    assert [chip["pages"][0]["number"] for chip in done.record["chips"]] == [4, 6]
+    assert engine.asked[0].sampling.max_tokens == 256
+
+
+def test_a_model_that_only_quotes_puts_nothing_together() -> None:
+    engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
+    done = asked(engine, "List what Marta did.", card=Abilities(only_quotes=True))[-1]
+    assert not done.joined
+    assert done.text.startswith("Pages 1 to 2: “The mill stood by th”\n\nPages 3 to 4: “Old Jonas")
+
+
+def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
+    engine, cancel = Reader(goose), threading.Event()
+    taker = NoteTaker()
+    plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result())
+    options: Any = {"taker": taker}
+    kept: list[Any] = []
+    steps = ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
+    for event in steps:
+        if isinstance(event, PartAnswered):
+            kept.append(event.answer)
+            cancel.set()
+    assert isinstance(event, PartsAnswered)
+    assert (event.stopped, [one.part for one in event.answers]) == (True, [1])
+    events = list(ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), known=kept, **options))
+    assert [event.part.number for event in events if isinstance(event, PartBegun)] == [2, 3]
+    assert [one.part for one in events[-1].answers] == [1, 2, 3]
+
+
+def test_only_the_newest_turns_go_before_a_part() -> None:
+    old, new = Turn("Old?", "x" * 1500), Turn("New?", "Yes.")
+    assert recent((old, new)) == (new,)
+    assert recent((new, old)) == ()
