@@ -16,8 +16,9 @@ from engine.errors import OptionError
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
-Picture = Literal["", "recognised", "unread"]
-"""Of a page that is a picture: whether its words were recognised in it, and may have slips, or it was not read."""
+Picture = Literal["", "recognised", "unread", "doubtful"]
+"""Of a page whose words stand in its picture alone: they were recognised there and may have slips, or it was not read.
+"doubtful": it has words that are probably wrong, and could be recognised instead."""
 
 _MANY = 3
 """Documents that are not all named in the title of a book."""

@@ -29,6 +29,7 @@ from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
 from app.models import gguf
 from app.models.short_names import SOURCES
+from app.readers import recognition
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 from engine.version import VERSION
@@ -154,6 +155,7 @@ def lines_of(found: Findings) -> list[str]:
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
     lines.append("Self-test  " + _selftest_line(found.selftest))
+    lines.append("Scans      " + _scans_line())
     lines.append("Starter    " + _short_line(STARTER, found.starter))
     lines.append("Reader     " + _short_line(READER, found.reader))
     lines += found.gguf
@@ -163,6 +165,12 @@ def lines_of(found: Findings) -> list[str]:
         lines += _expected_lines(found.target)
     lines.append("Attention  " + _attention_line(found.packages))
     return lines
+
+
+def _scans_line() -> str:
+    if lacking := recognition.missing():
+        return f"pages that are pictures are not recognised: {lacking} missing (python launch.py --repair brings it)"
+    return "pages that are pictures are recognised: Latin letters, Chinese, Japanese; no handwriting"
 
 
 def _selftest_line(result: SelftestResult | None) -> str:

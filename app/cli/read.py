@@ -213,7 +213,7 @@ def recognition(name: str, books: Path | None) -> Iterator[Recognition]:
 
         def show(done: int, total: int, seconds: float | None) -> None:
             if not lines:
-                lines.append(stack.enter_context(ProgressLine(f"Recognising pages of {name} that are pictures")))
+                lines.append(stack.enter_context(ProgressLine(f"Recognising words in pictures of {name}")))
             left = f", {stretch(Range(seconds, seconds))} left" if seconds else ""
             lines[0].update(f"{done:,} of {total:,}{left}")
             if done == total:

@@ -31,8 +31,9 @@ from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable, write_whole
 from app.core.db import Database
+from app.readers.recognition import Recognition
 from engine.document import Document, OutlineItem, Page
-from engine.errors import DocumentError, TrifoldError
+from engine.errors import DocumentError, NoTextLayer, TrifoldError
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,10 @@ class Books:
 
     def path(self, book: Book) -> Path:
         return self._folder / book.sha256 / book.file
+
+    def folder(self, sha256: str) -> Path:
+        """Where a file of this hash is kept with all that was made from it."""
+        return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
         """The file of a book's cover, if there is one."""
@@ -339,13 +344,19 @@ class TextCache:
     def __init__(self, read_document: Read) -> None:
         self._read_document = read_document
 
-    def __call__(self, path: Path, password: str | None = None) -> Document:
+    def __call__(self, path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
         kept = path.parent / TEXT
         document = load_text(kept)
-        if document is not None:
+        if document is not None and not (recognition and recognition.doubtful):
             return document
-        document = self._read_document(path, password=password)
-        if not password:
+        try:
+            how = {"recognition": recognition} if recognition else {}
+            document = self._read_document(path, password=password, **how)
+        except NoTextLayer as error:
+            if recognition:
+                raise
+            raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
+        if not password and not any(page.picture == "unread" for page in document.pages):  # the next opening goes on
             save_text(kept, document)
         return document
 

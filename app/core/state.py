@@ -17,15 +17,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker
 from app.core import books, db
-from app.core.books import Book, Books
+from app.core.books import Book, Books, TextCache
 from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.db import Database
 from app.core.forecast import Experience, Remaining
+from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
@@ -67,9 +69,19 @@ class Action(str, Enum):
 
     OPEN_AGAIN = "open-again"
     READ_AGAIN = "read-again"
+    RECOGNISE = "recognise"
     OTHER_BOOK = "other-book"
     PASSWORD = "password"
     NONE = ""
+
+
+@dataclass(frozen=True)
+class Recognising:
+    """How far the recognition of pages that are pictures has come; ``seconds`` left, where they are known."""
+
+    done: int
+    total: int
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,7 @@ class OpenBook:
     whole: Document | None = None
     document: Document | None = None
     fit: BookFit | None = None
+    recognising: Recognising | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
     read: BookRead | None = None
@@ -155,9 +168,11 @@ class Job:
         self.paused = False
         self.ended = threading.Event()
         self.stop = threading.Event()  # of the reading that is under way
+        self.enough = threading.Event()  # the pages that have been recognised are enough
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.enough.set()
         self.stop.set()
 
     def pause(self) -> None:
@@ -216,13 +231,17 @@ class AppState:
 
     # The book ------------------------------------------------------------------------------------------------
 
-    def open(self, book: Book, password: str | None = None, chat: str = "") -> None:
-        """Open another book and read it; with it a chat about it, or the last one."""
+    def open(self, book: Book, password: str | None = None, chat: str = "", *, recognise: bool = False) -> None:
+        """Open another book and read it; with it a chat about it, or the last one.
+
+        Args:
+            recognise: pages that are pictures, or whose text is doubtful, however long it takes.
+        """
         with self._lock:
             if chat:
                 self._current = replace(self._current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
-        start(self, job, lambda: open_book(self, job, book, password))
+        start(self, job, lambda: open_book(self, job, book, password, recognise))
 
     def is_open(self, book: Book) -> bool:
         """Whether it is the open book, all of which has been read or will be."""
@@ -259,8 +278,11 @@ class AppState:
             self._read(self._current.document)
 
     def stop_reading(self) -> None:
-        """Cancel the reading; the pages that were read stay usable."""
-        self._job.cancel()
+        """Cancel the reading, or the recognition before it; the pages that were read stay usable."""
+        if self._current.stage is Stage.OPENING:
+            self._job.enough.set()
+        else:
+            self._job.cancel()
 
     def pause_reading(self) -> None:
         """Pause for a question: the reading stops at the end of a page, and goes on when no more are asked."""
@@ -470,17 +492,17 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 
-def open_book(state: AppState, job: Job, book: Book, password: str | None) -> None:
+def open_book(state: AppState, job: Job, book: Book, password: str | None, recognise: bool) -> None:
     """From the file to a book that can be asked about."""
     path = state.books.path(book)
-    document = taken_apart(state, book, password)
+    document = taken_apart(state, book, password, _recognition(state, job, recognise))
     if job.cancelled:
         return
     kept = state.books.remember(
         book, title=document.title, author=document.author, pages=len(document.pages), unit=document.unit
     )
     books.draw_cover(path, document, password)
-    state.set(job, book=kept, whole=document, document=document)
+    state.set(job, book=kept, whole=document, document=document, recognising=None)
     prepare(state, job, document)
 
 
@@ -555,6 +577,8 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
         _fail(state, job, error, Stage.LOCKED, Action.PASSWORD)
     except ContextTooSmall as error:
         _fail(state, job, error, Stage.CHOOSING, Action.NONE)
+    except LongRecognition as error:
+        _fail(state, job, error, Stage.FAILED, Action.RECOGNISE)
     except TrifoldError as error:
         if isinstance(error, DocumentError):
             _forget_unreadable(state, job)
@@ -582,35 +606,57 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
             logger.warning("a file that is no book stays in the library: %s", error)
 
 
-def taken_apart(state: AppState, book: Book, password: str | None = None) -> Document:
+def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
+    """How pages that are pictures are treated, with progress in the record."""
+
+    def show(done: int, total: int, seconds: float | None) -> None:
+        state.set(job, recognising=Recognising(done, total, seconds))
+
+    return Recognition(state.books.folder, agreed=recognise, doubtful=recognise, stop=job.enough, progress=show)
+
+
+def taken_apart(
+    state: AppState, book: Book, password: str | None = None, recognition: Recognition | None = None
+) -> Document:
     """A book as a document. The passwords of its files are remembered.
+
+    Args:
+        recognition: how pages that are pictures are treated; they are left out if it is missing.
 
     Raises:
         DocumentError: a file cannot be read, needs a password, or is not kept here any more.
     """
     if members := state.books.members(book):
-        return Document.together([_unlocked(state, part, password) for part in members], sha256=book.sha256)
-    return _unlocked(state, book, password)
+        parts = [_unlocked(state, part, password, recognition) for part in members]
+        return Document.together(parts, sha256=book.sha256)
+    return _unlocked(state, book, password, recognition)
 
 
-def _unlocked(state: AppState, book: Book, password: str | None) -> Document:
+def _unlocked(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
     """A file as a document, opened by the password that it was opened with before, or else by this one."""
     known = state.passwords.get(book.sha256)
     try:
-        return _one_file(state, book, known)
+        return _one_file(state, book, known, recognition)
     except PasswordNeeded:
         if not password or password == known:
             raise
-    document = _one_file(state, book, password)
+    try:
+        document = _one_file(state, book, password, recognition)
+    except LongRecognition:  # it has been opened
+        state.passwords[book.sha256] = password
+        raise
     state.passwords[book.sha256] = password
     return document
 
 
-def _one_file(state: AppState, book: Book, password: str | None) -> Document:
+def _one_file(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
     """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
     with it, and as its title where it has none of its own."""
+    read = state.read_document
+    if recognition is not None and isinstance(read, TextCache):  # the library's own, which keeps what is recognised
+        read = partial(read, recognition=recognition)
     try:
-        document = state.read_document(state.books.path(book), password=password)
+        document = read(state.books.path(book), password=password)
     except TrifoldError as error:
         raise type(error)(error.cause.replace(f"“{book.file}”", f"“{book.name}”"), error.remedy) from error
     untitled = document.title == PurePath(book.file).stem

@@ -46,7 +46,6 @@ def _tell(parsed: Parsed, voice: Voice) -> None:
             "author": parsed.author,
             "outline": [[entry.title, entry.page, entry.level] for entry in parsed.outline],
             "warnings": parsed.warnings,
-            "doubtful": parsed.doubtful,
         }
     )
 

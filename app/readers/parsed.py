@@ -56,7 +56,7 @@ class Section:
 
     label: str
     text: str
-    picture: Literal["", "recognised", "unread"] = ""  # as in engine.document
+    picture: Literal["", "recognised", "unread", "doubtful"] = ""  # as in engine.document
 
 
 @dataclass
@@ -70,8 +70,7 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason;
-    ``doubtful``: pages from 1 whose text is probably wrong, and that could be recognised from their picture instead."""
+    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason."""
 
     kind: str
     unit: str
@@ -81,7 +80,6 @@ class Parsed:
     outline: list[Heading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: Mapping[str, int] = field(default_factory=dict)
-    doubtful: list[int] = field(default_factory=list)
 
 
 def damaged(what: str = "is damaged and cannot be opened.") -> Refused:

@@ -113,7 +113,6 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
-    parsed.doubtful = sorted({*pages.unmapped, *pages.mismapped})
     if not (pages.images and request.get("unread")):
         _refuse_empty(parsed, pages)
     return parsed
@@ -121,6 +120,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Section]:
     sections = [Section(*pair) for pair in zip(labels, texts, strict=True)]
+    for number in (*pages.unmapped, *pages.mismapped):
+        sections[number - 1].picture = "doubtful"
     for number in pages.images:
         sections[number - 1].picture = "unread"
     for number in pages.recognised:

@@ -11,12 +11,12 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from app.readers.parsed import SECOND_READER, Limits
-from app.readers.recognition import Recognition, missing, recognise
+from app.readers.recognition import LongRecognition, Recognition, missing, recognise
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
@@ -60,8 +60,14 @@ def read_document(
     path, limits = Path(path), limits or Limits()
     digest = _digest(path, limits)
     request = {"work": "read", "path": str(path.resolve()), "password": password, "comments": comments}
-    if recognition is None or missing():
+    if recognition is None:
         return _read_bounded(request, path.name, digest, limits, progress)
+    if lacking := missing():
+        try:
+            return _read_bounded(request, path.name, digest, limits, progress)
+        except NoTextLayer as error:
+            remedy = f"To recognise its words needs {lacking}: python launch.py --repair brings it."
+            raise NoTextLayer(error.cause, remedy) from error
     records = recognition.kept(digest)
 
     def read(*, unread: bool) -> Document:
@@ -69,11 +75,17 @@ def read_document(
         return _read_bounded({**request, **found}, path.name, digest, limits, progress)
 
     document = read(unread=True)
-    wanted = [page.number for page in document.pages if page.picture == "unread"]
-    if wanted:
+    kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
+    wanted = [page.number for page in document.pages if page.picture in kinds]
+    if not wanted:
+        return document
+    try:
         recognise(path, digest, password, wanted, recognition, records)
-        document = read(unread=bool(records))
-    return document
+    except LongRecognition as offer:
+        if 2 * len(wanted) > len(document.pages):
+            raise
+        return replace(document, warnings=(*document.warnings, offer.cause))
+    return read(unread=bool(records))
 
 
 def _read_bounded(

@@ -64,6 +64,11 @@ def missing() -> str:
     return " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether something was recognised of the book in this folder."""
+    return (folder / FILE).is_file()
+
+
 def load(folder: Path) -> Records:
     """What is kept in a book's folder; lines that are damaged are as if they were not there."""
     found: Records = {}

@@ -25,6 +25,7 @@ from app.core.format import View
 from app.core.state import AppState
 from app.core.suggestions import Sample, continuations, phrase_questions, suggestions
 from app.core.trial import Trial
+from app.readers import recognition
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
@@ -112,6 +113,7 @@ class Library:
         counts = [format.counted(several, "document")] if several else []
         counts += [format.counted(book.pages, book.unit)] if book.pages else []
         counts += [format.counted(book.tokens, "token")] if book.tokens else []
+        counts += ["recognised from pictures"] if book.pages and self._is_recognised(book) else []
         return {
             "id": book.sha256,
             "several": several,
@@ -124,6 +126,9 @@ class Library:
             "cover": self._state.books.cover(book.sha256) is not None,
             "hue": int(book.sha256[:6], 16) % _HUES,
         }
+
+    def _is_recognised(self, book: Book) -> bool:
+        return recognition.is_kept(self._state.books.path(book).parent)
 
     def suggestions(self) -> list[str]:
         """Questions that are worth asking the open book, as far as it has been read. A model that says what it cannot

@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute, Route
 from app.core import format
 from app.core.chat_run import OWN, Throttle, abilities, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
+from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, glow
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
@@ -142,6 +143,7 @@ def book_view(current: OpenBook) -> View:
         "trouble": None,
         "choose": None,
         "warnings": [],
+        "recognising": _recognising(current),
     }
     if current.book is not None:
         view["id"] = current.book.sha256
@@ -159,6 +161,17 @@ def book_view(current: OpenBook) -> View:
     if current.stage is Stage.CHOOSING:
         view["choose"] = _choice(current)
     return view
+
+
+def _recognising(current: OpenBook) -> View | None:
+    """How far pages that are pictures have been recognised, while they are."""
+    now = current.recognising
+    if now is None or current.stage is not Stage.OPENING:
+        return None
+    left = f" · {stretch(Range(now.seconds, now.seconds))} left" if now.seconds else ""
+    page = min(now.done + 1, now.total)
+    words = f"Recognising words in pictures of pages: {page:,} of {now.total:,}{left}"
+    return {"line": words, "part": round(now.done / max(now.total, 1), 3)}
 
 
 def map_view(current: OpenBook) -> View:

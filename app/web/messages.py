@@ -145,9 +145,12 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
         return None
     chip = chips[number]
     around = chip.get("extract") or {}
+    said = _said(chip, format.place_named(chip, _unit(notes)))
+    if any(page.get("recognised") for page in chip["pages"]):
+        said += " Recognised from a picture; may have slips."
     return {
         "kind": chip["kind"],
-        "said": _said(chip, format.place_named(chip, _unit(notes))),
+        "said": said,
         "extract": {part: around.get(part, "") for part in ("before", "hit", "after")},
         "page": chip["pages"][0]["number"] if chip["pages"] else None,
         "of": chip.get("of", ""),

@@ -27,6 +27,7 @@ from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
 from app.core.format import View, counted, page_name, page_of
 from app.core.state import AppState
+from app.readers import recognition
 from app.readers.page_images import PageImages
 from app.web import messages
 from app.web.auth import MOST_DIGITS, AllowedRoute
@@ -40,6 +41,11 @@ _AROUND = 40  # characters by which words are told from the same words elsewhere
 _LINE = 60  # characters on either side of what was found
 _MOST_MARKS = 100  # of a page
 GONE = " That document is no longer in this conversation."
+_ORIGINS = {
+    "recognised": "Recognised from a picture; may have slips.",
+    "unread": "This page is a picture. It was not read.",
+    "doubtful": "The text of this page is probably wrong.",
+}
 _DAY = "private, max-age=86400, immutable"  # the address names the content
 
 
@@ -108,6 +114,8 @@ class PageViewer:
                 "name": page_name(page.label, of.unit, long=True),
                 "picture": f"/pages/{of.sha256}/{of.number}" if of.kind == _DRAWN else "",
                 "text": page.text,
+                "origin": _ORIGINS.get(page.picture, ""),
+                "recognisable": page.picture in ("unread", "doubtful") and not recognition.missing(),
                 "marks": [[start, end] for start, end in self._marked(request, page)],
             }
         )

@@ -115,8 +115,11 @@ async def parsed(request: Request, kind: type[_Asked]) -> _Asked:
 
 
 class BookAsked(Asked):
+    """``recognise``: pages that are pictures too, however long it takes."""
+
     id: Text = ""
     password: Text = ""
+    recognise: Any = False
 
 
 class PagesAsked(Asked):
@@ -229,7 +232,7 @@ class BookRoutes:
 
     async def open(self, request: Request) -> None:
         asked = await parsed(request, BookAsked)
-        self._state.open(self._state.books.get(asked.id), asked.password or None)
+        self._state.open(self._state.books.get(asked.id), asked.password or None, recognise=asked.recognise is True)
 
     async def open_sample(self, request: Request) -> None:
         if self._sample.file is None:

@@ -8,6 +8,7 @@ const MOST_BYTES = 200_000_000;
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
 const MENDS = {
   "open-again": ["Try again", () => post("/books/open", { id: current.id })],
+  recognise: ["Recognise the pages", () => post("/books/open", { id: current.id, recognise: true })],
   "read-again": ["Read it", () => post("/reading/again")],
   "other-book": ["Choose another book", () => byId("file").click()],
 };
@@ -65,7 +66,10 @@ function draw() {
   byId("book-title").title = [current.title, current.author].filter(Boolean).join(", ");
   byId("book-line").textContent = current.line || "";
   byId("book-line").title = (current.warnings || []).join("\n");
-  byId("opening-words").textContent = WORDS[current.stage] || "";
+  const recognising = current.recognising;
+  byId("opening-words").textContent = recognising?.line || WORDS[current.stage] || "";
+  byId("recognising").hidden = !recognising;
+  byId("recognising-bar").value = recognising?.part ?? 0;
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
   root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";
@@ -185,6 +189,8 @@ export function bindBooks(sending) {
   });
   byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
   byId("trouble-close").addEventListener("click", () => setLocal(null));
+  byId("recognising-stop").addEventListener("click", () => post("/reading/stop").then(fail));
+  byId("page-recognise").addEventListener("click", () => post("/books/open", { id: current.id, recognise: true }).then(fail));
   byId("password-form").addEventListener("submit", (event) => {
     event.preventDefault();
     post("/books/open", { id: current.id, password: byId("password").value }).then(fail);

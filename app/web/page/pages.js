@@ -130,6 +130,9 @@ function draw(query, now) {
   byId("page-after").disabled = shown.number >= shown.last;
   byId("page-panel").dispatchEvent(new Event("turned"));
   byId("page-trouble").hidden = true;
+  byId("page-origin").hidden = !shown.origin || byId("page-said").textContent.includes(shown.origin);
+  byId("page-origin").firstElementChild.textContent = shown.origin;
+  byId("page-recognise").hidden = !shown.recognisable;
   byId("page-body").scrollTop = 0;
   byId("page-words").hidden = !shown.picture;
   if (shown.picture) drawPicture(query, now);

@@ -1,0 +1,73 @@
+"""Pages that are pictures, as the state of the program shows them: progress, an offer with its minutes, a stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.core.books import TEXT, TextCache
+from app.core.state import Action, AppState, Recognising, Stage
+from app.readers.recognition import LongRecognition, Recognition
+from app.web.live import book_view
+from engine.document import Document
+from tests.app.scripted import book, wait_for
+
+Make = Callable[..., AppState]
+
+
+def test_progress_is_told_and_a_stop_leaves_the_pages_that_are_done(make_state: Make, a_file: Path) -> None:
+    going, whole = threading.Event(), book()
+
+    def read(path: Path, password: str | None, recognition: Recognition) -> Document:
+        recognition.progress(2, 9, 65.0)
+        going.set()
+        assert recognition.stop.wait(10)
+        unread = replace(whole.pages[-1], picture="unread", text="")
+        return replace(whole, pages=(*whole.pages[:-1], unread))
+
+    state = make_state(reader=TextCache(read))
+    shelved = state.books.copy_in(a_file)
+    state.open(shelved)
+    assert going.wait(10)
+    assert state.current.recognising == Recognising(2, 9, 65.0)
+    line = "Recognising words in pictures of pages: 3 of 9 · about 1 min left"
+    assert book_view(state.current)["recognising"] == {"line": line, "part": 0.222}
+    state.stop_reading()
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert book_view(state.current)["recognising"] is None
+    assert not (state.books.path(shelved).parent / TEXT).exists(), "the next opening goes on with the other pages"
+
+
+def test_what_takes_long_is_offered_and_stays_in_the_library(make_state: Make, a_file: Path) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def read(path: Path, password: str | None, recognition: Recognition) -> Document:
+        asked.append((recognition.agreed, recognition.doubtful))
+        if not recognition.agreed:
+            raise LongRecognition(f"“{path.name}” takes about 95 minutes.", "It can be stopped.")
+        return book()
+
+    state = make_state(reader=TextCache(read))
+    shelved = state.books.copy_in(a_file)
+    state.open(shelved)
+    wait_for(lambda: state.current.stage is Stage.FAILED)
+    assert (state.current.action, state.current.trouble.cause) == (
+        Action.RECOGNISE,
+        f"“{a_file.name}” takes about 95 minutes.",
+    )
+    state.open(state.books.get(shelved.sha256), recognise=True)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert asked == [(False, False), (True, True)]
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_kept_text_is_used_unless_doubtful_pages_are_recognised(tmp_path: Path, doubtful: bool) -> None:
+    read: list[Path] = []
+    cache = TextCache(lambda path, password=None, recognition=None: read.append(path) or book())
+    for _ in range(2):
+        cache(tmp_path / "book.pdf", recognition=Recognition(doubtful=doubtful))
+    assert len(read) == 1 + doubtful
