@@ -173,6 +173,9 @@ def read_line(read: BookRead, unit: str) -> str:
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
         opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
         return f"{opened}, as they were read before. They stay in memory for every question."
+    if not read.stopped and read.tokens_restored:
+        anew = counted(read.tokens - read.tokens_restored, "token")
+        return f"Read {anew} in {duration(read.seconds)}; {count(read.tokens_restored)} came back from disk."
     if not read.stopped:
         took = f"Read {counted(read.pages_read, unit)} in {duration(read.seconds)}."
         return f"{took} {'It stays' if read.pages_read == 1 else 'They stay'} in memory for every question."

@@ -69,6 +69,8 @@ def test_how_the_reading_went() -> None:
     part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
     assert format.read_line(whole, "page").startswith("Read 212 pages in 4.2 s. They stay in memory")
     kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
+    added = replace(kept, tokens_restored=kept.tokens - 900)
+    assert format.read_line(added, "page") == f"Read 900 tokens in 4.2 s; {kept.tokens - 900:,} came back from disk."
     assert format.read_line(kept, "page").startswith("Opened 212 pages in 4.2 s, as they were read before.")
     assert format.read_line(part, "page") == ("Stopped at page 84 of 212. Questions are answered from what was read.")
 
