@@ -67,6 +67,7 @@ _TITLE = 1.3  # times the usual type: a title, which is no row
 _LEVEL = 0.35  # line heights by which the edges of a column's cells differ
 _FILL = 0.5  # of the cells of a table that is not drawn
 _WELL_FILL = 0.8  # of the cells of one of few rows
+_LONG_PIECE = 30  # characters of a piece that may be a line of prose
 _SHORT = 3  # characters of the cells of a table that is no drawing or formula
 _TEXT = 20  # characters of a cell that may be a line of prose
 _LEVEL_COLUMN = 0.9  # of the cells of a column stand level with those of the columns before it
@@ -259,7 +260,7 @@ def _middle(row: Sequence[Line]) -> float:
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
     """Tables among rows: their rows, and these as lines. What is none as a whole is cut where it is widest apart."""
-    for some in _segments(rows) if len(rows) > 1 else ():
+    for some in map(_without_prose_above, _segments(rows)) if len(rows) > 1 else ():
         full = _first_full(some)
         if depth and full >= _FEW_ROWS:
             yield from _tables(some[:full], drawn, depth - 1)
@@ -274,6 +275,22 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
             if widest > LOOSER * median(step for step, _ in steps):
                 yield from _tables(some[:at], drawn, depth - 1)
                 yield from _tables(some[at:], drawn, depth - 1)
+
+
+def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
+    """Rows without a first one that is a line of prose: farther from the next one, and long over several of its cells.
+
+    Such a line may be in several pieces where its blanks are wide, or between scripts of two directions.
+    """
+    if len(rows) <= _FEW_ROWS:
+        return rows
+    first, second = rows[0], rows[1]
+    usual = median(below[0].top - above[0].top for above, below in pairwise(rows))
+    over = any(
+        len(piece.text) > _LONG_PIECE and sum(piece.x0 < cell.x1 and cell.x0 < piece.x1 for cell in second) > 1
+        for piece in first
+    )
+    return rows[1:] if over and second[0].top - first[0].top > LOOSER * usual else rows
 
 
 def repeat_heads(pages: Sequence[list[Line]]) -> None:

@@ -388,3 +388,12 @@ def test_figures_one_under_the_other_are_not_one_number(files: Any) -> None:
     """pdfium gives two short cells, one below the other, as one word."""
     rows = [["Rock", "Boats"], ["Orre", "0"], ["Holm", "7"], ["Stack", "14"], ["Bar", "21"]]
     assert _text(files, _by_columns(rows, (60, 160), 13)) == "\n".join(" | ".join(row) for row in rows)
+
+
+def test_a_line_of_prose_in_pieces_above_a_table_is_no_row(files: Any) -> None:
+    """Between scripts of two directions, or where the blanks are wide, a line of prose is in several pieces."""
+    prose = [(60.0, 0.0, "So the keeper of the light wrote down what he"), (285.0, 0.0, "had"), (310.0, 0.0, "seen.")]
+    rows = [["Station", "Height", "Built"]] + [[f"Rock {at}", str(20 + at), str(1846 + at)] for at in range(4)]
+    text = _text(files, [*prose, *_spots(rows, (60, 180, 300), 16, 26)])
+    assert text.startswith("So the keeper of the light wrote down what he had seen.\n")
+    assert text.endswith("\n".join(" | ".join(row) for row in rows))
