@@ -134,6 +134,7 @@ class BlockCollector:
         self._formula: ElementTree.TreeBuilder | None = None
         self._formula_tags: list[str] = []
         self._after_formula = False
+        self._after_script = False
         self._drawing: list[str] = []  # heights of the last text in each open drawing
         self._switch: list[bool] = []  # whether a case of each open choice was taken
 
@@ -207,6 +208,10 @@ class BlockCollector:
         if self._after_formula and data:
             self._after_formula = False
             if data[0].isalnum() and self._parts and self._parts[-1][-1:].isdigit():
+                self._parts.append(" ")
+        elif self._after_script and data:
+            self._after_script = False
+            if scripts.fuses("".join(self._parts[-_NEAR:]), data):
                 self._parts.append(" ")
         if self._frames and self._frames[-1].kind in ("choice", "drawing"):
             if self._frames[-1].kind == "drawing":
@@ -524,6 +529,7 @@ class BlockCollector:
                 linked = frame.linked or any(outer.kind == "link" for outer in self._frames)
                 written = scripts.lowered(before, text) if frame.kind == "sub" else None
                 self._replace(frame, written or scripts.raised(before, text, linked=linked and bool(text.strip())))
+                self._after_script = True
         elif frame.kind == "link":
             self._close_link(frame, text.strip())
         elif frame.kind == "reading":

@@ -41,6 +41,10 @@ class Style:
     is_contents: bool = False
 
 
+_MOVED = 4  # half points
+RAISED, SUNK = "raised", "sunk"
+"""By a distance: of short text a superscript or a subscript."""
+
 _PLAIN = Style()
 
 
@@ -127,9 +131,20 @@ def look(properties: ElementTree.Element) -> Look:
             found.hidden = attribute(setting, "val") not in _NO
         elif tag == "vertAlign":
             found.script = attribute(setting, "val")
+        elif tag == "position" and found.script is None:
+            found.script = _moved(attribute(setting, "val"))
         elif tag == "rFonts":
             found.font = attribute(setting, "ascii") or attribute(setting, "hAnsi") or None
     return found
+
+
+def _moved(half_points: str) -> str | None:
+    """Whether text that is set higher or lower than its line is a superscript or a subscript."""
+    try:
+        height = int(half_points)
+    except ValueError:
+        return None
+    return None if abs(height) < _MOVED else RAISED if height > 0 else SUNK
 
 
 def over(below: Look, above: Look) -> Look:

@@ -15,7 +15,7 @@ from app.readers import cleaning, formulas, scripts, symbols, tables
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
-from app.readers.docx_styles import Look, Numbered, Style, Styles, heading, look, numbered, over
+from app.readers.docx_styles import RAISED, SUNK, Look, Numbered, Style, Styles, heading, look, numbered, over
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -30,6 +30,7 @@ _HIDDEN, _DELETED = "hidden", "deleted"
 _TICKED, _OPEN = "☒", "☐"
 _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
+_LONGEST_SCRIPT = 4  # characters of text that is raised by a distance and may be a power or a note
 _LONGEST_NUMBER = 8  # characters of a page's number
 _ALIVE = 500  # paragraphs between two signs of life
 _DEEPEST = 12  # boxes within boxes; what lies deeper is read as the text around it
@@ -300,6 +301,8 @@ class Walk:
                 own = over(own, self._around.styles.of(character).look)
             own = over(own, look(properties))
         script = own.script if own.script in ("superscript", "subscript") else ""
+        if own.script in (RAISED, SUNK) and len("".join(node.itertext()).strip()) <= _LONGEST_SCRIPT:
+            script = "superscript" if own.script == RAISED else "subscript"
         if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":  # most runs: they need no search
             self._text(node[-1].text or "", own, script)
             return
@@ -374,7 +377,7 @@ class Walk:
                 text = scripts.over_a_line(text)
                 text += scripts.lowered(text, run.text)
             else:
-                text += run.text
+                text += f" {run.text}" if scripts.fuses(text, run.text) else run.text
         self._runs.clear()
         return text
 

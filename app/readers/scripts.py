@@ -22,6 +22,7 @@ _NOTE_IN_BRACKET = re.compile(r"\w{1,3}\)$")
 _FIRST_CJK = "\u2e80"  # from here on one sign is a word, which takes notes and no powers
 _INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
 _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
+_OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
 _SHORTENED = "rstdo"  # what Mr, Dr, No and St raise
@@ -86,6 +87,11 @@ def lowered(before: str, text: str) -> str:
     if inner.isdigit() and _CHEMISTRY.search(before[-_SEEN_BACK:]):
         return inner
     return f"_{inner}" if _INDEX.match(inner) else f"_({inner})"
+
+
+def fuses(before: str, text: str) -> bool:
+    """Whether a figure comes right after a raised or lowered one, with which it would be one number."""
+    return text[:1].isdigit() and _OPEN_END.search(before[-_SEEN_BACK:]) is not None
 
 
 def over_a_line(before: str) -> str:

@@ -277,6 +277,9 @@ _BOX = (
 
 INLINE = {
     "powers, also in pieces": (_r("10") + _r("1", _SUP) + _r("6", _SUP) + _r(" m") + _r("3", _SUP), "10^16 m^3"),
+    "figures after a script": (_r("log") + _r("10", _SUB) + _r("5, y") + _r("2", _SUP) + _r("3"), "log_10 5, y^2 3"),
+    "raised by points": (_r("10") + _r("6", '<w:position w:val="8"/>') + _r("m"), "10^6m"),
+    "words set higher": (_r("High ") + _r("words", '<w:position w:val="8"/>'), "High words"),
     "a fraction": (_r("2") + _r("1", _SUP) + _r("/") + _r("2", _SUB) + _r(" cups"), "2 1/2 cups"),
     "notes and chemistry": (_r("1871") + _r("3", _SUP) + _r(" H") + _r("2", _SUB) + _r("O"), "1871[3] H2O"),
     "signs of Symbol": (

@@ -87,6 +87,7 @@ TEXT = {
         "take 2 1/2 or 3⁄4 or a1/3",
     ),
     "raised by a style": ("<p>10<span style='vertical-align:super'>6</span>", "10^6"),
+    "figures after a script": ("<p>log<sub>10</sub>5 or y<sup>2</sup>3", "log_10 5 or y^2 3"),
     "notes by links": ("<p>1871<sup><a href='#n3'>3</a></sup> it<a href='#n4'><sup>4</sup></a>", "1871[3] it[4]"),
     "a formula without markup": ("<p>E = <em>mc</em><sup>2</sup>, but of<sup>3</sup>", "E = mc^2, but of[3]"),
     "a note of LibreOffice": ("<p><a href='#a' name='b'>1</a>Colza<p><a href='#a'>2</a>. Rope", "1 Colza\n\n2. Rope"),
