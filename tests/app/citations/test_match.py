@@ -168,3 +168,17 @@ def test_every_sentence_of_a_real_book_is_found_in_it(checkout: Path) -> None:
         found = check_quotation(index, " ".join(words[start : start + 12]).replace("’", "'"))
         assert found is not None
         assert found.verified, words[start : start + 12]
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\n", "\r\n", "\u2028", "\x0c", "\x85", " \t"])
+def test_a_quotation_may_have_line_ends_of_any_kind(index: BookIndex, end: str) -> None:
+    """Where an answer or the book breaks a line says nothing about the words."""
+    answer = f"She said: “It was Maren Holt{end}who kept the north light”."
+    (found,) = quotations(answer)
+    check = check_quotation(index, answer[found.inner.start : found.inner.end])
+    assert check is not None
+    assert check.verified
+    broken = BookIndex(make(PAGES[0].replace(" Holt who", f" Holt{end}who")))
+    check = check_quotation(broken, "It was Maren Holt who kept the north light")
+    assert check is not None
+    assert check.verified
