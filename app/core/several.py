@@ -17,6 +17,7 @@ from app.core.forecast import stretch
 from app.core.format import counted
 from app.core.state import AppState, taken_apart
 from engine.document import Document
+from engine.errors import PasswordNeeded
 
 MOST = 100
 """Documents in one conversation."""
@@ -41,7 +42,10 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]
     parts = list({part.sha256: part for part in parts}.values())
-    document = Document.together([taken_apart(state, part) for part in parts])
+    try:
+        document = Document.together([taken_apart(state, part) for part in parts])
+    except PasswordNeeded as error:
+        raise PasswordNeeded(error.cause, "Open it by itself once, with its password, and then add it.") from error
     fit, model = state.engine.measure(document), state.engine.status().model
     if not fit.fits:
         kept = tuple(part.sha256 for at, part in enumerate(parts) if at not in fit.leave_out)

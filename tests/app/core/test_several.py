@@ -126,6 +126,8 @@ def test_only_what_does_not_come_from_disk_takes_time() -> None:
 def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path: Path) -> None:
     state = make_state(Counting(), reader=reader)
     a, locked = taken_in(state, tmp_path, "a", "locked b")
+    with pytest.raises(PasswordNeeded, match="Open it by itself once"):
+        cost_of(state, [a.sha256, locked.sha256])
     state.arrange([a.sha256, locked.sha256])
     wait_for(lambda: state.current.stage is Stage.LOCKED)
     assert state.current.trouble is not None
