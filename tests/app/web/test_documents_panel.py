@@ -19,7 +19,7 @@ from app.web.live import map_view
 from app.web.page_viewer import GONE, PageViewer
 from engine.document import Document
 from engine.errors import OptionError
-from tests.app.scripted import wait_for
+from tests.app.scripted import ScriptedEngine, wait_for
 
 PAGES = {
     "a": ["The lamp is lit.", "The oil is dear."],
@@ -34,7 +34,7 @@ def reader(path: Path, password: str | None = None) -> Document:
 
 @pytest.fixture
 def state(make_state: Callable[..., AppState], tmp_path: Path) -> AppState:
-    made = make_state(reader=reader)
+    made = make_state(ScriptedEngine(reading_seconds=0.01), reader=reader)
     ids = []
     for name in PAGES:
         (tmp_path / f"{name}.txt").write_text(name)
