@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -30,7 +30,7 @@ from app.core.forecast import Experience, Remaining
 from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document
-from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
+from engine.errors import Busy, ContextTooSmall, DocumentError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import BookRead, Figures, ReadingProgress
 from engine.plan import BookFit
 
@@ -88,7 +88,7 @@ class Recognising:
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
-    ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen.
+    ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen, and ``whole_fit`` of it.
 
     ``remaining``: what is left of the reading, as it is told.
     ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
@@ -101,6 +101,7 @@ class OpenBook:
     whole: Document | None = None
     document: Document | None = None
     fit: BookFit | None = None
+    whole_fit: BookFit | None = None
     recognising: Recognising | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
@@ -272,6 +273,19 @@ class AppState:
         if whole is not None:
             self._read(whole.select(first, last))
 
+    def choose_pages(self, numbers: Collection[int]) -> None:
+        """Read the pages with these numbers of the book that did not fit.
+
+        Raises:
+            OptionError: it has none of them.
+        """
+        whole = self._current.whole
+        if whole is not None:
+            some = whole.only(numbers)
+            if not some.pages:
+                raise OptionError("No chapter is chosen.", "Tick one.")
+            self._read(some)
+
     def read_again(self) -> None:
         """Read the open document from its start."""
         if self._current.document is not None:
@@ -332,7 +346,7 @@ class AppState:
 
     def _read(self, document: Document) -> None:
         current = self._current
-        job = self._take_over(stage=Stage.WAITING, book=current.book, whole=current.whole)
+        job = self._take_over(stage=Stage.WAITING, book=current.book, whole=current.whole, whole_fit=current.whole_fit)
         start(self, job, lambda: prepare(self, job, document))
 
     # Its chats -----------------------------------------------------------------------------------------------
@@ -519,6 +533,8 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
     fit = state.experience.corrected(model, state.engine.measure(document))
     total = state.experience.reading(model, fit.tokens, fit.reading_s)
     state.set(job, fit=fit, remaining=Remaining(total))
+    if document is state.current.whole:
+        state.set(job, whole_fit=fit)
     if fit.fits:
         _read(state, job, document)
     else:

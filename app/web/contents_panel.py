@@ -11,7 +11,7 @@ from starlette.routing import Route
 from app.core.chat_run import abilities
 from app.core.contents import Chapter, chapters, questions
 from app.core.format import View, count, page_name
-from app.core.state import AppState
+from app.core.state import AppState, OpenBook, Stage
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import said
@@ -52,10 +52,10 @@ class ContentsPanel:
         if self._known[0] is not document:
             self._known = document, chapters(document)
         found, only_quotes = self._known[1], self._only_quotes()
-        read = current.document.pages[: pages_read(current)] if current.document else ()
+        read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
         for chapter in found[:MOST_ENTRIES]:
-            is_read = bool(read) and read[0].number <= chapter.first <= read[-1].number
+            is_read = chapter.first in read
             page = document.page(chapter.first)
             unit = (document.member_at(chapter.first) or document).unit
             name = page_name(page.label if page else "", "page") if unit == "page" else ""
@@ -69,7 +69,25 @@ class ContentsPanel:
                     "asks": questions(chapter, document) if is_read and not only_quotes else [],
                 }
             )
-        return JSONResponse({"entries": entries, "said": _said(document, len(found), only_quotes)})
+        told = {"entries": entries, "said": _said(document, len(found), only_quotes), "sizes": self._sizes(current)}
+        return JSONResponse(told)
+
+    def _sizes(self, current: OpenBook) -> View | None:
+        """While chapters are to be chosen: tokens of each page from the first, how many fit, and seconds a token takes,
+        at least and at most. None of several documents."""
+        fit = current.whole_fit
+        if current.stage is not Stage.CHOOSING or fit is None or not fit.page_tokens or current.whole is None:
+            return None
+        if current.whole.members:
+            return None
+        tokens = max(1, min(fit.tokens, fit.room))
+        time = self._state.experience.reading(self._state.engine.status().model, tokens, fit.reading_s)
+        return {
+            "first": current.whole.pages[0].number,
+            "tokens": list(fit.page_tokens),
+            "room": fit.room - (fit.tokens - sum(fit.page_tokens)),
+            "seconds": [time.low / tokens, time.high / tokens] if time else None,
+        }
 
     def _only_quotes(self) -> bool:
         model = self._state.engine.status().model

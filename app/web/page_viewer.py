@@ -78,11 +78,17 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """The places at which the pages on the map begin."""
+        """The numbers of the pages on the map: of the first, and of each where some between are left out."""
         current = self._state.current
         pages = current.document.pages if current.document else ()
+        first = pages[0].number if pages else 1
+        has_gaps = bool(pages) and pages[-1].number - first + 1 > len(pages)
         return {
-            "paging": {"book": current.book.sha256 if current.book else "", "first": pages[0].number if pages else 1}
+            "paging": {
+                "book": current.book.sha256 if current.book else "",
+                "first": first,
+                "numbers": [page.number for page in pages] if has_gaps else [],
+            }
         }
 
     def provenance(self, request: Request) -> Response:

@@ -73,6 +73,12 @@ def _number(value: Any, info: ValidationInfo) -> int:
     return value
 
 
+def _ranges(value: Any, info: ValidationInfo) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
+        raise OptionError(f"The {info.field_name} must be a list of ranges.", "Load the page again.")
+    return tuple((_number(first, info), _number(last, info)) for first, last in value)
+
+
 def _number_if_said(value: Any, info: ValidationInfo) -> int | None:
     return _number(value, info) if value else None
 
@@ -127,6 +133,12 @@ class PagesAsked(Asked):
 
     first: Number = REQUIRED
     last: Number = REQUIRED
+
+
+class ChaptersAsked(Asked):
+    """Chapters as ranges of pages from 1, both included."""
+
+    pages: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_ranges)] = REQUIRED
 
 
 class AnswerAsked(Asked):
@@ -185,6 +197,7 @@ ALLOWED = (
     AllowedRoute("POST", "/books/open", limit=SMALL_BODY),
     AllowedRoute("POST", "/books/sample", limit=SMALL_BODY),
     AllowedRoute("POST", "/reading/choose", limit=SMALL_BODY),
+    AllowedRoute("POST", "/reading/chapters", limit=SMALL_BODY),
     AllowedRoute("POST", "/reading/again", limit=SMALL_BODY),
     AllowedRoute("POST", "/reading/stop", limit=SMALL_BODY),
     AllowedRoute("POST", "/asking", limit=QUESTION_LIMIT),
@@ -211,6 +224,7 @@ class BookRoutes:
             "/books/open": self.open,
             "/books/sample": self.open_sample,
             "/reading/choose": self.choose,
+            "/reading/chapters": self.choose_chapters,
             "/reading/again": self.again,
             "/reading/stop": self.stop_reading,
         }
@@ -242,6 +256,13 @@ class BookRoutes:
     async def choose(self, request: Request) -> None:
         asked = await parsed(request, PagesAsked)
         self._state.choose(asked.first, asked.last)
+
+    async def choose_chapters(self, request: Request) -> None:
+        ranges = (await parsed(request, ChaptersAsked)).pages
+        pages = self._state.current.whole.pages if self._state.current.whole else ()
+        self._state.choose_pages(
+            frozenset(page.number for page in pages if any(first <= page.number <= last for first, last in ranges))
+        )
 
     async def again(self, request: Request) -> None:
         self._state.read_again()

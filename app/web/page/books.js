@@ -1,4 +1,5 @@
 // Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
+import { bindChapters, showChapters } from "./chapters.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, offered, together } from "./documents.js";
 import { byId, post, tell } from "./frame.js";
@@ -75,6 +76,7 @@ function draw() {
   root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";
   if (trouble) drawTrouble(trouble);
   if (current.choose) drawChoice(current.choose);
+  showChapters(current.stage === "choosing" ? current.id : "");
   byId("password-words").textContent = current.stage === "locked" && current.trouble ? current.trouble.cause : "";
   if (current.stage !== "locked") byId("password").value = "";
 }
@@ -200,6 +202,7 @@ export function bindBooks(sending) {
     const pages = { first: byId("choose-first").valueAsNumber, last: byId("choose-last").valueAsNumber };
     post("/reading/choose", pages).then(fail);
   });
+  bindChapters(fail);
   bindDropping((files) => takeIn(files, sending), input.accept.split(","));
 }
 

@@ -13,6 +13,7 @@ let version = ""; // of what the server has to show
 let fetched = "";
 let scores = [];
 let first = 1; // number of the first page on the map
+let numbers = []; // of every page on the map, where some between are left out
 let entries = []; // what is shown, with its element
 let opener = null;
 
@@ -31,6 +32,7 @@ export function showContentsGlow(now) {
 
 export function showContentsPaging(paging) {
   first = paging.first;
+  numbers = paging.numbers;
 }
 
 async function bring() {
@@ -94,7 +96,10 @@ function paint() {
   const style = getComputedStyle(document.documentElement);
   const lamp = style.getPropertyValue("--lamp").trim();
   for (const entry of entries) {
-    const pages = scores.slice(Math.max(0, entry.first - first), Math.max(0, entry.last - first + 1));
+    const pages = scores.filter((_, at) => {
+      const number = numbers[at] ?? first + at;
+      return entry.first <= number && number <= entry.last;
+    });
     const count = Math.min(MOST_BARS, pages.length);
     const bars = Array.from({ length: count }, (_, bar) => {
       const from = Math.floor((bar * pages.length) / count);

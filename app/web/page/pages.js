@@ -7,6 +7,7 @@ const ZOOMS = [1, 1.4, 2, 3];
 const HOVER_MS = 140;
 
 let first = 1; // number of the first page on the map
+let numbers = []; // of every page on the map, where some between are left out
 let shown = null; // the page in the panel, as the server told it
 let cite = null; // what opened it: a citation { turn, chip }, or a place of what was looked for { find, now }
 let zoom = 0;
@@ -25,6 +26,7 @@ async function get(path) {
 
 export function showPaging(paging) {
   first = paging.first;
+  numbers = paging.numbers;
   if (paging.book !== root().dataset.pageBook) closePage();
   root().dataset.pageBook = paging.book;
 }
@@ -290,7 +292,7 @@ export function bindPages() {
   document.addEventListener("scroll", hideCard, { capture: true, passive: true });
   document.addEventListener("click", (event) => citation(event) && openCitation(citation(event)));
   document.addEventListener("keydown", keys, true);
-  bindMap((page, from) => openPage(first + page, { from }));
+  bindMap((page, from) => openPage(numbers[page] ?? first + page, { from }));
   byId("page-close").addEventListener("click", closePage);
   byId("page-before").addEventListener("click", () => turn(-1));
   byId("page-after").addEventListener("click", () => turn(1));

@@ -12,7 +12,7 @@ from app.core import chat_run
 from app.core.state import Action, AppState, Stage
 from app.web.live import Live
 from engine.config import SamplingParams
-from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
+from engine.errors import Busy, DocumentError, ModelNotFound, OptionError, PasswordNeeded
 from engine.events import Status
 from tests.app.scripted import ScriptedEngine, book, engine_status, wait_for
 
@@ -56,6 +56,22 @@ def test_a_book_that_is_too_long_waits_for_a_choice_of_pages(make_state: Make, a
     assert [page.number for page in state.current.document.pages] == [11, 12, 13, 14, 15]
     assert state.current.whole is not None
     assert len(state.current.whole.pages) == 60
+
+
+def test_chapters_with_others_between_them_are_read(make_state: Make, a_file: Path) -> None:
+    state = make_state(ScriptedEngine(limit=4000))
+    state.open(state.books.copy_in(a_file))
+    wait_for(at(state, Stage.CHOOSING))
+    measured = state.current.whole_fit
+    assert measured is not None
+    assert len(measured.page_tokens) == 60
+    with pytest.raises(OptionError, match="No chapter is chosen"):
+        state.choose_pages(())
+    state.choose_pages({3, 4, 9})
+    wait_for(at(state, Stage.READY))
+    assert state.current.document is not None
+    assert [page.number for page in state.current.document.pages] == [3, 4, 9]
+    assert state.current.whole_fit is measured
 
 
 def test_a_choice_that_is_still_too_long_is_asked_again(make_state: Make, a_file: Path) -> None:

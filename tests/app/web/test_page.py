@@ -172,6 +172,9 @@ def test_the_sample_is_one_press_away(browser: TestClient, state: AppState) -> N
         ("/books/open", b"[1]", "not a JSON object"),
         ("/reading/choose", b'{"first": null, "last": 3}', "whole number"),
         ("/reading/choose", b'{"first": true, "last": 3}', "whole number"),
+        ("/reading/chapters", b'{"pages": [[1, "2"]]}', "whole number"),
+        ("/reading/chapters", b'{"pages": [[1]]}', "a list of ranges"),
+        ("/reading/chapters", b'{"pages": null}', "a list of ranges"),
         ("/asking", b'{"question": " "}', "no question"),
         ("/asking", b'{"question": "Who?", "mode": "guess"}', "no mode"),
         ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": "hot"}', "must be a number"),
@@ -275,6 +278,24 @@ def test_pages_outside_the_book_are_refused(
     answer = browser.post("/reading/choose", json={"first": 5, "last": 999})
     assert answer.status_code == 400
     assert "5-999" in answer.json()["cause"]
+
+
+def test_chapters_are_chosen_with_their_sizes_before(
+    browser: TestClient, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state.engine, "limit", 4000)
+    assert browser.get("/contents").json()["entries"] == []
+    browser.post("/books", content=b"x")
+    wait_for(lambda: state.current.stage is Stage.CHOOSING)
+    sizes = browser.get("/contents").json()["sizes"]
+    assert (sizes["first"], len(sizes["tokens"])) == (1, 60)
+    assert 0 < sizes["room"] <= 4000 < sum(sizes["tokens"])
+    assert browser.post("/reading/chapters", json={"pages": []}).status_code == 400
+    assert browser.post("/reading/chapters", json={"pages": [[2, 3], [7, 7], [900, 10**9]]}).status_code == 200
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.current.document is not None
+    assert [page.number for page in state.current.document.pages] == [2, 3, 7]
+    assert browser.get("/contents").json()["sizes"] is None
 
 
 def test_gradio_answers_through_the_guard(browser: TestClient) -> None:
