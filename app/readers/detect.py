@@ -13,10 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, docx, encoding, mail, rows
+from app.readers import archive, cleaning, docx, encoding, mail, pictures, rows
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
 
-_DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file."
+_DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF)."
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
 _EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
 
@@ -26,12 +26,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xcf\xfa\xed\xfe", "is a macOS program", _DOCUMENTS),
     (0, b"\xce\xfa\xed\xfe", "is a macOS program", _DOCUMENTS),
     (0, b"\xca\xfe\xba\xbe", "is a program", _DOCUMENTS),
-    (0, b"\x89PNG\r\n", "is an image (PNG)", _DOCUMENTS),
-    (0, b"\xff\xd8\xff", "is an image (JPEG)", _DOCUMENTS),
     (0, b"GIF8", "is an image (GIF)", _DOCUMENTS),
-    (8, b"WEBP", "is an image (WebP)", _DOCUMENTS),
-    (0, b"II*\x00", "is an image (TIFF)", _DOCUMENTS),
-    (0, b"MM\x00*", "is an image (TIFF)", _DOCUMENTS),
     (4, b"ftyp", "is a video or an image", _DOCUMENTS),
     (0, b"RIFF", "is a sound or video file", _DOCUMENTS),
     (0, b"ID3", "is a sound file (MP3)", _DOCUMENTS),
@@ -189,6 +184,8 @@ def kind_of(path: Path, limits: Limits) -> str:
         return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
+    if pictures.is_picture(path):
+        return "pdf"  # is made one
     if head.startswith(_OLE):
         raise _old_office(path)
     for place, magic, what, remedy in _MAGIC:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, running
+from app.readers import cleaning, pictures, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
@@ -148,6 +148,8 @@ def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
     """With the password as it was typed, else as ISO 32000-2 (7.6.4.3.2) has it prepared, which pdfium leaves out."""
+    if pictures.is_picture(path):
+        return pdfium.PdfDocument(pictures.as_pdf(path))
     try:
         return pdfium.PdfDocument(path, password=password)
     except pdfium.PdfiumError as error:

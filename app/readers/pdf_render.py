@@ -18,6 +18,7 @@ from app.readers import pdf_lines
 from app.readers.parsed import Refused, damaged
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
+from app.readers.pictures import is_picture
 from app.readers.recognised import RecognisedPage, letters_of, rectangles
 from engine.sandbox import Voice
 
@@ -174,7 +175,7 @@ def _rows(boxes: list[list[float]]) -> list[list[float]]:
 def _page(request: dict[str, Any]) -> tuple[pdfium.PdfDocument, pdfium.PdfPage]:
     path = Path(request["path"])
     with path.open("rb") as file:
-        if b"%PDF-" not in file.read(1024):
+        if b"%PDF-" not in file.read(1024) and not is_picture(path):
             raise Refused("is not a PDF; it has no page images.", "Its text can be read all the same.")
     document = open_pdf(path, request.get("password"))
     if document is None:

@@ -43,7 +43,7 @@ def read_document(
     """Read a file in a child process.
 
     Args:
-        path: a PDF, EPUB, DOCX, HTML, Markdown or text file; its type is told by its content.
+        path: a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF); its content tells the type.
         password: for an encrypted PDF.
         comments: read those of readers and reviewers too.
         recognition: how the words of pages that are pictures are recognised; left out, they are not.

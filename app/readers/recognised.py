@@ -27,6 +27,7 @@ _COLUMN_ROWS = 6  # fewest lines of a column
 _COLUMN_TEXT = 20  # characters that a line of a column has on average; cells of tables have fewer
 _EDGE = 0.25  # line heights by which a box may be too long
 _WORD_GAP = 0.75  # line heights between two words of a sentence at most
+_TITLE = 15  # characters on either side of a gutter, in fewer than which a line is a title over both columns
 _BINS = 400  # across a page, in which the gutter is looked for
 _CROSSING = 0.4  # of the lines at most run across a gutter: titles, and what stands above or below the columns
 
@@ -200,7 +201,10 @@ def _sides(piece: Line, gutter: float) -> tuple[list[Placed], list[Placed]]:
 
 
 def _crosses(piece: Line, gutter: float) -> bool:
-    return any(x0 < gutter < x1 for x0, x1 in _runs(piece))
+    if any(x0 < gutter < x1 for x0, x1 in _runs(piece)):
+        return True
+    left, right = _sides(piece, gutter)
+    return bool(left and right) and max(sum(len(text) for text, *_ in side) for side in (left, right)) < _TITLE
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:

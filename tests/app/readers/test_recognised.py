@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from app.readers import read_document, recognition
+from app.readers.detect import kind_of
 from app.readers.page_images import find_on_page
+from app.readers.parsed import Limits, Refused
+from app.readers.pdf import open_pdf
 from app.readers.pdf_lines import recognised_lines
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word, letters_of, rectangles
 from app.readers.recognition import LongRecognition, Recognition
@@ -121,17 +125,35 @@ def test_a_real_scan_that_stands_on_its_head_is_read_and_kept(tmp_path: Path, mo
     assert read_document(path, recognition=how) == document
 
 
-def heard(pages: int, seconds: float) -> list[dict[str, object]]:
-    return [
-        {"type": "recognised", "number": number, "page": page(columns()).as_json(), "seconds": seconds}
-        for number in range(1, pages + 1)
-    ]
+@pytest.mark.parametrize(("kind", "count"), [("PNG", 1), ("JPEG", 1), ("TIFF", 3)])
+def test_a_scan_that_came_as_a_picture_has_pages_of_its_size(tmp_path: Path, kind: str, count: int) -> None:
+    path = tmp_path / f"scan.{kind.lower()}"
+    sheets = [Image.new("RGB", (826, 1169), "white") for _ in range(count)]
+    more = {"save_all": True, "append_images": sheets[1:]} if count > 1 else {}
+    sheets[0].save(path, kind, dpi=(100, 100), **more)
+    assert kind_of(path, Limits()) == "pdf"
+    document = open_pdf(path, None)
+    assert document is not None
+    sizes = [tuple(round(side / 72, 2) for side in document[at].get_size()) for at in range(len(document))]
+    assert sizes == [(8.26, 11.69)] * count
+
+
+def test_a_damaged_picture_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scan.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(200))
+    with pytest.raises(Refused, match="damaged"):
+        open_pdf(path, None)
+
+
+def heard(pages: int, seconds: float) -> Iterator[dict[str, object]]:
+    for number in range(1, pages + 1):
+        yield {"type": "recognised", "number": number, "page": page(columns()).as_json(), "seconds": seconds}
 
 
 def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recognition, "run_in_child", lambda *_: (message for message in heard(2000, 3.0)))
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(2000, 3.0))
     how, records = Recognition(lambda sha256: tmp_path), {}  # type: ignore[var-annotated]
     with pytest.raises(LongRecognition, match=r"2,000 pages that are pictures.* about 1\.7 hours"):
         recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 2001), how, records)
@@ -143,7 +165,7 @@ def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
 
 
 def test_a_stop_keeps_the_pages_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "run_in_child", lambda *_: (message for message in heard(9, 1.0)))
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(9, 1.0))
     how = Recognition(lambda sha256: tmp_path)
     how.progress = lambda done, total, seconds: how.stop.set() if done == 2 else None
     records: recognition.Records = {}
