@@ -174,6 +174,7 @@ class Bench:
             seconds, cores = time.perf_counter() - began, time.process_time() - spent
             self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
+        retry_with_spill(full, self.session.hierarchy.retrieval.index_book)  # as a session does when it has read
         self._read = context
 
     def _in_cache(self) -> int:
