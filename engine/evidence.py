@@ -65,6 +65,9 @@ OF_THE_SUBJECT = 0.45
 """Share of the question's words that a passage and its surroundings have which says so."""
 ABOUT = 0.5
 """Share of the question's words that the book has which stand around a passage that is about what was asked."""
+OTHER_WORDS = 0.1
+"""Share of a sentence's words that may stand elsewhere in the book, and not at the passage that says so: one of a few
+says something else. Words that the book never uses may be the answer's own for the same."""
 RELATED = 0.3
 """Share of a sentence's words that a passage has which is near."""
 NOUNS_CAPITALIZED = 0.2
@@ -88,6 +91,11 @@ _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|e
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
 _ROMAN = re.compile(r"[ivxlc]{2,}")  # of chapters and clauses
+_NEGATION = re.compile(
+    r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
+    r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
+    re.IGNORECASE,
+)
 _NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
@@ -275,6 +283,7 @@ class _Place:
     start: int
     end: int
     keys: frozenset[str] = field(default_factory=frozenset)
+    negated: bool = False
 
 
 class EvidenceIndex:
@@ -305,6 +314,7 @@ class EvidenceIndex:
                     else:
                         self._lower.add(whole)
                     words += bool(at)
+            place.negated = _NEGATION.search(text, place.start, place.end) is not None
             place.keys = frozenset(key for key in self._keys(tokens) if key)
             for key in place.keys:
                 self._postings[key].append(number)
@@ -367,7 +377,10 @@ class EvidenceIndex:
         nouns = _nouns(question)
         said = {term.key for term in terms}
         stranger = any(self._is_unknown(term) and term.key in said for term in asked)
-        found = [self._judged(place, terms, asked, stranger) for place in self._ranked(terms, asked, favour, places)]
+        negated = _NEGATION.search(sentence) is not None
+        found = [
+            self._judged(place, terms, asked, stranger, negated) for place in self._ranked(terms, asked, favour, places)
+        ]
         best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
         if talk and (best is None or best.level != "says so"):
             return Evidence(sentence, "", claims=False)
@@ -468,11 +481,14 @@ class EvidenceIndex:
         page = self._page_of(self._places[place].start)
         return 1.0 + FAVOUR * favour[page] / max(favour) if page < len(favour) and max(favour) > 0 else 1.0
 
-    def _judged(self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool) -> _Judged:
+    def _judged(
+        self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool, negated: bool
+    ) -> _Judged:
         """How much of a sentence a passage has, and what may be said of it therefore.
 
         Args:
             stranger: the sentence takes over a word of the question that the book never uses: no passage says that.
+            negated: the sentence says that something is not so.
         """
         own = self._places[place].keys
         beside = self._keys_around(place, 1)
@@ -491,13 +507,15 @@ class EvidenceIndex:
 
         new = [term for term in terms if term.key not in question]
         numbers = all(term.key in own for term in new if term.kind == "number")
-        names = all(term.key in around for term in new if term.kind == "name")
+        names = all(term.key in own for term in new if term.kind == "name")
+        others = sum(term.key in self._postings and term.key not in beside for term in new if term.kind == "word")
+        same = others <= OTHER_WORDS * len(terms) and (self._places[place].negated or not negated)
         adds = bool(new) or all(term.key in own for term in terms)  # what only says the question again needs all of it
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact, subject = share(terms), share(new), share(asked)
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= OF_THE_SUBJECT
-        if most and numbers and names and adds and not stranger:
+        if most and numbers and names and same and adds and not stranger:
             level: Level = "says so"
         else:
             level = "near" if max(said, fact if new else 0.0) >= RELATED else ""

@@ -57,6 +57,22 @@ def test_the_passage_that_says_so(orre: EvidenceIndex, question: str, sentence: 
     assert marked(orre, found)[0][1].startswith(passage)
 
 
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ("Who kept the counter?", "His daughter did not keep the brass counter."),
+        ("Who was tally clerk?", "Maren Rudd was tally clerk on the wool wharf for thirty-eight years."),
+        ("How far is Orre?", "The island of Orre lies eleven steps from the mainland."),
+        ("Where did the cat sleep?", "The Receiver was the cat of the inn; it slept on the wharf."),
+    ],
+)
+def test_a_sentence_with_one_thing_altered_is_not_what_the_passage_says(
+    orre: EvidenceIndex, question: str, sentence: str
+) -> None:
+    """All of these were called "says so": a word, a name, or a "not" more."""
+    assert orre.find(question, sentence).level == "near"
+
+
 def test_an_answer_from_the_first_pages_rests_on_no_other(orre: EvidenceIndex) -> None:
     """A page that the model had not before it was shown as what its words rest on."""
     question, sentence = "Who kept the north light?", "The north light was kept by Maren Holt until 1921."

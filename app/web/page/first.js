@@ -1,6 +1,7 @@
 // The choice of a model before the first book, and the models that would hold a book that is too long for this one.
 import { byId, call, made } from "./frame.js";
 
+const AGAIN_MS = 3000; // from one look at a busy machine to the next
 let wanted = false; // nobody has chosen yet
 let options = null;
 let turned = ""; // the option that is turned to
@@ -67,6 +68,7 @@ async function look(option) {
   const trouble = option.look ? `${said.cause} ${said.remedy}` : "";
   looked[option.id] = said.cause ? { line: trouble } : { line: said.line, has: Boolean(said.line) };
   draw();
+  if (!said.cause && !said.line) setTimeout(() => wanted && turned === option.id && look(option), AGAIN_MS); // it is busy
 }
 
 async function use(option) {
