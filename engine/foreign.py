@@ -683,6 +683,8 @@ def _refusal(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ModelError):
         return {"type": "refused", "cause": error.cause, "remedy": error.remedy}
     said = " ".join(str(error).split())[:_REASON].rstrip(".!") or type(error).__name__
+    if isinstance(error, KeyError):
+        said = f"it lacks {said}"
     return {"type": "refused", "cause": f"This model's tokenizer cannot be used: {said}.", "remedy": _ANOTHER}
 
 

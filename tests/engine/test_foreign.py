@@ -174,6 +174,11 @@ def test_a_child_that_dies_or_takes_too_much_is_a_sentence(folder: Path, monkeyp
         foreign.check_tokenizer(folder)
 
 
+def test_what_a_tokenizer_lacks_is_said() -> None:
+    """A vocabulary in a GGUF file without merges and scores "cannot be used: 'scores'"."""
+    assert foreign._refusal(KeyError("scores"))["cause"] == "This model's tokenizer cannot be used: it lacks 'scores'."
+
+
 def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the trial did not meet: an expression that is slow on words of its own."""
     _change(folder, _split("(?:xyz|xyz|xyz)*$"))
