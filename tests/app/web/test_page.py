@@ -182,7 +182,7 @@ def test_the_sample_is_one_press_away(browser: TestClient, state: AppState) -> N
         ("/asking/again", b'{"message": "12"}', "whole number"),
         ("/asking/again", b'{"message": 999999}', "no such answer"),
         ("/asking/continue", b'{"message": 999999}', "no answer here that was cut"),
-        ("/models/first/look", b'{"target": "starter"}', "no such model of the hub"),
+        ("/models/first/look", b'{"target": "nobody"}', "no such model of the hub"),
         ("/models/first/look", b'{"target": "demo"}', "no such model of the hub"),
     ],
 )
