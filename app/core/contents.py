@@ -17,6 +17,7 @@ from engine.errors import OptionError
 MOST_NAMED = 12
 """Chapters that are named where a wrong one was asked for."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
+_SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # numbers, of which together no title is made
 _TOP = 40  # letters before a heading that still stands at the top of its page: a number, a running head
 
 
@@ -63,7 +64,7 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
         raise OptionError(
             "This document names no chapters: it has neither bookmarks nor headings.", "Choose pages instead (--pages)."
         )
-    if whole := _titled(every, wanted):
+    if not _SEVERAL.fullmatch(wanted) and (whole := _titled(every, wanted)):
         return _pages_of(whole)
     found: set[int] = set()
     for name in filter(None, map(str.strip, re.split(r"[,;]", wanted))):

@@ -50,6 +50,13 @@ def test_chapters_are_chosen_by_number_and_title() -> None:
     assert chosen(lamps, "night") == {3}
     numbered = book(("Preface", 1, 0), ("Chapter 1", 2, 0), ("Chapter 2", 4, 0), ("Chapter 3", 5, 0))
     assert chosen(numbered, "2") == {4}, "the number that the title has"
+    titles = [f"Chapter {number}" for number in range(1, 24)]
+    outline = tuple(OutlineItem(title, page, 0) for page, title in enumerate(titles, start=1))
+    many = replace(Document.from_pages("Many", titles), outline=outline)
+    assert chosen(many, "1, 2") == {1, 2} != chosen(many, "12")
+    assert chosen(many, "1-2") == {1, 2}
+    assert chosen(many, "2; 3") == {2, 3}
+    assert chosen(book(("1984", 2, 0), ("1985", 4, 0)), "1984") == {2, 3}
 
 
 @pytest.mark.parametrize(
