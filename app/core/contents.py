@@ -117,7 +117,12 @@ def questions(chapter: Chapter, document: Document) -> tuple[str, str]:
     if member is not None and chapter.level == 0:
         return f"Summarize “{chapter.title}”.", f"What does “{chapter.title}” say?"
     unit, before = (member.unit, member.before) if member else (document.unit, 0)
-    first, last = chapter.first - before, chapter.last - before
+
+    def called(number: int) -> str:
+        page = document.page(number) if unit == "page" else None
+        return page.label if page else str(number - before)
+
+    first, last = called(chapter.first), called(chapter.last)
     where = f"{unit} {first}" if first == last else f"{unit}s {first} to {last}"
     where = f"{member.title}, {where}" if member else where
     named = f"“{chapter.title}” ({where})"

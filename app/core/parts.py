@@ -66,7 +66,7 @@ _ALL = re.compile(
     re.IGNORECASE,
 )
 _PAGES = re.compile(
-    r"\b(?:pages?|p\.|seiten?|sections?)\s*(\d{1,5})(?:\s*(?:to|bis|à|[-–])\s*(\d{1,5}))?", re.IGNORECASE
+    r"\b(pages?|p\.|seiten?|sections?)\s*(\d{1,5})(?:\s*(?:to|bis|à|[-–])\s*(\d{1,5}))?(?!\.?\d)", re.IGNORECASE
 )
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
@@ -296,16 +296,34 @@ def _numbers(numbers: Sequence[int], one: str, several: str) -> str:
 
 
 def _named_pages(question: str, document: Document) -> frozenset[int]:
-    """The pages that a question names by their numbers, or of the chapter that it names."""
+    """The pages that a question names by what is printed on them, else by their numbers, or of the chapter that it
+    names."""
     there = {page.number for page in document.pages}
-    named = {number for first, last in _PAGES.findall(question) for number in range(int(first), int(last or first) + 1)}
-    if there & named:
-        return frozenset(there & named)
+    named = _numbers_named(question)
+    printed, counted = set[int](), set[int]()
+    for page in document.pages if named else ():
+        member = document.member_at(page.number)
+        numbers = named.get((member or document).unit, ())
+        if page.label in numbers:
+            printed.add(page.number)
+        if str(page.number - (member.before if member else 0)) in numbers:
+            counted.add(page.number)
+    if printed or counted:
+        return frozenset(printed or counted)
     item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
     chapter = next(
         (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
     )
     return frozenset(range(chapter.first, chapter.last + 1)) & there if chapter else frozenset()
+
+
+def _numbers_named(question: str) -> dict[str, set[str]]:
+    """The numbers of pages, and those of sections, that a question names."""
+    named: dict[str, set[str]] = {}
+    for word, first, last in _PAGES.findall(question):
+        numbers = named.setdefault("section" if word.lower().startswith("section") else "page", set())
+        numbers |= {str(number) for number in range(int(first), int(last or first) + 1)}
+    return named
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.contents import Chapter, chapters, chosen, questions
-from engine.document import Document, OutlineItem
+from engine.document import Document, OutlineItem, Page
 from engine.errors import OptionError
 
 PAGES = [
@@ -85,3 +85,6 @@ def test_what_is_asked_names_the_chapter_and_its_pages() -> None:
         questions(Chapter("The Calm", 0, 4, 4), Document.from_pages("Orre", ["text"] * 4, unit="section"))[0]
         == "Summarize the chapter “The Calm” (section 4)."
     )
+    pages = tuple(Page(at, label, "text") for at, label in enumerate(("i", "ii", "1", "2"), start=1))
+    labelled = replace(Document.from_pages("Orre", []), pages=pages)
+    assert questions(Chapter("The Gale", 0, 2, 3), labelled)[0] == "Summarize the chapter “The Gale” (pages ii to 1)."

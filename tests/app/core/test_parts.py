@@ -14,7 +14,7 @@ from app.core.chat_run import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
 from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
 from engine import Question, Turn
-from engine.document import Document, OutlineItem
+from engine.document import Document, OutlineItem, Page
 from engine.errors import ContextTooSmall
 from engine.evidence import EvidenceIndex
 from engine.plan import BookFit
@@ -94,6 +94,19 @@ def test_a_page_that_no_part_holds_is_told_before_any_work() -> None:
 )
 def test_how_much_of_the_book_a_question_needs(question: str, reach: Reach) -> None:
     assert reach_of(question, BOOK)[0] is reach
+
+
+def test_a_page_is_named_by_what_is_printed_on_it() -> None:
+    labels = ["i", "ii", "iii", *map(str, range(1, 8))]
+    book = replace(BOOK, pages=tuple(Page(at, label, "Text.") for at, label in enumerate(labels, 1)), outline=())
+    assert reach_of("What happens on page 4?", book) == (Reach.NAMED, {7})
+    assert reach_of("Summarize pages 2 to 3.", book) == (Reach.NAMED, {5, 6})
+    assert reach_of("What stands on p. 9?", book) == (Reach.NAMED, {9}), "printed on none"
+    assert reach_of("What does section 4 of the lease say?", book)[0] is Reach.FEW, "it has pages"
+    assert reach_of("What does section 4.2 say?", replace(book, unit="section"))[0] is Reach.FEW
+    assert reach_of("What does section 4 say?", replace(book, unit="section")) == (Reach.NAMED, {7})
+    both = Document.together([book, Document.from_pages("Lease", ["One.", "Two."])])
+    assert reach_of("What is on page 2?", both) == (Reach.NAMED, {5, 12}), "of each document"
 
 
 def plan_for(question: str, wanted: int = 0) -> Any:
