@@ -313,7 +313,7 @@ class PlainSteps:
     what a further row costs in a pass, and by it every verification tells what a plain step takes at that moment. Each
     round's time is counted in such steps, since a machine that is slow for a while is slow for both. A plain token
     takes more than its pass: rounds that were a plain step alone tell how much more; without such rounds it is not
-    counted.
+    counted. One of two counts the less: an answer's second round starts the cheap levels, too.
 
     Times of steps are milliseconds, moments are seconds since the question.
     """
@@ -385,7 +385,7 @@ class PlainSteps:
             spread = _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
             if self._steps(row + spread) > _MOST_SPREAD * self._steps(row - spread):
                 return None
-        whole = statistics.median_high(self._whole) if self._whole else 1.0
+        whole = statistics.median_low(self._whole) if self._whole else 1.0
         return self._tokens * whole / self._steps(row)
 
     def _steps(self, row: float) -> float:

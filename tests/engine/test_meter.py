@@ -209,6 +209,15 @@ def test_a_speedup_by_hand_rests_on_three_plain_steps() -> None:
     assert steps.due(3.9)
 
 
+def test_a_second_round_that_started_the_levels_makes_no_answer_fast() -> None:
+    """Two tokens, each by a plain step of 10 ms; costs were measured for 90 ms between them."""
+    steps = PlainSteps()
+    steps.made(verified(1, 10.0), 10.0, 0.01)
+    steps.made(verified(1, 10.0), 100.0, 0.11)
+    steps.add(10.0, 0.12)
+    assert steps.speedup() == pytest.approx(2 * 10 / 110)
+
+
 def test_steps_that_are_wanting_at_the_end_are_timed_if_they_are_cheap() -> None:
     steps = PlainSteps()
     steps.add(500.0, 0.0)
