@@ -349,6 +349,7 @@ class Preferences:
         self._ended = threading.Event()
         self._ended.set()
         self._measured: MachineRates | None = None
+        self._failed = False
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -437,11 +438,12 @@ class Preferences:
         """Of this machine, as far as they are known within ``_RATES_S``.
 
         They are measured in a process of its own, not while it has an answer to write. Where other programs were at
-        work, another measurement begins when they are asked for again, and the better counts.
+        work, another measurement begins when they are asked for again, and the better counts. One that failed is the
+        last: the page asks again as long as something is being measured.
         """
         with self._lock:
             known, resting = self._measured, self._state.engine.status().state in ("idle", "loading", "failed")
-            if (known is None or not known.quiet) and resting and not self.measuring:
+            if (known is None or not known.quiet) and resting and not self.measuring and not self._failed:
                 self._ended.clear()
                 threading.Thread(target=self._measure, name="trifold-rates", daemon=True).start()
         if known is None:
@@ -463,6 +465,7 @@ class Preferences:
             self._measured = found.best_of(known) if known else found
         except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
             logger.warning("the rates of this machine could not be measured: %s", error)
+            self._failed = True
         finally:
             self._ended.set()
 

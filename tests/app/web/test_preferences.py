@@ -55,9 +55,13 @@ def test_a_look_does_not_wait_for_a_slow_machine(made: Preferences) -> None:
     assert not made._later({})["measuring"]
 
 
-def test_what_cannot_be_measured_is_not_waited_for(made: Preferences, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_measured_is_tried_once(made: Preferences, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asked again after each measurement, and so began the next one, for ever."""
     monkeypatch.setattr(_Child, "found", preferences.diagnostics.ProbeFailed("It crashed."))
     made.rates()
     _Child.may.set()
     assert made._ended.wait(60)
     assert not made._later({})["measuring"]
+    _Child.may.clear()
+    assert made.rates() is None
+    assert not made.measuring
