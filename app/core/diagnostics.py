@@ -9,7 +9,6 @@ anything.
 
 from __future__ import annotations
 
-import concurrent.futures
 import importlib.metadata
 import importlib.util
 import multiprocessing
@@ -17,10 +16,13 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,15 +116,17 @@ def processor_name() -> str:
 
 
 class ChildProcess:
-    """A fresh process that functions are called in, one after the other. Use it in a ``with`` statement."""
+    """A fresh process that functions are called in, one after the other. Use it in a ``with`` statement.
+
+    It ends with the statement, whatever it does, and with this program. After a call that failed it is another one.
+    """
 
     def __enter__(self) -> ChildProcess:
-        fresh = multiprocessing.get_context("spawn")
-        self._pool = concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=fresh)
+        self._process: BaseProcess | None = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._end()
 
     def call(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Call a function there.
@@ -131,12 +135,46 @@ class ChildProcess:
             ProbeFailed: the process crashed or took too long.
             Exception: whatever the function raised.
         """
+        if self._process is None:
+            fresh = multiprocessing.get_context("spawn")
+            self._pipe, theirs = fresh.Pipe()
+            self._process = fresh.Process(target=_answer_calls, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
         try:
-            return self._pool.submit(function, *arguments).result(timeout=_PROBE_TIMEOUT_S)
-        except BrokenProcessPool as error:
-            raise ProbeFailed("torch crashed while it was asked about this machine.") from error
-        except concurrent.futures.TimeoutError as error:
-            raise ProbeFailed(f"torch did not answer within {_PROBE_TIMEOUT_S} s.") from error
+            self._pipe.send((function, arguments))
+            if not self._pipe.poll(_PROBE_TIMEOUT_S):
+                self._end()
+                raise ProbeFailed(f"torch did not answer within {_PROBE_TIMEOUT_S} s.")
+            answer, error = self._pipe.recv()
+        except (EOFError, OSError) as broken:
+            self._end()
+            raise ProbeFailed("torch crashed while it was asked about this machine.") from broken
+        if error is not None:
+            raise error
+        found: _Answer = answer
+        return found
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+        self._process = None
+
+
+def _answer_calls(pipe: Connection) -> None:
+    """Call what comes through a pipe, and send back what it returns or raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the program, and with it this process
+    with suppress(EOFError):
+        while True:
+            function, arguments = pipe.recv()
+            told: tuple[Any, Exception | None]
+            try:
+                told = function(*arguments), None
+            except Exception as error:  # noqa: BLE001 - the caller raises it
+                told = None, error
+            pipe.send(told)
 
 
 def _version(package: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import time
 from typing import Any
 
@@ -183,10 +184,13 @@ def test_doctor_goes_on_when_there_is_no_model(capfd: pytest.CaptureFixture[str]
 def test_child_that_crashes_or_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    with ChildProcess() as child, pytest.raises(ProbeFailed, match="crashed"):
-        child.call(os._exit, 3)
-    with ChildProcess() as child, pytest.raises(ModelNotFound, match="/no/such/model"):
-        child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))
-    monkeypatch.setattr(diagnostics, "_PROBE_TIMEOUT_S", 0.01)
-    with ChildProcess() as child, pytest.raises(ProbeFailed, match="did not answer"):
-        child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))
+    before = multiprocessing.active_children()
+    with ChildProcess() as child:
+        with pytest.raises(ProbeFailed, match="crashed"):
+            child.call(os._exit, 3)
+        with pytest.raises(ModelNotFound, match="/no/such/model"):
+            child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))
+        monkeypatch.setattr(diagnostics, "_PROBE_TIMEOUT_S", 0.01)
+        with pytest.raises(ProbeFailed, match="did not answer"):
+            child.call(time.sleep, 300)
+        assert multiprocessing.active_children() == before  # the end of the program waited for it
