@@ -12,7 +12,7 @@ import re
 import stringprep
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -83,7 +83,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             ``recognised`` (page number as text -> what was found in its picture) and ``unread``, which is true where
             pages that are pictures are to be told and not refused.
     """
-    document = open_pdf(path, request.get("password"))
+    document = open_pdf(path, request.get("password"), beat=lambda: step(0, 1, None))
     if document is None:
         return _parse_with_pypdf(path, request.get("password"), limits, step)
     count = len(document)
@@ -129,10 +129,17 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
     return sections
 
 
-def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
-    """The document; None where pdfium cannot make sense of it."""
+def open_pdf(
+    path: Path, password: str | None, *, only: int | None = None, beat: Callable[[], None] = lambda: None
+) -> pdfium.PdfDocument | None:
+    """The document; None where pdfium cannot make sense of it.
+
+    Args:
+        only: the page that is wanted, from 1; of a picture the others may be blank then.
+        beat: called while it takes time, to tell that it goes on.
+    """
     try:
-        document = _opened(path, password)
+        document = pictures.as_pdf(path, only, beat) if pictures.is_picture(path) else _opened(path, password)
     except pdfium.PdfiumError as error:
         if "password" in str(error).casefold():
             raise password_needed(password) from None
@@ -148,8 +155,6 @@ def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
     """With the password as it was typed, else as ISO 32000-2 (7.6.4.3.2) has it prepared, which pdfium leaves out."""
-    if pictures.is_picture(path):
-        return pdfium.PdfDocument(pictures.as_pdf(path))
     try:
         return pdfium.PdfDocument(path, password=password)
     except pdfium.PdfiumError as error:

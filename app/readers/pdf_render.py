@@ -46,7 +46,8 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
     """Say of each of the pages ``numbers`` what was recognised in its picture, and the seconds that it took."""
     from app.readers import ocr
 
-    document, total = open_pdf(Path(request["path"]), request.get("password")), len(request["numbers"])
+    total = len(request["numbers"])
+    document = open_pdf(Path(request["path"]), request.get("password"), beat=lambda: voice.step(0, total))
     if document is None:
         raise damaged()
     for done, number in enumerate(request["numbers"]):
@@ -177,10 +178,10 @@ def _page(request: dict[str, Any]) -> tuple[pdfium.PdfDocument, pdfium.PdfPage]:
     with path.open("rb") as file:
         if b"%PDF-" not in file.read(1024) and not is_picture(path):
             raise Refused("is not a PDF; it has no page images.", "Its text can be read all the same.")
-    document = open_pdf(path, request.get("password"))
+    number = int(request["number"])
+    document = open_pdf(path, request.get("password"), only=number)
     if document is None:
         raise damaged()
-    number = int(request["number"])
     if number > len(document):
         raise Refused(f"has no page {number}; it has {len(document)}.", "Choose a page inside it.")
     try:

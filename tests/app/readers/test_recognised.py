@@ -138,6 +138,45 @@ def test_a_scan_that_came_as_a_picture_has_pages_of_its_size(tmp_path: Path, kin
     assert sizes == [(8.26, 11.69)] * count
 
 
+def drawn(path: Path, number: int | None = None) -> tuple[list[tuple[float, float]], list[float]]:
+    """Sizes in inches and mean shades of the pages of a picture."""
+    document = open_pdf(path, None, only=number)
+    assert document is not None
+    pages = [document[at] for at in range(len(document))]
+    sizes = [(round(page.get_size()[0] / 72, 1), round(page.get_size()[1] / 72, 1)) for page in pages]
+    return sizes, [float(page.render(scale=0.1, grayscale=True).to_numpy().mean()) for page in pages]
+
+
+def test_ink_stays_dark_and_paper_bright(tmp_path: Path) -> None:
+    paper = Image.new("L", (80, 100), 255)
+    ImageDraw.Draw(paper).rectangle((0, 0, 40, 100), fill=0)
+    ink = Image.merge("LA", (Image.new("L", paper.size, 0), paper.point(lambda shade: 255 - shade)))
+    deep = paper.convert("I").point(lambda shade: shade * 16).convert("I;16")  # of a scanner with 12 bits
+    for name, picture in {
+        "clear.png": ink,
+        "clear.webp": ink.convert("RGBA"),
+        "deep.png": deep,
+        "deep.tif": deep,
+    }.items():
+        picture.save(tmp_path / name)
+        assert drawn(tmp_path / name)[1] == [pytest.approx(127, abs=15)], name
+
+
+def test_a_photograph_is_one_page_and_stands_as_the_camera_says(tmp_path: Path) -> None:
+    photo, small = Image.new("RGB", (200, 100), "white"), Image.new("RGB", (20, 10), "white")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo.save(tmp_path / "photo.jpg", "MPO", save_all=True, append_images=[small], exif=turned, dpi=(100, 100))
+    assert drawn(tmp_path / "photo.jpg")[0] == [(1.0, 2.0)]
+
+
+def test_a_fax_is_not_squeezed_and_of_its_pages_only_the_wanted_one_is_drawn(tmp_path: Path) -> None:
+    sheets = [Image.new("1", (1700, 1100), 0)] * 3
+    sheets[0].save(tmp_path / "fax.tif", save_all=True, append_images=sheets[1:], dpi=(200, 100))
+    assert drawn(tmp_path / "fax.tif") == ([(8.5, 11.0)] * 3, [0.0] * 3)
+    assert drawn(tmp_path / "fax.tif", 2)[1] == [255.0, 0.0, 255.0]
+
+
 def test_a_damaged_picture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "scan.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(200))
