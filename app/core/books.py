@@ -31,7 +31,7 @@ from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable, write_whole
 from app.core.db import Database
-from app.readers.recognition import Recognition
+from app.readers.recognition import Recognition, is_kept
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, NoTextLayer, TrifoldError
 
@@ -346,6 +346,9 @@ class TextCache:
 
     def __call__(self, path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
         kept = path.parent / TEXT
+        if recognition is None and is_kept(path.parent):  # what was recognised counts, and no more is
+            recognition = Recognition(lambda sha256: path.parent)
+            recognition.stop.set()
         document = load_text(kept)
         if document is not None and not (recognition and recognition.doubtful):
             return document

@@ -11,7 +11,7 @@ import pytest
 
 from app.core.books import TEXT, TextCache
 from app.core.state import Action, AppState, Recognising, Stage
-from app.readers.recognition import LongRecognition, Recognition
+from app.readers.recognition import FILE, LongRecognition, Recognition
 from app.web.live import book_view
 from engine.document import Document
 from tests.app.scripted import book, wait_for
@@ -71,3 +71,17 @@ def test_kept_text_is_used_unless_doubtful_pages_are_recognised(tmp_path: Path, 
     for _ in range(2):
         cache(tmp_path / "book.pdf", recognition=Recognition(doubtful=doubtful))
     assert len(read) == 1 + doubtful
+
+
+def test_counting_what_others_cost_keeps_no_text_without_what_was_recognised(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def read(path: Path, password: str | None, recognition: Recognition | None = None) -> Document:
+        asked.append(recognition is not None and recognition.stop.is_set() and recognition.folder is not None)
+        return book()
+
+    TextCache(read)(tmp_path / "book.pdf")
+    (tmp_path / TEXT).unlink()
+    (tmp_path / FILE).touch()
+    TextCache(read)(tmp_path / "book.pdf")
+    assert asked == [False, True], "the words that were recognised are read, and no page anew"
