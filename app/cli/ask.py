@@ -70,9 +70,14 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
         options.pages,
         chapters=options.chapters,
         comments=not options.no_comments,
-        books=settings.books,
+        books=kept_in(options, settings),
     )
     return document, Question(question, sampling=sampling, mode=options.mode)
+
+
+def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
+    """The folder in which what is recognised is kept; None if nothing of the reading is to be kept."""
+    return None if options.no_snapshot else settings.books
 
 
 def ask_whole(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker, evidence
-from app.cli.ask import answer, loaded_engine, read_book, sampling_of
+from app.cli.ask import answer, kept_in, loaded_engine, read_book, sampling_of
 from app.cli.read import recognition
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.chat_run import Abilities, abilities
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         with loaded_engine(settings) as engine:
             for number, (name, path) in enumerate(wanted, start=1):
                 say(f"{number} of {len(wanted)}: {name}")
-                rows[name, question] = _row(engine, name, path, question, sampling, options, settings.books)
+                rows[name, question] = _row(engine, name, path, question, sampling, options, kept_in(options, settings))
                 write_table(table, rows)
     failed = [name for name in files if rows[name, question]["error"]]
     say(f"{counted(len(files) - len(failed), 'document')} answered, in {table}.")
@@ -171,7 +171,7 @@ def _row(
     question: str,
     sampling: SamplingParams,
     options: argparse.Namespace,
-    books: Path,
+    books: Path | None,
 ) -> Row:
     """The row of one document; what goes wrong with it stands in it."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import ask
+from app.cli.arguments import parse
 from app.cli.ask import files_and_question
 from app.cli.read import lines_of, open_books, report_of, text_of
+from app.core.settings import Settings
 from engine.document import Document
 from engine.errors import InputError, OptionError
 
@@ -48,3 +51,14 @@ def test_every_document_has_its_title_and_its_own_page_numbers() -> None:
 def test_pages_are_chosen_of_one_document_alone() -> None:
     with pytest.raises(OptionError, match="several"):
         open_books(["a.pdf", "b.pdf"], pages=(1, 2))
+
+
+@pytest.mark.parametrize("option", [[], ["--no-snapshot"]])
+def test_nothing_that_is_recognised_is_kept_where_nothing_of_the_reading_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    kept: list[Path | None] = []
+    monkeypatch.setattr(ask, "open_books", lambda *_, books, **__: kept.append(books) or BOTH)
+    settings = Settings(tmp_path, "model", None)
+    ask.opened_and_asked(parse(["ask", "scan.pdf", "Why?", *option]), settings)
+    assert kept == [None if option else settings.books]
