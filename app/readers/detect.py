@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, docx, encoding, mail, pictures, rows
+from app.readers import archive, cleaning, encoding, pictures
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
 
 _DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF)."
@@ -201,6 +201,8 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> str:
+    from app.readers import docx  # not for a PDF, which it would cost a tenth of a second
+
     try:
         with archive.open_bounded(path, limits) as files:
             names = set(files.namelist())
@@ -234,6 +236,8 @@ def _old_office(path: Path) -> Refused:
 
 
 def _textual(head: bytes, path: Path, limits: Limits) -> str:
+    from app.readers import mail, rows
+
     if not encoding.is_text(head):
         if zipfile.is_zipfile(path):  # with something in front of it
             return _zipped(path, limits)
