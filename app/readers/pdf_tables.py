@@ -453,14 +453,17 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     height = median(piece.height for row in rows for piece in row)
     down = _rules_down(rules, left, right, top, bottom, height)
     walls = [x for x in down if left < x < right]
-    floors = _floors(rules, left, right, top, bottom)
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
+    if not borders:
+        return []
+    floors = _floors(rules, left, right, top, bottom)
     cells = levelled([cells_of(row, borders) for row in rows])
     grid = len(down) >= _GRID and len(floors) > 1 and any(x in walls for x in borders)
     if not grid:
-        borders = [x for at, x in enumerate(borders) if _is_column([bool(row[at + 1]) for row in cells])]
-        cells = levelled([cells_of(row, borders) for row in rows])
+        kept = [x for at, x in enumerate(borders) if _is_column([bool(row[at + 1]) for row in cells])]
+        if kept != borders:
+            borders, cells = kept, levelled([cells_of(row, kept) for row in rows])
     if not borders:
         return []
     if not grid and _is_list(cells):
