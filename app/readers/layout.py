@@ -73,7 +73,8 @@ class Line:
 
     @property
     def height(self) -> float:
-        return max(self.bottom - self.top, 1e-3)
+        height = self.bottom - self.top
+        return height if height > 1e-3 else 1e-3  # a call of max would be felt
 
     @property
     def type_size(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, c_float
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -200,17 +200,20 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
     return any(start <= place <= end for start, end in spans)
 
 
-def ruling_lines(page: pdfium.PdfPage) -> Rules:
+def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Any]) -> Rules:
     """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
 
     A page of many lines is a drawing, of which the first ones are taken.
+
+    Args:
+        paths: what is drawn on it; the parts of it that are drawn elsewhere are left aside.
     """
     rules = Rules()
     turn = turned(page)
     a, b, c, d = (c_float() for _ in range(4))
     refs = [byref(part) for part in (a, b, c, d)]
     left = _MOST_SEGMENTS
-    for item in _paths(page):
+    for item in paths:
         if left <= 0:
             break
         if not raw.FPDFPageObj_GetBounds(item, *refs):
@@ -226,14 +229,6 @@ def ruling_lines(page: pdfium.PdfPage) -> Rules:
             elif x1 - x0 <= THIN < bottom - top:
                 rules.down.append(((x0 + x1) / 2, top, bottom))
     return rules
-
-
-def _paths(page: pdfium.PdfPage) -> Iterator[Any]:
-    """What is drawn on a page; the parts of it that are drawn elsewhere are left aside."""
-    for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)):
-        item = raw.FPDFPage_GetObject(page.raw, at)
-        if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_PATH:
-            yield item
 
 
 def _sides(item: Any, most: int) -> Iterator[Box]:
@@ -274,10 +269,12 @@ def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
     left, low, right, high = page.get_bbox()
 
     def turn(x0: float, y0: float, x1: float, y1: float) -> Box:
-        return {
-            90: (y0 - low, y1 - low, x0 - left, x1 - left),
-            180: (right - x1, right - x0, y0 - low, y1 - low),
-            270: (high - y1, high - y0, right - x1, right - x0),
-        }.get(rotation, (x0 - left, x1 - left, high - y1, high - y0))
+        if rotation == 90:
+            return y0 - low, y1 - low, x0 - left, x1 - left
+        if rotation == 180:
+            return right - x1, right - x0, y0 - low, y1 - low
+        if rotation == 270:
+            return high - y1, high - y0, right - x1, right - x0
+        return x0 - left, x1 - left, high - y1, high - y0
 
     return turn

@@ -8,10 +8,11 @@ what was filled in (form fields, typed notes and stamps), which pdfium's text of
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from ctypes import addressof, byref, c_float, c_int, c_uint
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -100,7 +101,7 @@ def page_lines(
     if tall * 2 > len(pieces):
         return _vertical(pieces)
     pieces = _with_values([piece for piece in pieces if piece.text], values)
-    pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page), suspects.drawings)
+    pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
     return _arranged(_columns(pieces))
 
 
@@ -232,6 +233,9 @@ def _parted(
         for row in boxes.rows(start, word.end()) if stacked else ():
             yield start, row
             start = row
+        if word[0] in whole and start == word.start():
+            yield word.span()
+            continue
         for letters in _LETTERS.finditer(text, start, word.end()):
             if letters[0] in whole:
                 continue
@@ -241,6 +245,8 @@ def _parted(
             else:
                 yield start, at
                 start = at
+        if start == word.start():
+            whole.add(word[0])
         yield start, word.end()
 
 
@@ -452,15 +458,14 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._covers, self._order, self.drawings = _covers(page, layers is not None)
+        self._covers, self.drawn = _covers(page)
+        self._reach = _around([cover for _, cover in self._covers])
         self._raw = text_page.raw
         self._parts = [c_uint() for _ in range(4)]
         self._refs = [byref(part) for part in self._parts]
         self._has_image: bool | None = None
         self._place = 0
         self._suspect = False
-        self._cover_places = [at for at, _ in self._covers]
-        self._later: list[Box] = []  # drawn after the present run of text
 
     def is_suspect(self, index: int, box: Box) -> bool:
         """Whether a word, by its first character and its box, may be drawn so that nobody sees it."""
@@ -470,20 +475,27 @@ class Suspects:
         place = addressof(piece.contents)
         if place != self._place:
             self._place, self._suspect = place, self._judge(piece)
-            first = bisect_right(self._cover_places, self._order.get(place, 0))
-            self._later = [cover for _, cover in self._covers[first:]]
-        if self._suspect or not self._later:
+        if self._suspect or not self._covers:
             return self._suspect
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
-        return any(x0 <= x <= x1 and top <= y <= bottom for x0, x1, top, bottom in self._later)
+        if not _holds(self._reach, x, y):
+            return False
+        drawn = self._order.get(place, 0)
+        return any(at > drawn and _holds(cover, x, y) for at, cover in self._covers)
+
+    @cached_property
+    def _order(self) -> dict[int, int]:
+        """The places of the runs of text in the order of drawing; asked only where something may cover one."""
+        texts = ((at, item) for at, kind, item in _objects(self._page) if kind == raw.FPDF_PAGEOBJ_TEXT)
+        return {addressof(item.contents): at for at, item in texts}
 
     def _judge(self, piece: Any) -> bool:
         """Whether a run of text may be; all its characters are drawn alike."""
         if self._layers is not None and self._layers.may_hide(piece, addressof(piece.contents) in self._order):
             return True
         if raw.FPDFPageObj_GetFillColor(piece, *self._refs):
-            red, green, blue, alpha = (part.value for part in self._parts)
-            if min(red, green, blue) >= _WHITE or alpha <= _FAINT:
+            red, green, blue, alpha = self._parts
+            if alpha.value <= _FAINT or (red.value >= _WHITE and green.value >= _WHITE and blue.value >= _WHITE):
                 return True
         return raw.FPDFTextObj_GetTextRenderMode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
 
@@ -491,6 +503,15 @@ class Suspects:
         if self._has_image is None:
             self._has_image = has_image(self._page)
         return self._has_image
+
+
+def _around(boxes: Sequence[Box]) -> Box:
+    left, right, top, bottom = zip(*boxes, strict=True) if boxes else ((0.0,),) * 4
+    return min(left), max(right), min(top), max(bottom)
+
+
+def _holds(box: Box, x: float, y: float) -> bool:
+    return box[0] <= x <= box[1] and box[2] <= y <= box[3]
 
 
 @dataclass(frozen=True)
@@ -505,39 +526,39 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _covers(page: pdfium.PdfPage, ordered: bool) -> tuple[list[tuple[int, Box]], dict[int, int], int]:
-    """What is drawn over text and may hide it, with its place in the order of drawing; that of each run of text; how
-    much is drawn.
+def _objects(page: pdfium.PdfPage) -> Iterator[tuple[int, int, Any]]:
+    """What a page draws: its place in the order of drawing, its kind, itself."""
+    handle, get, kind_of = page.raw, raw.FPDFPage_GetObject, raw.FPDFPageObj_GetType
+    for at in range(min(raw.FPDFPage_CountObjects(handle), MOST_OBJECTS)):
+        item = get(handle, at)
+        yield at, kind_of(item), item
 
-    Args:
-        ordered: wanted even where nothing covers.
-    """
+
+def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[Any]]:
+    """What is drawn over text and may hide it, with its place in the order of drawing; all paths that are drawn."""
     covers: list[tuple[int, Box]] = []
-    texts: list[int] = []
+    paths: list[Any] = []
     a, b, c, d = (c_float() for _ in range(4))
     mode, stroke = c_int(), c_int()
-    turn = None
-    drawings = 0
-    for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)):
-        item = raw.FPDFPage_GetObject(page.raw, at)
-        kind = raw.FPDFPageObj_GetType(item)
-        if kind == raw.FPDF_PAGEOBJ_TEXT:
-            texts.append(at)
+    turn = turned(page)
+    text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
+    has_text = False
+    for at, kind, item in _objects(page):
+        if kind == text:
+            has_text = True
             continue
-        drawings += kind == raw.FPDF_PAGEOBJ_PATH
-        if kind in (raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE) and texts and len(covers) < _MOST_COVERS:
-            if kind == raw.FPDF_PAGEOBJ_PATH:
+        if kind == path:
+            paths.append(item)
+        if kind in (path, image) and has_text and len(covers) < _MOST_COVERS:
+            if kind == path:
                 raw.FPDFPath_GetDrawMode(item, byref(mode), byref(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
             if raw.FPDFPageObj_GetBounds(item, byref(a), byref(b), byref(c), byref(d)) and (
                 min(c.value - a.value, d.value - b.value) > THIN
             ):
-                turn = turn or turned(page)
                 covers.append((at, turn(a.value, b.value, c.value, d.value)))
-    if not covers and not ordered:
-        return [], {}, drawings
-    return covers, {addressof(raw.FPDFPage_GetObject(page.raw, at).contents): at for at in texts}, drawings
+    return covers, paths
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
@@ -554,14 +575,17 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     width, height = page.get_size()
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
-        drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False).to_numpy()
+        drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
     except pdfium.PdfiumError:  # then nothing speaks against them
         return
+    points = bytes(drawn.buffer)
     for line in suspects:
         edge = _EDGE * line.height  # what covers a line may end at its edges
-        rows = slice(max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1)
-        part = drawn[rows, max(0, int(line.x0 * scale)) : int(line.x1 * scale) + 1]
-        if part.size and int(part.max()) - int(part.min()) < _CONTRAST:
+        first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
+        start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
+        rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)
+        part = b"".join(points[row + start : row + max(start, end)] for row in rows)
+        if part and max(part) - min(part) < _CONTRAST:
             line.shown, line.unseen = False, True
 
 

@@ -357,10 +357,12 @@ class CharacterBoxes:
         across, down = self._right - self._left, self._top - self._bottom
         self._width, self._height = (down, across) if rotation % 180 else (across, down)
         self._numbers: list[int] | None = None
+        self._known: dict[int, Box | None] = {}
 
     def number(self, numbers: list[int]) -> None:
         """Give the characters other numbers: at each place stands pdfium's."""
         self._numbers = numbers
+        self._known.clear()
 
     def pdfium_number(self, index: int) -> int:
         return index if self._numbers is None else self._numbers[index]
@@ -388,10 +390,14 @@ class CharacterBoxes:
     def span(self, first: int, last: int) -> Box | None:
         """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
         one = self._one(first)
-        two = one if last == first else self._one(last)
+        if last == first:
+            return one
+        two = self._one(last)
         if one is None or two is None:
             return one or two
-        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+        a0, a1, a2, a3 = one  # written out, since every word comes here
+        b0, b1, b2, b3 = two
+        return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
         """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
@@ -461,8 +467,12 @@ class CharacterBoxes:
         return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
 
     def _one(self, index: int) -> Box | None:
-        if self._numbers is not None:
-            index = self._numbers[index]
+        known = self._known
+        if index not in known:
+            known[index] = self._looked_up(index if self._numbers is None else self._numbers[index])
+        return known[index]
+
+    def _looked_up(self, index: int) -> Box | None:
         if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
             return None
         box = self._rect
