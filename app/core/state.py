@@ -252,11 +252,12 @@ class AppState:
         ready = current.stage is Stage.READY and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
-    def arrange(self, wanted: Sequence[str], *, anew: bool = False) -> None:
+    def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "") -> None:
         """Read these documents, by their hashes and in this order, as one book, and open it.
 
         Args:
             anew: leave an open collection as it is. Otherwise it has these documents from now on.
+            of: the book that the person saw, if that is told: where another one is open now, it is left as it is.
 
         Raises:
             DocumentError: one of them is not kept here any more.
@@ -265,6 +266,7 @@ class AppState:
         documents = [self.books.get(sha256) for sha256 in wanted]
         current = self._current.book
         changed = current if current is not None and current.is_collection and not anew else None
+        changed = changed if changed is not None and of in ("", changed.sha256) else None
         self.open(self.books.collect(documents, changed))
 
     def choose(self, first: int, last: int) -> None:

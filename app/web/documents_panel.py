@@ -20,7 +20,7 @@ from app.core.format import View, counted
 from app.core.several import MOST, cost_of
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.routes import SMALL_BODY, Asked, Handler, parsed, said
+from app.web.routes import SMALL_BODY, Asked, Handler, Text, parsed, said
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -37,10 +37,12 @@ def _hashes(value: Any) -> tuple[str, ...]:
 
 
 class DocumentsAsked(Asked):
-    """``ids``: hashes of the documents wanted, in their order; ``anew``: as a book of their own."""
+    """``ids``: hashes of the documents wanted, in their order; ``anew``: as a book of their own; ``of``: the book that
+    the person saw."""
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_hashes)] = Field(default=(), validate_default=True)
     anew: Any = False
+    of: Text = ""
 
 
 class DocumentsPanel:
@@ -81,7 +83,7 @@ class DocumentsPanel:
 
     async def arrange(self, request: Request) -> None:
         asked = await parsed(request, DocumentsAsked)
-        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=asked.anew is True))
+        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=asked.anew is True, of=asked.of))
 
 
 def documents_view(document: Document) -> list[View]:

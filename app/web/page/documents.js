@@ -69,6 +69,7 @@ function entry(one, at) {
 
 // Asks for the cost, says it, and does what was agreed to.
 async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
+  const of = book.id; // another one may be opened in another tab before this is agreed to
   tell({ cause: "Counting what is to be read…" });
   const cost = await call("/documents/cost", { ids: wanted });
   byId("toast").hidden = true;
@@ -76,11 +77,11 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
   const busy = byId("trifold").dataset.asking === "yes" ? " The answer that is being written is stopped." : "";
   if (cost.fits) {
     const said = await confirmed(question, `${cost.said}${busy}`, { yes, no: "Cancel" });
-    return said === "yes" ? tell(await post("/documents", { ids: wanted, anew })) : undefined;
+    return said === "yes" ? tell(await post("/documents", { ids: wanted, anew, of })) : undefined;
   }
   const some = cost.without.length && cost.without.length < wanted.length;
   const said = await confirmed("Too long together", cost.said, { yes: some ? "Leave that out" : "Choose others", no: "Cancel" });
-  if (said === "yes" && some) tell(await post("/documents", { ids: cost.without, anew }));
+  if (said === "yes" && some) tell(await post("/documents", { ids: cost.without, anew, of }));
 }
 
 export function addToOpen(added, title) {

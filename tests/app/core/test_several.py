@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def taken_in(state: AppState, tmp_path: Path, *names: str) -> list[Book]:
     return found
 
 
-def opened(state: AppState, books: list[Book], **how: bool) -> Book:
+def opened(state: AppState, books: list[Book], **how: Any) -> Book:
     state.arrange([book.sha256 for book in books], **how)
     wait_for(lambda: state.current.stage is Stage.READY)
     assert state.current.book is not None
@@ -84,6 +85,17 @@ def test_documents_are_added_kept_and_opened_again(make_state: Make, tmp_path: P
     assert opened(state, [c, a], anew=True).sha256 == other.sha256  # it was there
     again = Books(tmp_path / "books", Database())  # whose database was lost
     assert sorted(len(again.members(book)) for book in again.all() if book.is_collection) == [2, 3]
+
+
+def test_documents_that_were_agreed_to_of_another_book_leave_the_open_one_as_it_is(
+    make_state: Make, tmp_path: Path
+) -> None:
+    state = make_state(Counting(), reader=reader)
+    a, b, c = taken_in(state, tmp_path, "a", "b", "c")
+    seen, other = opened(state, [a, b]), opened(state, [b, c], anew=True)
+    made = opened(state, [a, c], of=seen.sha256)  # seen in another tab
+    assert len({seen.sha256, other.sha256, made.sha256}) == 3
+    assert state.books.members(other) == (state.books.get(b.sha256), state.books.get(c.sha256))
 
 
 def test_a_document_of_a_collection_is_not_deleted(make_state: Make, tmp_path: Path) -> None:
