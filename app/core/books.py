@@ -140,13 +140,14 @@ class Books:
         same = (book for book in self.all() if self.listed(book) == ids)
         if known is None and (kept := next(same, None)) is not None:
             return kept
+        left = {*self._once(known), *self.listed(known)}.difference(ids) if known else ()
         sha256 = known.sha256 if known else secrets.token_hex(32)
         folder = self._folder / sha256
         name = known.name if known else name_of(" + ".join(part.shown for part in found))
         record = {"sha256": sha256, "name": name, "file": COLLECTION}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / COLLECTION, json.dumps({"documents": ids}).encode())
+            write_whole(folder / COLLECTION, json.dumps({"documents": ids, "left_out": sorted(left)}).encode())
             if known is None:
                 write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
         except OSError as error:
@@ -156,6 +157,17 @@ class Books:
     def collections_with(self, sha256: str) -> tuple[Book, ...]:
         """The collections that a document is in."""
         return tuple(book for book in self.all() if sha256 in self.listed(book))
+
+    def collections_that_had(self, sha256: str) -> tuple[Book, ...]:
+        """The collections that a document was in before, of which there may be a reading with it."""
+        return tuple(book for book in self.all() if sha256 in self._once(book))
+
+    def _once(self, book: Book) -> list[str]:
+        """The hashes of the documents that were left out of a collection."""
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            if book.is_collection:
+                return [str(one) for one in json.loads(self.path(book).read_text(encoding="utf-8"))["left_out"]]
+        return []
 
     def listed(self, book: Book) -> list[str]:
         """The hashes of a collection's documents, in their order; none where it is no such book, or damaged."""

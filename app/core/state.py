@@ -339,7 +339,8 @@ class AppState:
         self.chats.forget_book(sha256)
         self.passwords.pop(sha256, None)
         if self._snapshots is not None:
-            self._snapshots.forget(sha256)
+            for book in (sha256, *(holder.sha256 for holder in self.books.collections_that_had(sha256))):
+                self._snapshots.forget(book)
 
     def size_of(self, book: Book) -> int:
         """Bytes on disk of a book and all that was made from it."""

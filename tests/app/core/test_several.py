@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.core.books import COLLECTION, Book, Books
+from app.core.chats import Chats
 from app.core.contents import chapters, questions
 from app.core.db import Database
 from app.core.forecast import Experience
@@ -108,6 +110,20 @@ def test_a_document_of_a_collection_is_not_deleted(make_state: Make, tmp_path: P
     state.delete(both.sha256)
     state.delete(a.sha256)
     assert [book.sha256 for book in state.books.all()] == [b.sha256]
+
+
+def test_no_reading_of_a_document_outlives_it(tmp_path: Path) -> None:
+    forgotten: list[str] = []
+    saved = SimpleNamespace(forget=forgotten.append)
+    state = AppState(Counting(), Books(tmp_path / "books"), Chats(), reader, saved)  # type: ignore[arg-type]
+    a, b, c = taken_in(state, tmp_path, "a", "b", "c")
+    had = state.books.collect([a, b])
+    state.books.collect([c, b])
+    state.books.collect([b], had)
+    state.books.collect([b, c], had)
+    state.delete(a.sha256)
+    assert forgotten == [a.sha256, had.sha256], "the readings of what it was left out of have its words"
+    state.close()
 
 
 def test_the_cost_is_said_before(make_state: Make, tmp_path: Path) -> None:
