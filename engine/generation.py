@@ -159,12 +159,13 @@ class GenerationLoop:
         yield from self._tell(iter((first,)), generation, tokens)
         plain_ms = generation.meter.plain.newest_ms
         self._plain_ms = [*self._plain_ms, plain_ms][-PLAIN_PROBES:]
-        while len(self._plain_ms) < PLAIN_PROBES and not is_slow(plain_ms) and not generation.ended:
+        context.max_tokens -= 1
+        goes_on = context.max_tokens > 0 and not generation.ended
+        while goes_on and len(self._plain_ms) < PLAIN_PROBES and not is_slow(plain_ms):
             self._plain_ms.append(pass_ms(hierarchy.verify, self._full, tokens, 1, None))
         rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
         yield generation.scored(hierarchy.retrieval.chunk_scores())
-        context.max_tokens -= 1
-        if context.max_tokens and not generation.ended:
+        if goes_on:
             made = hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
             yield from self._tell(made, generation, tokens)
 

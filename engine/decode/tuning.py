@@ -52,7 +52,7 @@ class Tuning:
     least_ms: float = 1e-3
     """Milliseconds that a pass costs at least: speeds are divided by them."""
     slow_step_ms: float = 30.0
-    """Milliseconds of a plain step above which few passes are timed before an answer."""
+    """Milliseconds of a plain step above which no other pass is timed for an answer."""
     long_pass: int = 16
     """Tokens of the long pass that the first measurement stands for in the least squares."""
 
@@ -151,8 +151,8 @@ class Tuning:
     highest_threshold: float = 0.9
     """Early stops are never so early that a sure token ends a proposal."""
     slow_pass_ms: float = 300.0
-    """Milliseconds of a pass that brings KV over a bus, above which one pass is timed before an answer instead of six.
-    The cost of passes over more tokens is then derived from it and corrected by the rounds."""
+    """Milliseconds of a pass that brings KV over a bus, above which no verification is timed. What one costs is then
+    derived from a plain step and corrected by the rounds."""
     overtime: int = 2
     """Tokens, and times the passes, by which an early-stopped round may exceed the average one."""
     first_passes: int = 2
@@ -222,8 +222,8 @@ TUNING = Tuning()
 
 
 def is_slow(plain_ms: float) -> bool:
-    """Whether a plain step takes so long that costs are derived from two passes: timing all of them took 1 to 5 s with
-    a model of 1.5 billion parameters, which an answer's first word waited for."""
+    """Whether a plain step takes so long that costs are derived from it: timing all passes took 1 to 5 s with a model
+    of 1.5 billion parameters."""
     return plain_ms > TUNING.slow_step_ms
 
 

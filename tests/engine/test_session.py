@@ -9,10 +9,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from engine import generation
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.decode import loops
 from engine.document import Document, Page
@@ -419,6 +421,19 @@ def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None
     for before, after in itertools.pairwise(scored):
         assert after.first_token == before.last_token + 1 <= after.last_token
     assert {event.last_token for event in scored} <= borders
+
+
+def test_behind_an_answer_of_one_token_nothing_is_timed_for_more(
+    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(session, book)
+    passes = Mock(return_value=1.0)
+    monkeypatch.setattr(generation, "is_slow", lambda ms: False)
+    monkeypatch.setattr(generation, "pass_ms", passes)
+    monkeypatch.setattr(generation.PlainSteps, "wanting", lambda self, answer_s: False)
+    done = ask(session, "Where?", max_tokens=1)
+    assert (len(done.token_ids), sum(done.page_scores)) == (1, pytest.approx(1.0, abs=1e-3))
+    passes.assert_not_called()
 
 
 def test_long_answer_outgrows_the_tail(
