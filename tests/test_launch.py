@@ -188,7 +188,7 @@ def test_killed_install_is_repaired_by_the_next_start(
         (["ask"], 2, "FILE, QUESTION"),
         (["ask", "book.txt", "Who?", "--budgt", "9"], 2, "Did you mean '--budget'?"),
         (["--port", "0"], 2, "between 1 and 65535"),
-        (["ask", "--help"], 0, "FILE QUESTION"),
+        (["ask", "--help"], 0, "FILE ...] QUESTION"),
     ],
 )
 def test_wrong_line_or_help_needs_no_install(
