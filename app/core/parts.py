@@ -380,17 +380,23 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: Evid
 
 def listing_pages(document: Document) -> frozenset[int]:
     """The numbers of pages that are a table of contents or an index: what stands there has not appeared yet."""
-    titles = [(item.page, title) for item in document.outline if len(title := fold(item.title)) >= _SHORTEST_TITLE]
+    starts: dict[str, list[tuple[int, int, str]]] = {}  # a book may have thousands of titles
+    for at, item in enumerate(document.outline):
+        if len(title := fold(item.title)) >= _SHORTEST_TITLE:
+            starts.setdefault(title[:_SHORTEST_TITLE], []).append((at, item.page, title))
     found = {
         number for one in chapters(document) if _LISTING.search(one.title) for number in range(one.first, one.last + 1)
     }
     for page in document.pages:
         text = fold(page.text)
-        found |= (
-            {page.number}
-            if sum(at != page.number and title in text for at, title in titles) >= _FEWEST_TITLES
-            else set()
-        )
+        named = {
+            which
+            for at in range(len(text))
+            for which, number, title in starts.get(text[at : at + _SHORTEST_TITLE], ())
+            if number != page.number and text.startswith(title, at)
+        }
+        if len(named) >= _FEWEST_TITLES:
+            found.add(page.number)
     return frozenset(found)
 
 
