@@ -30,6 +30,7 @@ _MADE_BY = "PP-OCRv6 small, 1"  # what another recogniser has made is made anew
 _PROBED = 3  # pages after which the time for all is known
 _LONGEST_UNASKED_S = 180.0
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
+_FAILURES = 8  # of neighbouring pages after which it is the recogniser that is broken
 _SECONDS_A_PAGE = 120.0  # at most, on a machine that does other things too
 
 Records = dict[int, dict[str, Any]]
@@ -95,10 +96,11 @@ def recognise(
         LongRecognition: it would take long, and nobody has agreed to that.
     """
     waiting = sorted(set(numbers) - records.keys())
-    total, done, spent = len(waiting), 0, 0.0
+    total, done, spent, failures = len(waiting), 0, 0.0, 0
+    page: int | None = None
     if waiting:
         how.progress(0, total, None)
-    while waiting and not how.stop.is_set():
+    while waiting and failures < _FAILURES and not how.stop.is_set():
         request = {"work": "recognise", "path": str(path.resolve()), "password": password, "numbers": waiting}
         deadline = time.monotonic() + _SECONDS_A_PAGE * len(waiting)
         try:
@@ -107,11 +109,14 @@ def recognise(
                     if how.stop.is_set():
                         return
                     left = spent / done * (total - done) if done else None
+                    if message["type"] == "refused":
+                        raise ChildFailed("crash", page)
+                    page = message.get("page") if message["type"] == "step" else None
                     if message["type"] == "recognised":
                         number = int(message["number"])
                         records[number] = message["page"]
                         waiting.remove(number)
-                        done, spent = done + 1, spent + float(message["seconds"])
+                        failures, done, spent = 0, done + 1, spent + float(message["seconds"])
                         left = spent / done * (total - done)
                         _keep(how, sha256, number, message["page"], password)
                         if done == _PROBED and left > _LONGEST_UNASKED_S and not how.agreed:
@@ -122,7 +127,7 @@ def recognise(
             logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)
             bad = failure.page if failure.page in waiting else waiting[0]
             waiting.remove(bad)
-            total -= 1
+            total, failures = total - 1, failures + 1
 
 
 def _long(name: str, pages: int, seconds: float) -> LongRecognition:

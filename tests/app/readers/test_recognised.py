@@ -189,6 +189,30 @@ def heard(pages: int, seconds: float) -> Iterator[dict[str, object]]:
         yield {"type": "recognised", "number": number, "page": page(columns()).as_json(), "seconds": seconds}
 
 
+def test_a_page_on_which_the_recogniser_gives_up_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[int]] = []
+
+    def gives_up(broken: set[int], request: dict[str, list[int]]) -> Iterator[dict[str, object]]:
+        runs.append(list(request["numbers"]))
+        for number in runs[-1]:
+            yield {"type": "step", "done": 0, "total": 9, "page": number}
+            if number in broken:
+                yield {"type": "refused", "kind": "document", "cause": "could not be read.", "remedy": ""}
+                return
+            yield {"type": "recognised", "number": number, "page": {}, "seconds": 1.0}
+
+    monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: gives_up({3, 5}, request))
+    records = {}  # type: ignore[var-annotated]
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 8), Recognition(), records)
+    assert sorted(records) == [1, 2, 4, 6, 7]
+    runs.clear()
+    monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: gives_up(set(range(100)), request))
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 100), Recognition(), {})
+    assert len(runs) == 8, "a recogniser that is broken is not tried on every page"
+
+
 def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
