@@ -267,7 +267,7 @@ class _Run:
         """The answer without a last pass."""
         said = worth_joining(answers)
         if self.plan.until_found:
-            said = said[:0] + sorted(said, key=lambda one: _rank(one.level))[:1]
+            said = sorted(said, key=lambda one: _rank(one.level))[:1]
         if len(said) == 1 or not said:
             one = said[0] if said else answers[-1] if answers else None
             text, record = (one.text, one.record) if one else ("", {})
