@@ -25,7 +25,7 @@ import heapq
 import math
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -94,6 +94,12 @@ _ROMAN = re.compile(r"[ivxlc]{2,}")  # of chapters and clauses
 _NEGATION = re.compile(
     r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(  # what stands behind a "not" within its clause; "not lit until May" is lit in May
+    r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
+    r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
+    r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
 _NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
@@ -278,12 +284,14 @@ class _Term:
 
 @dataclass
 class _Place:
-    """One passage of the book as words. ``start``, ``end``: its characters in the document's whole text."""
+    """One passage of the book as words. ``start``, ``end``: its characters in the document's whole text. ``denied``:
+    words of which it only says that they are not so."""
 
     start: int
     end: int
     keys: frozenset[str] = field(default_factory=frozenset)
     negated: bool = False
+    denied: frozenset[str] = frozenset()
 
 
 class EvidenceIndex:
@@ -316,6 +324,8 @@ class EvidenceIndex:
                     words += bool(at)
             place.negated = _NEGATION.search(text, place.start, place.end) is not None
             place.keys = frozenset(key for key in self._keys(tokens) if key)
+            if place.negated:
+                place.denied = frozenset(self._denied(text[place.start : place.end], tokens))
             for key in place.keys:
                 self._postings[key].append(number)
         self._nouns = capitals > NOUNS_CAPITALIZED * max(1, words)
@@ -326,6 +336,14 @@ class EvidenceIndex:
         self._known = {_without_ending(whole) for whole, _ in self._forms.values()}
         self._mean = max(1.0, sum(len(place.keys) for place in self._places) / max(1, len(self._places)))
         self._has_money = _MONEY.search(text) is not None
+
+    def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
+        """The first word that says something behind each "not", where the passage has it nowhere else."""
+        counts = Counter(self._keys(tokens))
+        for match in _DENIED.finditer(" ".join(passage.split())):
+            first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
+            if counts[first] == 1:
+                yield first
 
     def unmentioned(self, question: str) -> tuple[str, ...]:
         """The nouns and names of a question that the book never uses, whatever an answer says.
@@ -509,7 +527,11 @@ class EvidenceIndex:
         numbers = all(term.key in own for term in new if term.kind == "number")
         names = all(term.key in own for term in new if term.kind == "name")
         others = sum(term.key in self._postings and term.key not in beside for term in new if term.kind == "word")
-        same = others <= OTHER_WORDS * len(terms) and (self._places[place].negated or not negated)
+        same = others <= OTHER_WORDS * len(terms)
+        if negated:
+            same = same and self._places[place].negated
+        else:
+            same = same and not any(term.key in self._places[place].denied for term in terms)
         adds = bool(new) or all(term.key in own for term in terms)  # what only says the question again needs all of it
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]

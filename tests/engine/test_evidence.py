@@ -159,6 +159,27 @@ def test_a_passage_about_somebody_else_is_no_evidence() -> None:
     assert index.find("What did the old soldier write?", "He wrote home that he was tired of war.").level == "says so"
 
 
+@pytest.mark.parametrize(
+    ("passage", "sentence", "level"),
+    [
+        (
+            "In 1897 the light of Orre was not lit for three nights.",
+            "In 1897 the light was lit for three nights.",
+            "near",
+        ),
+        ("There was no boat on the island that winter.", "There was a boat on the island that winter.", "near"),
+        ("Die Größe der Blätter hat sich nicht geändert.", "Die Größe der Blätter hat sich geändert.", "near"),
+        ("The light was not lit until 1897 in the tower.", "The light in the tower was lit in 1897.", "says so"),
+        ("The light was not only lit but seen from Hull.", "The light was lit and seen from Hull.", "says so"),
+        ("Not lit on Monday, the light was lit on Tuesday.", "The light was lit on Tuesday.", "says so"),
+        ("The tower did not burn, though its lamp did for days.", "The lamp of the tower did for days.", "says so"),
+    ],
+)
+def test_what_a_passage_denies_it_does_not_say(passage: str, sentence: str, level: str) -> None:
+    index = EvidenceIndex(Document.from_pages("The Lamps", (passage,)))
+    assert index.find("What is it?", sentence).level == level
+
+
 def test_a_summary_is_not_suspect_for_its_question(orre: EvidenceIndex) -> None:
     found = orre.find("Summarize chapter II.", "It tells of the cat and of those who wrote about harbours.")
     assert found.missing == ()
