@@ -540,6 +540,8 @@ def _font_trouble(font: Any) -> FontTrouble:
 def _open_pypdf(path: Path, password: str | None) -> Any:
     from pypdf import PdfReader
 
+    if pictures.is_picture(path):
+        raise ValueError("It is a picture, in every byte of which a PDF would be looked for.")
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     reader = PdfReader(path, strict=False)
     if reader.is_encrypted and not reader.decrypt(password or ""):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from app.readers import read_document, recognition
-from app.readers.detect import kind_of
+from app.readers.detect import kind_of, parse
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Refused
 from app.readers.pdf import open_pdf
@@ -175,6 +175,15 @@ def test_a_fax_is_not_squeezed_and_of_its_pages_only_the_wanted_one_is_drawn(tmp
     sheets[0].save(tmp_path / "fax.tif", save_all=True, append_images=sheets[1:], dpi=(200, 100))
     assert drawn(tmp_path / "fax.tif") == ([(8.5, 11.0)] * 3, [0.0] * 3)
     assert drawn(tmp_path / "fax.tif", 2)[1] == [255.0, 0.0, 255.0]
+
+
+def test_no_pdf_is_looked_for_in_the_bytes_of_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("L", (80, 100), 255).save(tmp_path / "sheet.png")
+    looked: list[Path] = []
+    monkeypatch.setattr("pypdf.PdfReader", lambda path, **_: looked.append(path))
+    found = parse(tmp_path / "sheet.png", {"unread": True}, Limits(), lambda done, total, page: None)
+    assert not looked
+    assert [section.picture for section in found.sections] == ["unread"]
 
 
 def test_a_damaged_picture_is_refused(tmp_path: Path) -> None:
