@@ -197,7 +197,12 @@ class Texts:
     def _try(self, request: dict[str, Any]) -> None:
         what, bounds, at = _bounds_of(request)
         try:
-            answer = self._sent(request)
+            try:
+                answer = self._sent(request)
+            except ChildFailed as failure:
+                if failure.reason not in ("crash", "memory"):
+                    raise
+                answer = None  # another one tells whether it was this text: the child has had others, and has waited
             if answer is None:
                 self._start(bounds)
                 answer = self._sent(request)

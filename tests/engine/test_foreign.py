@@ -17,6 +17,7 @@ from engine import foreign
 from engine.chat_template import FALLBACK_TEMPLATE, chat_format
 from engine.errors import ModelError
 from engine.prompt import BookTokenizer
+from engine.sandbox import ChildFailed
 from tests.tally import count
 
 _GOOD = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{{ eos_token }}{% endfor %}"
@@ -252,6 +253,26 @@ def test_the_child_for_short_texts_stays_until_it_is_idle(
         assert started == ["texts"] * many
     foreign.Texts(foreign.Tried("a", linear=True), folder).check("text", split_special_tokens=True)
     assert len(started) == 2
+
+
+def test_a_child_that_was_killed_while_it_waited_blames_no_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    lives = [2, 2, 1]  # answers of each child, the first one to its start
+
+    def child(*request: object) -> Iterator[dict[str, Any]]:
+        started.append(request)
+        for _each in range(lives[len(started) - 1]):
+            yield {"type": "answer", "value": ()}
+        raise ChildFailed("crash", None)
+
+    monkeypatch.setattr(foreign, "run_in_child", child)
+    texts = foreign.Texts(foreign.Tried("a", linear=False), folder)
+    texts.check("one", split_special_tokens=True)
+    texts.check("two", split_special_tokens=True)
+    assert len(started) == 2
+    with pytest.raises(ModelError, match="a text of 5 characters or breaks its library"):
+        texts.check("three", split_special_tokens=True)
+    assert len(started) == 3  # and the fresh one, which had nothing but this text, failed as well
 
 
 def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
