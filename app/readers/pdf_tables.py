@@ -80,6 +80,7 @@ _RULED = 0.4  # of a table's height or width that its rules have at least
 _GRID = 3  # rules down, the outer ones too, and two across between rows: a drawn table
 _SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
 _SAME_COLUMN = 30.0  # points by which its columns may
+_DIGIT = re.compile(r"\d")
 _TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # of an index or of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
@@ -452,6 +453,8 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     top, bottom = rows[0][0].top, max(piece.bottom for piece in rows[-1])
     height = median(piece.height for row in rows for piece in row)
     down = _rules_down(rules, left, right, top, bottom, height)
+    if sure and len(down) < _GRID and sum(any(_DIGIT.search(piece.text) for piece in row) for row in rows) < 2:
+        return []  # no column of numbers
     walls = [x for x in down if left < x < right]
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
