@@ -238,6 +238,7 @@ def _sides(item: Any, most: int) -> Iterator[Box]:
         return
     matrix = raw.FS_MATRIX()
     raw.FPDFPageObj_GetMatrix(item, byref(matrix))
+    a, b, c, d, e, f = matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
     x, y = c_float(), c_float()
     refs = byref(x), byref(y)
     before = start = (0.0, 0.0)
@@ -246,10 +247,8 @@ def _sides(item: Any, most: int) -> Iterator[Box]:
         kind = raw.FPDFPathSegment_GetType(segment)
         if kind == raw.FPDF_SEGMENT_BEZIERTO or not raw.FPDFPathSegment_GetPoint(segment, *refs):
             return
-        point = (
-            matrix.a * x.value + matrix.c * y.value + matrix.e,
-            matrix.b * x.value + matrix.d * y.value + matrix.f,
-        )
+        across, up = x.value, y.value
+        point = a * across + c * up + e, b * across + d * up + f
         if kind == raw.FPDF_SEGMENT_MOVETO:
             start = point
         else:
@@ -260,7 +259,9 @@ def _sides(item: Any, most: int) -> Iterator[Box]:
 
 
 def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
-    return min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])
+    x0, x1 = (one[0], two[0]) if one[0] < two[0] else (two[0], one[0])
+    y0, y1 = (one[1], two[1]) if one[1] < two[1] else (two[1], one[1])
+    return x0, y0, x1, y1
 
 
 def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:

@@ -389,10 +389,11 @@ class CharacterBoxes:
 
     def span(self, first: int, last: int) -> Box | None:
         """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
-        one = self._one(first)
+        known = self._known.get
+        one = known(first) or self._one(first)
         if last == first:
             return one
-        two = self._one(last)
+        two = known(last) or self._one(last)
         if one is None or two is None:
             return one or two
         a0, a1, a2, a3 = one  # written out, since every word comes here
@@ -476,13 +477,14 @@ class CharacterBoxes:
         if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
             return None
         box = self._rect
-        left, right = box.left - self._left, self._right - box.right
-        low, high = box.bottom - self._bottom, self._top - box.top
-        width, height = box.right - box.left, box.top - box.bottom
+        x0, x1, y0, y1 = box.left, box.right, box.bottom, box.top
+        width, height = x1 - x0, y1 - y0
+        left, high = x0 - self._left, self._top - y1
+        if not self._rotation:
+            return left, left + width, high, high + height
+        low, right = y0 - self._bottom, self._right - x1
         if self._rotation == 90:
             return low, low + height, left, left + width
         if self._rotation == 180:
             return right, right + width, low, low + height
-        if self._rotation == 270:
-            return high, high + height, right, right + width
-        return left, left + width, high, high + height
+        return high, high + height, right, right + width
