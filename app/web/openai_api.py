@@ -172,12 +172,11 @@ class Api:
             async for event in all_events:
                 if isinstance(event, TextDelta):
                     text += stops.feed(event.text)
-                if isinstance(event, TextDelta) and stops.found:
-                    return _json(head.whole(text, _ended(event), {}))
-                if isinstance(event, AnswerDone):
+                done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
+                if isinstance(done, AnswerDone):
                     text += stops.rest()
-                    more = await asyncio.to_thread(about_book, self._state, event, asked, text)
-                    return _json(head.whole(text, event, more))
+                    more = await asyncio.to_thread(about_book, self._state, done, asked, text)
+                    return _json(head.whole(text, done, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
         raise ApiError(500, "The answer ended without a result.", "internal_error")

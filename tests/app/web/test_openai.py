@@ -126,13 +126,16 @@ def test_history_is_part_of_the_prompt_and_stays_cached(client: openai.OpenAI, b
 
 
 def test_a_stop_word_ends_the_answer_before_it(client: openai.OpenAI, book: str) -> None:
-    whole = client.chat.completions.create(**SAME_WORDS).choices[0].message.content
+    uncut = client.chat.completions.create(**SAME_WORDS)
+    whole = uncut.choices[0].message.content
     assert whole
     assert len(whole) > 8, "24 words at random"
     stop = whole[5:8]
     cut = client.chat.completions.create(**SAME_WORDS, stop=[stop, "\x00never"])
     assert cut.choices[0].message.content == whole[: whole.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
+    ours, of_all = ((answer.model_extra or {})["trifold"] for answer in (cut, uncut))
+    assert ours.keys() == of_all.keys() >= {"evidence", "not_found"}
     streamed = client.chat.completions.create(**SAME_WORDS, stop=stop, stream=True)
     text = "".join(choice.delta.content or "" for chunk in streamed for choice in chunk.choices)
     assert text == whole[: whole.index(stop)]
