@@ -1,9 +1,9 @@
 """The library: books that were opened on this machine, with their texts and covers.
 
 Owns the folder ``books`` inside the data folder: one folder per book, named by the SHA-256 of the file, with the file
-itself, the text cache (``text.json``, so that opening it again parses nothing), the image of its first page, and
-``book.json``, which says what the file was called: from that a library whose database was lost is put together again.
-Everything else that is known of a book is in the database.
+itself, the text cache (``text.json``, and ``text-alone.json`` without comments, so that opening it again parses
+nothing), the image of its first page, and ``book.json``, which says what the file was called: from that a library whose
+database was lost is put together again. Everything else that is known of a book is in the database.
 
 Several documents that are read as one are a book too: a folder under a name of its own, whose file ``COLLECTION`` lists
 the hashes of the documents, in their order. It is opened, asked about, listed and deleted as any other; the documents
@@ -45,7 +45,8 @@ COLLECTION = "collection.json"
 _JSON = "document.json"  # a book that would have the record's name
 _LEAVING = "leaving-"
 COVER = "cover.png"
-TEXT = "text.json"
+TEXT, TEXT_ALONE = "text.json", "text-alone.json"
+"""The kept text with the comments of readers and reviewers, and without them."""
 _COVER_WIDTH = 320  # pixels: twice what the library shows, for dense screens
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
@@ -346,8 +347,8 @@ def _record(folder: Path) -> dict[str, Any] | None:
 class TextCache:
     """Reads a file of the library as ``read_document`` does, from its kept text where there is one.
 
-    The kept text is used only if the readers are the very ones that made it; the text of a book that asked for a
-    password is not kept.
+    The kept text is used only if the readers are the very ones that made it; with and without comments it is kept
+    apart. The text of a book that asked for a password is not kept.
 
     Args:
         read_document: takes a file apart.
@@ -356,8 +357,15 @@ class TextCache:
     def __init__(self, read_document: Read) -> None:
         self._read_document = read_document
 
-    def __call__(self, path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
-        kept = path.parent / TEXT
+    def __call__(
+        self,
+        path: Path,
+        password: str | None = None,
+        recognition: Recognition | None = None,
+        *,
+        comments: bool = True,
+    ) -> Document:
+        kept = path.parent / (TEXT if comments else TEXT_ALONE)
         if recognition is None and is_kept(path.parent):  # what was recognised counts, and no more is
             recognition = Recognition(lambda sha256: path.parent)
             recognition.stop.set()
@@ -365,7 +373,9 @@ class TextCache:
         if document is not None and not (recognition and recognition.doubtful):
             return document
         try:
-            how = {"recognition": recognition} if recognition else {}
+            how: dict[str, Any] = {"recognition": recognition} if recognition else {}
+            if not comments:
+                how["comments"] = False
             document = self._read_document(path, password=password, **how)
         except NoTextLayer as error:
             if recognition:

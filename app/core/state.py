@@ -43,7 +43,7 @@ Reader = Callable[..., Document]
 """Turns a file into a document; raises ``DocumentError``."""
 
 _PATIENCE = 0.05  # seconds between two looks at something that another thread changes
-_BOOKMARK = "open"  # the row of the bookmark in its table
+_BOOKMARK, _COMMENTS = "open", "comments"  # rows of the table ``app_state``
 
 
 class Stage(str, Enum):
@@ -143,22 +143,32 @@ class Bookmark:
         if mark == self._kept:
             return
         self._kept = mark
-        value = db.to_json([mark.book, mark.chat, mark.ready]) if mark else None
-
-        def write(connection: sqlite3.Connection) -> None:
-            if value is None:
-                connection.execute("DELETE FROM app_state WHERE name = ?", (_BOOKMARK,))
-            else:
-                connection.execute("INSERT OR REPLACE INTO app_state (name, value) VALUES (?, ?)", (_BOOKMARK, value))
-
-        self._database.write(write)
+        _keep(self._database, _BOOKMARK, [mark.book, mark.chat, mark.ready] if mark else None)
 
     def find(self) -> Mark | None:
-        rows = self._database.rows("SELECT value FROM app_state WHERE name = ?", (_BOOKMARK,))
-        found = db.from_json(rows[0]["value"]) if rows else None
+        found = _kept(self._database, _BOOKMARK)
         if not (isinstance(found, list) and len(found) == 3):
             return None
         return Mark(str(found[0]), str(found[1]), bool(found[2]))
+
+
+def _keep(database: Database, name: str, value: Any) -> None:
+    """Write a value down for the next start; None deletes it."""
+
+    def write(connection: sqlite3.Connection) -> None:
+        if value is None:
+            connection.execute("DELETE FROM app_state WHERE name = ?", (name,))
+        else:
+            row = (name, db.to_json(value))
+            connection.execute("INSERT OR REPLACE INTO app_state (name, value) VALUES (?, ?)", row)
+
+    database.write(write)
+
+
+def _kept(database: Database, name: str) -> Any:
+    """The value that was written down; None if there is none, or if it is damaged."""
+    rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
+    return db.from_json(rows[0]["value"]) if rows else None
 
 
 class Job:
@@ -214,6 +224,7 @@ class AppState:
         self._snapshots = snapshots
         self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
+        self._comments = _kept(chats.database, _COMMENTS) is not False
         self._current = OpenBook()
         self._lock = threading.RLock()
         self._released = threading.Condition(self._lock)
@@ -243,6 +254,21 @@ class AppState:
                 self._current = replace(self._current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
         start(self, job, lambda: open_book(self, job, book, password, recognise))
+
+    @property
+    def comments(self) -> bool:
+        """Whether the comments of readers and reviewers are read with a book."""
+        return self._comments
+
+    def read_comments(self, wanted: bool) -> None:
+        """Read the comments of readers and reviewers from now on, or leave them out; an open book is opened again."""
+        with self._lock:
+            if wanted == self._comments:
+                return
+            self._comments = wanted
+            _keep(self.chats.database, _COMMENTS, wanted)
+            if (book := self._current.book) is not None:
+                self.open(book)
 
     def is_open(self, book: Book) -> bool:
         """Whether it is the open book, all of which has been read or will be."""
@@ -672,8 +698,8 @@ def _one_file(state: AppState, book: Book, password: str | None, recognition: Re
     """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
     with it, and as its title where it has none of its own."""
     read = state.read_document
-    if recognition is not None and isinstance(read, TextCache):  # the library's own, which keeps what is recognised
-        read = partial(read, recognition=recognition)
+    if isinstance(read, TextCache):  # the library's own, which keeps what is recognised
+        read = partial(read, recognition=recognition, comments=state.comments)
     try:
         document = read(state.books.path(book), password=password)
     except TrifoldError as error:

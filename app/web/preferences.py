@@ -1,4 +1,5 @@
-"""The preferences of the page: which model answers, other programs, another server, help with faults.
+"""The preferences of the page: which model answers, whether comments are read, other programs, another server, help
+with faults.
 
 Translates between requests and ``app.models.switch``. The key, the report and the list of models are read when the
 dialog is opened; what is under way comes through the live stream. First the models as plain data (what each is, what it
@@ -56,7 +57,7 @@ from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
-from app.web.routes import SMALL_BODY, Asked, Text, parsed, said
+from app.web.routes import REQUIRED, SMALL_BODY, Asked, Flag, Text, parsed, said
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
 from engine.plan import (
     BOOK_TOKENS,
@@ -289,7 +290,15 @@ def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: Machin
 
 _LONGEST_NAME = 1000  # characters
 _RATES_S = 3.0  # that an answer waits for what is being measured; a busy machine takes half a minute
-_POSTS = ("/models/use", "/models/stop", "/models/look", "/remote/use", "/remote/leave", "/key/renew")
+_POSTS = (
+    "/models/use",
+    "/models/stop",
+    "/models/look",
+    "/remote/use",
+    "/remote/leave",
+    "/key/renew",
+    "/preferences/comments",
+)
 _GETS = ("/preferences", "/diagnostics")
 
 
@@ -332,6 +341,10 @@ class RemoteAsked(Asked):
     confirmed: Any = False
 
 
+class CommentsAsked(Asked):
+    read: Flag = REQUIRED
+
+
 class Preferences:
     """A panel of the page (``app.web.live``).
 
@@ -367,6 +380,7 @@ class Preferences:
             "/remote/use": self.use_remote,
             "/remote/leave": self.leave_remote,
             "/key/renew": self.renew_key,
+            "/preferences/comments": self.read_comments,
         }
         return (
             *(Route(path, said(handler), methods=["GET"]) for path, handler in gets.items()),
@@ -374,7 +388,8 @@ class Preferences:
         )
 
     def view(self) -> View:
-        return {"setup": switch_view(self._switch.state, self._switch.present)}
+        setup = switch_view(self._switch.state, self._switch.present)
+        return {"setup": setup, "comments": self._state.comments}
 
     async def show(self, request: Request) -> Response:
         """Everything that the dialog shows when it is opened."""
@@ -404,6 +419,9 @@ class Preferences:
 
     async def renew_key(self, request: Request) -> Response:
         return JSONResponse({"key": await run_in_threadpool(openai_api.renew, self._switch.data)})
+
+    async def read_comments(self, request: Request) -> None:
+        self._state.read_comments((await parsed(request, CommentsAsked)).read)
 
     async def report(self, request: Request) -> Response:
         """The diagnostics as text, to be copied."""

@@ -73,6 +73,12 @@ def _number(value: Any, info: ValidationInfo) -> int:
     return value
 
 
+def _flag(value: Any, info: ValidationInfo) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"The field {info.field_name} must be true or false.", "Load the page again.")
+    return value
+
+
 def _ranges(value: Any, info: ValidationInfo) -> tuple[tuple[int, int], ...]:
     if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
         raise OptionError(f"The {info.field_name} must be a list of ranges.", "Load the page again.")
@@ -104,8 +110,9 @@ def _known_mode(value: str) -> str:
 Text = Annotated[str, BeforeValidator(_text)]
 Number = Annotated[int, BeforeValidator(_number)]
 NumberIfSaid = Annotated[int | None, BeforeValidator(_number_if_said)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 REQUIRED: Any = Field(default=None, validate_default=True)
-"""Default of a number that has to be sent: its absence is told as a wrong value is."""
+"""Default of a number or flag that has to be sent: its absence is told as a wrong value is."""
 
 
 class Asked(BaseModel):

@@ -136,6 +136,10 @@ def models(page: Page) -> None:
     page.wait_for_selector("#offers > li")
 
 
+def reading_tab(page: Page) -> None:
+    page.click('[data-tab="reading"]')
+
+
 def other_programs(page: Page) -> None:
     page.click('[data-tab="api"]')
 
@@ -211,6 +215,7 @@ STATES: tuple[Callable[[Page], None], ...] = (
     page_of_text,
     searching,
     models,
+    reading_tab,
     other_programs,
     another_server,
     server_refused,

@@ -10,7 +10,7 @@ from engine.version import VERSION
 from tests.e2e.steps import PHONE, WIDE, Open, Server, until
 from tests.e2e.test_states import CONTRAST
 
-TABS = ("models", "api", "remote", "help")
+TABS = ("models", "reading", "api", "remote", "help")
 
 
 def opened(page: Page) -> None:
@@ -55,8 +55,8 @@ def test_the_keyboard_is_enough(scripted: Server, open_page: Open) -> None:
     page.wait_for_selector("#offers > li")
     page.focus('[data-tab="models"]')
     page.keyboard.press("ArrowRight")
-    assert page.locator("#tab-api").is_visible()
-    assert page.evaluate("document.activeElement.dataset.tab") == "api"
+    assert page.locator("#tab-reading").is_visible()
+    assert page.evaluate("document.activeElement.dataset.tab") == "reading"
     page.keyboard.press("Escape")
     until(page, lambda: not page.locator("#preferences").is_visible())
     assert page.evaluate("document.activeElement.id") == "open-preferences"

@@ -27,14 +27,15 @@ export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready"].incl
 const asking = () => byId("trifold").dataset.asking === "yes";
 const underWay = () => asking() || ON_THE_WAY.includes(current.stage);
 
-// Whether another book may take the open one's place: "yes"; "no" if what is under way is to go on, "" if nothing was
-// said. What ends by itself meanwhile is no longer asked about.
+// Whether another book may take the open one's place, or without a title the same one again: "yes"; "no" if what is
+// under way is to go on, "" if nothing was said. What ends by itself meanwhile is no longer asked about.
 export async function mayOpen(title, no = "Go on") {
   if (!underWay()) return "yes";
   const over = new MutationObserver(() => underWay() || byId("confirm").close("yes"));
   over.observe(byId("trifold"), { attributeFilter: ["data-asking", "data-stage"] });
   const busy = asking() ? "An answer is being written." : `“${current.title}” is still being read.`;
-  const said = await confirmed(busy, `Opening “${title}” now stops that.`, { yes: "Open it now", no });
+  const what = title ? `“${title}”` : "the book again";
+  const said = await confirmed(busy, `Opening ${what} now stops that.`, { yes: "Open it now", no });
   over.disconnect();
   return said;
 }

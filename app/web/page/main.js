@@ -12,7 +12,7 @@ import { bindFrame, showModel } from "./frame.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
-import { bindPreferences, showSetup } from "./preferences.js";
+import { bindPreferences, showBookSaid, showComments, showSetup } from "./preferences.js";
 import { bindProvenance, showProvenance } from "./provenance.js";
 import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
@@ -39,6 +39,7 @@ const show = {
     showBook(book);
     showOpenBook(book);
     showDocumentsBook(book);
+    showBookSaid(book);
   },
   books: showBooks,
   chats: showChats,
@@ -81,6 +82,7 @@ const show = {
     showSetup(setup);
     showFirstSetup(setup);
   },
+  comments: showComments,
   first: showFirst,
   others: showOthers,
 };

@@ -1,4 +1,6 @@
-// Settings: which model answers, the key of other programs, a server elsewhere, help with faults.
+// Settings: which model answers, whether comments are read, the key of other programs, a server elsewhere, help with
+// faults.
+import { mayOpen } from "./books.js";
 import { byId, call, made } from "./frame.js";
 
 let setup = { stage: "" };
@@ -107,6 +109,23 @@ function complain(id, said) {
   const place = byId(id);
   place.hidden = !said.cause;
   place.replaceChildren(made("strong", said.cause ?? ""), ` ${said.remedy ?? ""}`);
+}
+
+export function showComments(read) {
+  byId("read-comments").setAttribute("aria-checked", String(read));
+}
+
+// What was said of the open book when it was opened: how many comments it has, and what was left out.
+export function showBookSaid({ title, warnings }) {
+  byId("book-said").hidden = !warnings.length;
+  byId("book-said").textContent = [`“${title}”:`, ...warnings].join("\n");
+}
+
+function bindReading() {
+  byId("read-comments").addEventListener("click", async (event) => {
+    const read = event.currentTarget.getAttribute("aria-checked") !== "true";
+    if ((await mayOpen("")) === "yes") complain("comments-trouble", await call("/preferences/comments", { read }));
+  });
 }
 
 function bindOwn() {
@@ -221,6 +240,7 @@ export function bindPreferences() {
     });
   }
   byId("setup-stop").addEventListener("click", () => call("/models/stop"));
+  bindReading();
   bindOwn();
   bindRemote();
   bindHelp();

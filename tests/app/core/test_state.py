@@ -207,7 +207,7 @@ def test_one_question_at_a_time(ready: Make) -> None:
 
 
 def test_each_book_keeps_its_chat(ready: Make, tmp_path: Path) -> None:
-    state = ready()
+    state = ready(ScriptedEngine(reading_seconds=0.001))
     first_book, first_chat = state.current.book, state.current.chat
     assert first_book is not None
     state.chats.ask(first_chat, "Who?")

@@ -37,6 +37,19 @@ def test_a_book_is_parsed_once(tmp_path: Path) -> None:
     assert reader.times == 1
 
 
+def test_the_text_without_comments_is_kept_apart(tmp_path: Path) -> None:
+    read_how: list[bool] = []
+
+    def reader(path: Path, password: str | None = None, *, comments: bool = True) -> Document:
+        read_how.append(comments)
+        return BOOK if comments else book(2, 5)
+
+    read = TextCache(reader)
+    for wanted in (True, False, True, False):
+        assert read(tmp_path / "book.txt", comments=wanted) == (BOOK if wanted else book(2, 5))
+    assert read_how == [True, False], "each once"
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"readers": "other", "document": {}}'])
 def test_what_is_damaged_or_made_by_others_is_made_anew(tmp_path: Path, damage: str) -> None:
     reader = Reader()

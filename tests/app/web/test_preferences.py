@@ -1,14 +1,19 @@
-"""The settings' own work beside the page: what a look at a model waits for."""
+"""The settings' own work beside the page: what a look at a model waits for, and the switch of comments."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
+from app.core.state import AppState
+from app.models.switch import SwitchState
 from app.web import preferences
 from app.web.preferences import Preferences
 from engine.plan import MachineRates
@@ -65,3 +70,16 @@ def test_what_cannot_be_measured_is_tried_once(made: Preferences, monkeypatch: p
     _Child.may.clear()
     assert made.rates() is None
     assert not made.measuring
+
+
+def test_comments_are_switched_by_true_and_false_alone(make_state: Callable[..., AppState]) -> None:
+    state, switch = make_state(), SimpleNamespace(state=SwitchState(), present=None)
+    panel = Preferences(state, switch, 1)  # type: ignore[arg-type]
+    with TestClient(Starlette(routes=list(panel.routes()))) as browser:
+        for wanted in (False, True, False):
+            assert browser.post("/preferences/comments", json={"read": wanted}).status_code == 200
+            assert state.comments is panel.view()["comments"] is wanted
+        for odd in ({}, {"read": None}, {"read": "yes"}, {"read": 1}):
+            answer = browser.post("/preferences/comments", json=odd)
+            assert (answer.status_code, answer.json()["remedy"]) == (400, "Load the page again.")
+    assert not state.comments
