@@ -276,7 +276,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
             # Of all processes that this one has waited for, so each that came before was no larger either.
             assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < BYTES
         else:
-            monkeypatch.setattr(ask_command, "open_book", lambda *_, **__: _BOOK)
+            monkeypatch.setattr(ask_command, "open_books", lambda *_, **__: _BOOK)
             monkeypatch.setattr(foreign, "_TEMPLATE_BOUNDS", Bounds(foreign._TEMPLATE_BOUNDS.memory_bytes, 0.5))
             status = main(line)
             out, said = capfd.readouterr()

@@ -314,7 +314,7 @@ def test_a_document_that_is_too_long_for_the_starter_is_offered_to_others(
     request = Request[BookRead]("reading")
     request.fail(ContextTooSmall("It is too long.", "Choose a range of pages."))
     engine: Any = SimpleNamespace(read=lambda *_, **__: request)
-    monkeypatch.setattr(ask, "open_book", lambda *_, **__: book())
+    monkeypatch.setattr(ask, "open_books", lambda *_, **__: book())
     monkeypatch.setattr(ask, "loaded_engine", lambda _: contextlib.nullcontext(engine))
     with pytest.raises(ContextTooSmall) as refused:
         ask.run(parse(["ask", "a.txt", "Who?"]), make_settings(model=model))
