@@ -150,24 +150,29 @@ class GenerationLoop:
             self._time_plain_step(tokens, generation)
 
     def _speculate(self, context: Context, sampling: SamplingParams, generation: Generation) -> Iterator[Event]:
-        """The first token is a plain step's: somebody waits for it, and the step also records the newest query for the
-        selection and tells what a plain step takes here. The cheap levels start behind it."""
+        """The first token is a plain step's, which also records the newest query for the selection and tells what such
+        a step takes here. Where steps are slow it is told before the cheap levels start. Elsewhere nobody notices the
+        wait, and it belongs to the first word, not to the tokens behind it."""
         hierarchy, tokens = self._hierarchy, context.tokens
         observer = None if self._has_newest_query else self._queries
         first = next(self._finite(rounds.plain(context, observer)))
         self._has_newest_query = True
-        yield from self._tell(iter((first,)), generation, tokens)
-        plain_ms = generation.meter.plain.newest_ms
+        plain_ms = first.split.verify + first.split.transfer
+        if slow := is_slow(plain_ms):
+            yield from self._tell(iter((first,)), generation, tokens)
         self._plain_ms = [*self._plain_ms, plain_ms][-PLAIN_PROBES:]
         context.max_tokens -= 1
-        goes_on = context.max_tokens > 0 and not generation.ended
-        while goes_on and len(self._plain_ms) < PLAIN_PROBES and not is_slow(plain_ms):
+        goes_on = context.max_tokens > 0 and not first.ended
+        while goes_on and len(self._plain_ms) < PLAIN_PROBES and not slow:
             self._plain_ms.append(pass_ms(hierarchy.verify, self._full, tokens, 1, None))
         rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
+        median_ms = statistics.median_low(self._plain_ms)
+        made: Iterator[Round] = hierarchy.rounds(context, sampling, median_ms) if goes_on else iter(())
+        if not slow:
+            generation.clock = time.perf_counter() - first.split.total / 1000.0
+            yield from self._tell(iter((first,)), generation, tokens)
         yield generation.scored(hierarchy.retrieval.chunk_scores())
-        if goes_on:
-            made = hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
-            yield from self._tell(made, generation, tokens)
+        yield from self._tell(made, generation, tokens)
 
     def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
         """The events of rounds, and now and then a plain step beside them, which they are compared with."""
@@ -216,7 +221,6 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     sources: list[TokenSource] = field(default_factory=list)
     pages_scored: list[PagesScored] = field(default_factory=list)
-    ended: bool = False
     clock: float = 0.0
     """When the newest round was told, or decoding began (``time.perf_counter`` seconds)."""
     _scored: int = 0  # answer tokens that page scores have been told for
@@ -226,7 +230,6 @@ class Generation:
         """Add a round that ends now; the text that became complete with it."""
         before, self.clock = self.clock, time.perf_counter()
         self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.asked)
-        self.ended = done.ended
         if done.ended:
             self.reason = StopReason.LOOP if done.looping else StopReason.END
         pieces = [self.stream.add((token,)) for token in done.tokens]
@@ -357,11 +360,6 @@ class PlainSteps:
         """Compare the newest plain step with a verification."""
         if rows > 1 and self._step_ms > 0.0:
             insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
-
-    @property
-    def newest_ms(self) -> float:
-        """What the newest step took."""
-        return self._step_ms
 
     def due(self, now_s: float) -> bool:
         """Whether it is time for another step."""

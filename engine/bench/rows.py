@@ -307,20 +307,27 @@ class Bench:
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
         """The rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
         if row == "plain":
-            yield from rounds.plain(context)
-            return
+            return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
         retrieval, middle = self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
         drafter = self._drafter(kind)
-        first = next(rounds.plain(context))  # as a session has it
-        yield first
+        first = next(rounds.plain(context))
+        plain_ms = first.split.total
         context.max_tokens -= 1
+
+        def others() -> Iterator[Round]:
+            rounds.start(context, retrieval, drafter, queries)
+            policy = self._policy(row, kind, context, plain_ms, retrieval, middle)
+            index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
+            return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
+
+        def behind() -> Iterator[Round]:
+            yield from others()
+
         if first.ended or not context.max_tokens:
-            return
-        rounds.start(context, retrieval, drafter, queries)
-        policy = self._policy(row, kind, context, first.split.total, retrieval, middle)
-        index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
-        yield from rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
+            return iter((first,))
+        # As a session: the levels start before the first token is told where that goes unnoticed, else behind it.
+        return itertools.chain((first,), behind() if is_slow(plain_ms) else others())
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
         """The cache and what runs passes over it, made once for all answers as those of the session are."""
@@ -428,7 +435,8 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
-        run.ms += [(now - clock) * 1000.0 / len(done.tokens)] * len(done.tokens)
+        ms = max((now - clock) * 1000.0, done.split.total)  # the first token was made before the clock began
+        run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
         run.first_s = run.first_s or [now - asked]
         clock = now

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
 from engine.decode.controller import DraftPlan, PlanLimits, best_plan, most_passes, tokens_per_ms
+from engine.decode.tuning import is_slow
 from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
 """What a launch takes the host, in microseconds, roughly."""
 
-TRIPS = 2
-"""Passes over the full cache before the first word of an answer: the question's and a plain step, which makes it. The
-tests count them on the simulated device."""
+FEW_TRIPS, TRIPS = 2, 8
+"""Passes over the full cache before the first word of a book's first answer: the question's and a plain step, which
+makes it; and where steps are quick more of them and verifications, which are timed. The tests count them on the
+simulated device."""
 
 KEPT = (0.8, 0.95)
 """The middle level's tokens that verifications keep: between these shares with the pairs that have been measured
@@ -99,7 +101,7 @@ class RoundModel:
     @property
     def first_word_s(self) -> float:
         """Seconds until the first word of a book's first answer, whose question is short."""
-        return TRIPS * self.plain_ms / _MS
+        return (FEW_TRIPS if is_slow(self.plain_ms) else TRIPS) * self.plain_ms / _MS
 
     @property
     def costs(self) -> Costs:
