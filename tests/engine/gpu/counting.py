@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,7 @@ def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: Full
 
     def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **options: Any) -> Any:
+            _await_copies(full)
             before = _calls(gpu)
             out = work(*args, **options)
             spent[name] += _calls(gpu) - before
@@ -165,8 +167,10 @@ def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: Full
         for _ in range(_RECORDED if recorded else _WARM):
             next(made)
         spent |= dict.fromkeys(spent, Calls(0, 0))
+        _await_copies(full)
         before = _calls(gpu)
         done = next(made)
+        _await_copies(full)
         whole = _calls(gpu) - before
     assert done.passes == PASSES
     assert len(done.tokens) == PASSES * (DRAFTED + 1) + 1
@@ -174,6 +178,11 @@ def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: Full
     found = RoundCalls(draft, middle, whole - draft * PASSES - middle * PASSES)
     assert found.whole == whole
     return found
+
+
+def _await_copies(full: FullCache) -> None:
+    """Until the threads that bring layers have launched what they began: else that counts where it comes late."""
+    wait([buffer.job for staging in full._stagings.values() for buffer in staging._buffers if buffer.job is not None])
 
 
 def _calls(gpu: Gpu) -> Calls:
