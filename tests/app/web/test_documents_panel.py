@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from app.web.live import map_view
 from app.web.page_viewer import GONE, PageViewer
 from engine.document import Document
 from engine.errors import OptionError
+from tests import loops
 from tests.app.scripted import ScriptedEngine, wait_for
 
 PAGES = {
@@ -114,7 +114,7 @@ def test_what_is_found_says_in_which_document(state: AppState, monkeypatch: pyte
         return b'{"words": "oil"}'
 
     monkeypatch.setattr(Request, "body", body)
-    hits = told(asyncio.run(PageViewer(state).find(request())))["hits"]
+    hits = told(loops.run(PageViewer(state).find(request())))["hits"]
     assert [(hit["name"], hit["page"]) for hit in hits] == [("Log a, p. 2", 2), ("Log b, p. 3", 5)]
 
 

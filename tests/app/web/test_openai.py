@@ -5,7 +5,6 @@ The model is a real one whose answers have no end: what is tested here is the pr
 
 from __future__ import annotations
 
-import asyncio
 import json
 import stat
 import threading
@@ -22,6 +21,7 @@ from app.core.state import AppState
 from app.web import openai_api
 from app.web.openai_schema import ApiError, parse
 from engine.events import TextDelta
+from tests import loops
 from tests.app.running import Running
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
@@ -281,7 +281,7 @@ def test_the_first_words_of_a_models_card_are_part_of_the_answer(
         events = openai_api.answer_events(ready(engine), asked)
         return "".join([event.text async for event in events if isinstance(event, TextDelta)])
 
-    assert asyncio.run(said()).replace("“ ", "“") == f"{begins}the lamp was lit."
+    assert loops.run(said()).replace("“ ", "“") == f"{begins}the lamp was lit."
     assert [one.begun for one in engine.asked] == [begins]
 
 
