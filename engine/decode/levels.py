@@ -50,8 +50,8 @@ _TAIL_TOKENS = 1024
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 
 # Share of a plain step that a further token of a pass takes, where nothing tells: what 1.5 billion parameters in 4 bits
-# took on two cores after 4,096 tokens.
-_ROW_SHARE = 0.2
+# took on two cores after 4,096 tokens (assets/measurements/NOTES.md: 13 ms of 48).
+_ROW_SHARE = 0.27
 
 # Parameters times tokens up to which a draft model is started with every answer on a processor: some 50 ms.
 _STARTED_AT_ONCE = 5e9
