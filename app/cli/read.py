@@ -136,46 +136,36 @@ def open_books(
     comments: bool = True,
     books: Path | None = None,
 ) -> Document:
-    """Read one file, or several as one book, in this order. The rest as ``open_book``.
+    """Read one file, or several as one book in this order, or some pages or chapters of it.
 
     Raises:
-        OptionError: pages are chosen of several files.
+        DocumentError: a file cannot be read as a book.
+        OptionError: the book does not have these pages or chapters, both are named, or pages of several files.
     """
-    if len(files) == 1:
-        return open_book(files[0], password, pages, chapters=chapters, comments=comments, books=books)
-    if pages:
+    if pages and len(files) > 1:
         raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
-    together = Document.together([open_book(file, password, comments=comments, books=books) for file in files])
-    return together if chapters is None else together.only(contents.chosen(together, chapters))
-
-
-def open_book(
-    file: str,
-    password: str | None = None,
-    pages: tuple[int, int] | None = None,
-    *,
-    chapters: str | None = None,
-    comments: bool = True,
-    books: Path | None = None,
-) -> Document:
-    """Read a file, or some pages or chapters of it, with the comments of its readers or without them.
-
-    Raises:
-        DocumentError: the file cannot be read as a book.
-        OptionError: the book does not have these pages or chapters, or both are named.
-    """
     if pages and chapters:
         raise OptionError("Pages and chapters are chosen at once.", "Leave one of them out.")
-    path = Path(file).expanduser()
-    try:
-        document = _read(path, password, comments, books)
-    except PasswordNeeded as error:
-        if password is not None or not sys.stdin.isatty():
-            raise PasswordNeeded(error.cause, "Give its password with --password.") from error
-        document = _unlocked(path, error, comments, books)
+    opened = [open_book(file, password, comments=comments, books=books) for file in files]
+    document = opened[0] if len(opened) == 1 else Document.together(opened)
     if chapters is not None:
         return document.only(contents.chosen(document, chapters))
     return document.select(*pages) if pages else document
+
+
+def open_book(file: str, password: str | None = None, *, comments: bool = True, books: Path | None = None) -> Document:
+    """Read a file, with the comments of its readers or without them.
+
+    Raises:
+        DocumentError: the file cannot be read as a book.
+    """
+    path = Path(file).expanduser()
+    try:
+        return _read(path, password, comments, books)
+    except PasswordNeeded as error:
+        if password is not None or not sys.stdin.isatty():
+            raise PasswordNeeded(error.cause, "Give its password with --password.") from error
+        return _unlocked(path, error, comments, books)
 
 
 def _unlocked(path: Path, error: PasswordNeeded, comments: bool, books: Path | None) -> Document:
