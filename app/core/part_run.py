@@ -19,7 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.citations import NoteTaker, evidence, sentences
+from app.citations import Notes, NoteTaker, evidence, sentences
 from app.core.chat_run import Abilities
 from app.core.parts import Part, Plan, Reach, cut
 from engine import HANDOVER_S, EngineLike, Question, Turn
@@ -208,11 +208,7 @@ class _Run:
             wait=HANDOVER_S,
         )
         notes = NoteTaker().begin(part.document, self.question.text if self.looks_up else None, question.begun)
-        request = self.engine.ask(question, cancel=self.cancel)
-        for event in request:
-            notes.take(event)
-            yield event
-        done = request.result()
+        done = yield from self._answered(question, notes)
         text, record = question.begun + done.text, notes.record()
         answer = PartAnswer(
             part.number,
@@ -225,6 +221,13 @@ class _Run:
             from_disk=read.tokens_restored >= read.tokens,
         )
         return answer, done
+
+    def _answered(self, question: Question, notes: Notes) -> Generator[PartEvent, None, AnswerDone]:
+        request = self.engine.ask(question, cancel=self.cancel)
+        for event in request:
+            notes.take(event)
+            yield event
+        return request.result()
 
     def _join(self, answers: Sequence[PartAnswer]) -> Steps:
         texts = [f"{one.pages.capitalize()}:\n{_once(one)}" for one in worth_joining(answers)]
@@ -252,11 +255,7 @@ class _Run:
                     wait=HANDOVER_S,
                 )
                 found = self.taker.begin(self.document, self.question.text if self.looks_up else None)
-                request = self.engine.ask(question, cancel=self.cancel)
-                for event in request:
-                    found.take(event)
-                    yield event
-                done = request.result()
+                done = yield from self._answered(question, found)
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
                 stopped = done.stop_reason is StopReason.CANCELLED
