@@ -42,6 +42,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
 COLLECTION = "collection.json"
+_DAMAGED = (OSError, ValueError, TypeError, KeyError)  # what reading a damaged record may raise
 _JSON = "document.json"  # a book that would have the record's name
 _LEAVING = "leaving-"
 COVER = "cover.png"
@@ -165,9 +166,9 @@ class Books:
 
     def _once(self, book: Book) -> list[str]:
         """The hashes of the documents that were left out of a collection."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(*_DAMAGED):
             if book.is_collection:
-                return [str(one) for one in json.loads(self.path(book).read_text(encoding="utf-8"))["left_out"]]
+                return [str(one) for one in self._collection(book)["left_out"]]
         return []
 
     def listed(self, book: Book) -> list[str]:
@@ -176,13 +177,18 @@ class Books:
             return self._listed(book) if book.is_collection else []
         return []
 
+    def _collection(self, book: Book) -> Any:
+        """What is written down of a collection. Raises what is in ``_DAMAGED``, as does who takes of it what is not
+        there."""
+        return json.loads(self.path(book).read_text(encoding="utf-8"))
+
     def _listed(self, book: Book) -> list[str]:
         """Raises:
         DocumentError: what lists the documents cannot be read.
         """
         try:
-            listed = json.loads(self.path(book).read_text(encoding="utf-8"))["documents"]
-        except (OSError, ValueError, TypeError, KeyError):
+            listed = self._collection(book)["documents"]
+        except _DAMAGED:
             listed = None
         if not (isinstance(listed, list) and listed and all(isinstance(sha256, str) for sha256 in listed)):
             raise DocumentError(f"The list of documents of “{book.shown}” is damaged.", "Put them together again.")
@@ -338,7 +344,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
-    except (OSError, ValueError, TypeError, KeyError):
+    except _DAMAGED:
         return None
     named_well = record["sha256"] == folder.name and PurePath(record["file"]).name == record["file"] != ""
     return record if named_well and (folder / record["file"]).is_file() else None
@@ -400,7 +406,7 @@ def load_text(path: Path) -> Document | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return _document(record["document"]) if record["readers"] == readers_hash() else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except _DAMAGED:
         return None
 
 
