@@ -375,8 +375,8 @@ def expert_reads(target: Decoder, context: int) -> ExpertReads:
     found = experts_of(target.config)
     if found is None:
         return NO_EXPERTS
-    read = target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
-    return ExpertReads(found.count, found.chosen, target.expert_bytes_read_by_step / read)
+    share = target.expert_bytes_read_by_step / _bytes_read(target, context)
+    return ExpertReads(found.count, found.chosen, share)
 
 
 def _verify_ms(context: Context, count: int, generator: torch.Generator) -> float:

@@ -122,11 +122,6 @@ class RoundModel:
         gain = tokens_per_ms(plan, costs, rates) * (self.plain_ms if plain_ms is None else plain_ms)
         return Speed(plan, ms, gain)
 
-    @property
-    def moves(self) -> bool:
-        """Whether verifications wait for what comes from elsewhere."""
-        return self.verify.moved + self.verify.from_disk > 0
-
     def token_ms(self) -> tuple[float, float]:
         """Milliseconds of a token, from the largest to the smallest kept share."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
