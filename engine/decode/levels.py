@@ -23,6 +23,7 @@ from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
+from engine.kv.spilling import retry_with_spill
 from engine.model import graphs
 from engine.model.architectures import experts_of
 from engine.model.backends.recorded import RecordedBackend
@@ -317,6 +318,8 @@ def measure(
     comes over a bus for longer than that (``waits_for_bus``) no verification is timed: a row more costs the computing
     that it costs a middle pass.
     """
+    with context.backend.decoding():
+        retry_with_spill(context.full, retrieval.ensure_selected)
     generator = make_generator(0, context.backend.token_device)
     slow = waits_for_bus(context.full.placement.spilled, plain_ms)
     cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]

@@ -137,10 +137,10 @@ class Speculation:
 
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
-    """Start the retrieval selection and the drafter on a context, with the queries of its newest tokens."""
+    """Start the retrieval cache and the drafter on a context, with the queries of its newest tokens. The selection is
+    made when a pass first needs it."""
     with context.backend.decoding():
-        boundary = max(0, context.full.length - RECENT)
-        retry_with_spill(context.full, lambda: retrieval.reselect(boundary, prompt.queries, prompt.scaling))
+        retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
         drafter.begin(context.tokens)
 
 
@@ -173,6 +173,7 @@ def hierarchical(
             observation = RoundObservation(match)
             plan = speculation.policy.next(match)
             if plan.passes:
+                retry_with_spill(full, retrieval.ensure_selected)
                 retrieval.copy_from_full(full.length)
             missing = full.length - retrieval.num_exact
             pending = propose(context, retrieval, middle, drafter, plan, observation, context.max_tokens - made)
@@ -184,7 +185,7 @@ def hierarchical(
             clock = time.perf_counter()
             if observer is not None:
                 retry_with_spill(full, observer.finish)
-            if plan.passes or full.length - retrieval.num_exact > _MOST_MISSING:
+            if retrieval.is_selected and (plan.passes or full.length - retrieval.num_exact > _MOST_MISSING):
                 retrieval.copy_from_full(full.length)
             drafter.commit(context.tokens)
         made += len(done.tokens)
@@ -218,7 +219,7 @@ def _observer(
 ) -> VerifyObserver | None:
     """The observer of this round's verification: it selects for a newer boundary, refreshes the selection, or only
     scores the pages. ``missing``: committed tokens that the retrieval cache does not hold yet."""
-    if retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
+    if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
     if plan.passes and speculation.refresh.due():
         return SelectionRefresh(retrieval)

@@ -103,6 +103,7 @@ class RetrievalCache:
         self._index = self._new_index()
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
+        self._awaited: Callable[[], None] | None = None  # makes the selection that no pass has needed yet
         self._is_finite = False  # what unused memory holds
 
     def _new_index(self) -> list[KeyIndex]:
@@ -139,7 +140,7 @@ class RetrievalCache:
 
     @property
     def num_slots(self) -> int:
-        """Chunks that are chosen, if there are enough. Constant between two ``reselect``."""
+        """Chunks that are chosen, if there are enough. Constant while the boundary is."""
         share = self.boundary // self._share if self._share else 0
         return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 
@@ -159,18 +160,43 @@ class RetrievalCache:
         self._index = self._new_index()
         self._slots = [None] * len(self._slots)
         self._scores = {}
+        self._awaited = None
+
+    def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
+        """Score chunks by each layer's ``queries`` (1, heads, n, head_dim), and choose by them, for a context cut
+        ``recent`` tokens before its end, once ``ensure_selected`` asks. Many an answer needs no middle pass, and
+        copying what it would read took as long as two plain steps of 1.5 billion parameters."""
+        self._cut(max(0, self.full.length - recent))
+        self.length = self.full.length
+        step = shown_step(self.full.shape.layers)
+        self.score({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in list(enumerate(queries))[::step]})
+        self._awaited = lambda: self.reselect(max(0, self.full.length - recent), queries, scaling)
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether the buffers hold what was chosen: a pass needs that."""
+        return self._awaited is None
+
+    def ensure_selected(self) -> None:
+        """Make the selection that ``aim`` has left for later; nothing where it is made."""
+        if self._awaited is not None:
+            self._awaited()
 
     def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
         """Choose for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
 
         The tail becomes the full cache's tokens from the (chunk-aligned) boundary on.
         """
+        self._cut(boundary)
+        self.select({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in enumerate(queries)})
+        self.copy_from_full(self.full.length)
+        self._awaited = None
+
+    def _cut(self, boundary: int) -> None:
         self.boundary = boundary // self.chunk_size * self.chunk_size
         self.length = self.num_exact = self.boundary
         self._slots = [None] * len(self._slots)
         self.begin_scores()
-        self.select({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in enumerate(queries)})
-        self.copy_from_full(self.full.length)
 
     def copy_from_full(self, length: int) -> None:
         """Make the tail the full cache's KV up to ``length`` tokens, and drop anything newer."""
@@ -439,6 +465,11 @@ class VerifyObserver(Protocol):
         """The round's tokens have been committed."""
 
 
+def shown_step(layers: int) -> int:
+    """Every how many layers one is scored where nothing is selected by it."""
+    return -(-layers // _SHOWN_LAYERS)
+
+
 class SelectionRefresh:
     """Chooses each layer's chunks by the queries of the running pass: resident layers all at once after the pass, a
     spilled one while it is at hand."""
@@ -474,7 +505,7 @@ class ChunkScoring:
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
         self._queries: dict[int, torch.Tensor] = {}
-        self._step = -(-cache.full.shape.layers // _SHOWN_LAYERS)
+        self._step = shown_step(cache.full.shape.layers)
         cache.begin_scores()
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:

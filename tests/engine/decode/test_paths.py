@@ -59,6 +59,7 @@ class Cache:
 
     limit = 10**9
     waited_s = 0.0
+    is_selected = True
 
     def __init__(self, name: str, length: int) -> None:
         self.name, self.length, self.num_exact = name, length, length
@@ -78,7 +79,7 @@ class Cache:
         assert length <= self.length
         self.length = length
 
-    settle = begin_scores = lambda self: None
+    settle = begin_scores = ensure_selected = lambda self: None
     score = select = lambda self, queries: None
 
     def copy_from_full(self, length: int) -> None:

@@ -92,6 +92,29 @@ def test_planted_chunk_is_selected() -> None:
     assert float(scores[0]) == 0.0
 
 
+def test_a_selection_that_waits_is_the_one_that_is_made_at_once() -> None:
+    """Scores are there at once; chunks are copied when somebody asks, as the context is cut then."""
+    cache, queries = planted(1600, 8, 77)
+    cache.crop(1500)
+    waits, made = (RetrievalCache(cache, budget=64, chunk_size=8, tail=256) for _ in range(2))
+    waits.aim(64, [queries] * SHAPE.layers, 1.0)
+    scores = waits.chunk_scores()
+    assert scores is not None
+    assert int(scores.argmax()) == 77
+    assert (waits.is_selected, waits.boundary, waits.length) == (False, 1432, 1500)
+    assert waits._slots == [None] * SHAPE.layers, "no chunk has been chosen"
+    fill(cache, 40)
+    waits.ensure_selected()
+    made.reselect(1540 - 64, [queries] * SHAPE.layers, 1.0)
+    assert (waits.is_selected, waits.boundary, waits.length, waits.num_exact) == (True, 1472, 1540, 1540)
+    for layer in range(SHAPE.layers):
+        for mine, other in zip(waits._parts(layer), made._parts(layer), strict=True):
+            assert torch.equal(mine[:, : waits.held], other[:, : made.held])
+    waits.aim(64, [queries] * SHAPE.layers, 1.0)
+    waits.reset()
+    assert waits.is_selected, "another book chooses nothing by this one's question"
+
+
 @pytest.mark.parametrize("copied", ["by our kernel", "what changed", "all, as on a GPU"])
 def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slot holds its chunk's KV, and the tail holds the newest tokens, after a renewal as after the first."""
