@@ -14,6 +14,7 @@ run rows again and again with one setting varied.
 | hierarchical | draft, retrieval, full |
 | hierarchical_lookup | the same with words from the book, at either level: what the app runs |
 | lookup_to_middle, lookup_to_full | for comparison, only when asked for: words from the book to one level alone |
+| seeded | the same, only when asked for: lengths as a text gets them that a seed must repeat |
 
 For every context length the book is prefilled once, and the cache is cropped back between runs.
 """
@@ -62,6 +63,7 @@ class Row:
     lookup: bool = False  # words from the book in addition to the draft model's
     copies: bool = False  # words from the book straight to the full cache
     recent: bool = False  # sinks and newest chunks in place of a selection
+    seeded: bool = False  # lengths as a seeded text gets them
 
 
 SPECULATING = {
@@ -72,7 +74,11 @@ SPECULATING = {
     "hierarchical_lookup": Row(lookup=True, copies=True),
 }
 ROWS = (*PEERS, "plain", *SPECULATING)
-COMPARED = {"lookup_to_middle": Row(lookup=True), "lookup_to_full": Row(copies=True)}
+COMPARED = {
+    "lookup_to_middle": Row(lookup=True),
+    "lookup_to_full": Row(copies=True),
+    "seeded": Row(lookup=True, copies=True, seeded=True),
+}
 """Rows that are run when they are named."""
 
 _KINDS = SPECULATING | COMPARED
@@ -357,6 +363,8 @@ class Bench:
         if levels.lengths_are_given:
             given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
+        if kind.seeded:
+            return levels.seeded_policy(context)
         if row not in self._policies:
             for _ in () if is_slow(plain_ms) else range(PLAIN_PROBES - 1):
                 plain_ms = min(plain_ms, pass_ms(context.backend, context.full, context.tokens, 1, None))

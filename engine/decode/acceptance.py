@@ -232,16 +232,16 @@ class Every:
 
     Args:
         tokens: that must have been verified since, too.
-        share: of the rounds' time that refreshes may take; the last one tells what the next will.
+        share: of the rounds' time that refreshes may take; the last one tells what the next will. None: any.
     """
 
-    def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float = 1.0) -> None:
+    def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
         self._rounds_ms = self._refresh_ms = 0.0  # since the last one; of that
 
     def due(self) -> bool:
-        saved = self._rounds_ms * self._share >= self._refresh_ms
+        saved = self._share is None or self._rounds_ms * self._share >= self._refresh_ms
         return saved and self._since + 1 >= self._count and self._verified >= self._tokens
 
     def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
@@ -292,11 +292,13 @@ class _WindowRate:
         self._trials = fade * self._trials + trials
 
 
-def policy_of(name: str, every: int | None) -> RefreshPolicy:
-    """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
+def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
+    """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours). Unless it is
+    ``timed`` no clock decides."""
     if name == "every":
-        own = TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens, TUNING.refresh_share
-        return Every(every) if every else Every(*own)
+        share = TUNING.refresh_share if timed else None
+        own = TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens, share
+        return Every(every, share=1.0 if timed else None) if every else Every(*own)
     return Never() if name == "never" else WhenAcceptanceDrops()
 
 

@@ -34,6 +34,7 @@ from engine.decode.acceptance import (
     ProposalOutcome,
 )
 from engine.decode.tuning import TUNING, Tuning
+from engine.events import TimeSplit
 
 if TYPE_CHECKING:
     from engine.events import Round
@@ -203,6 +204,34 @@ class FixedDraft(FixedLengths):
     def __init__(self, draft: int) -> None:
         super().__init__(draft, TUNING.most_pending)
         self.plan = DraftPlan(draft)
+
+
+class Unclocked:
+    """A controller to which every pass takes what it is believed to cost. Its choices depend on nothing but the tokens:
+    for sampling that a seed must repeat.
+
+    Args:
+        costs: believed, the same for every answer to this question.
+        limits: bounds of the plan.
+        draft_start_ms: what the first round with the draft model is believed to take beside its steps.
+    """
+
+    def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float) -> None:
+        self._costs = costs
+        self._controller = Controller(costs, limits)
+        self._controller.begin(draft_start_ms)
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        return self._controller.next(match)
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        costs = self._costs
+        passes = [(tokens, costs.middle.ms(tokens)) for tokens, _ in observation.passes]
+        draft_ms = observation.draft_steps * costs.draft
+        middle_ms, verify_ms = sum(ms for _, ms in passes), costs.verify.ms(done.verified_rows)
+        believed = replace(observation, passes=passes, draft_ms=draft_ms, records=False)
+        split = TimeSplit(draft=draft_ms, middle=middle_ms, verify=verify_ms)
+        self._controller.observe(plan, replace(done, split=split), believed)
 
 
 class Controller:

@@ -16,7 +16,7 @@ import torch
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, cost_of, policy_of
-from engine.decode.controller import Controller, FixedLengths, PlanLimits, most_passes
+from engine.decode.controller import Controller, FixedLengths, PlanLimits, Unclocked, most_passes
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, since
 from engine.decode.tuning import TUNING, is_slow, waits_for_bus
@@ -56,6 +56,10 @@ _ROW_SHARE = 0.27
 
 # Parameters times tokens up to which a draft model is started with every answer on a processor: some 50 ms.
 _STARTED_AT_ONCE = 5e9
+
+# Bytes of weights that a step reads from which on its time is that of reading them: a seeded text's lengths are chosen
+# by what passes read. What smaller models read stays in the processor's cache in part.
+_COSTS_ITS_BYTES = 250_000_000
 
 # Newest tokens of a prompt that are looked at for words of the book.
 _QUESTION = 128
@@ -218,7 +222,8 @@ class Hierarchy:
         Args:
             middle: runs the passes of the middle level; None is ``middle`` of these levels.
         """
-        refresh = policy_of(self.config.refresh, self.config.refresh_every)
+        timed = isinstance(policy, Controller)
+        refresh = policy_of(self.config.refresh, self.config.refresh_every, timed=timed)
         return Speculation(policy, refresh, self.longest, index, self._count_recordings, middle or self.middle)
 
     def _count_recordings(self) -> int:
@@ -227,28 +232,40 @@ class Hierarchy:
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
         """The controller, or fixed lengths where they are given, or where the window ends before it could measure.
 
-        A seed asks for fixed ones too: which random number meets which token depends on the lengths, and the
-        controller's depend on the clock. The distribution of the text is the same either way. Acceptance depends on how
-        the text is sampled, so each way has its own controller.
+        Acceptance depends on how the text is sampled, so each way has its own controller.
         """
         if self.lengths_are_given:
             return self.fixed
-        fixed = FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
         if sampling.seed is not None and sampling.temperature:
-            return fixed
+            return self.seeded_policy(context)
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
         if about not in self._controllers:
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                return fixed  # so near the end of the window there is no place to measure in, and little to gain
+                # So near the end of the window there is no place to measure in, and little to gain.
+                return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
             self._controllers[about] = Controller(costs, limits, statistics=self._beliefs.get(about))
         controller = self._controllers[about]
         controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
         return controller
+
+    def seeded_policy(self, context: Context) -> SpeculationPolicy:
+        """The policy of a text that a seed must repeat.
+
+        Which random number meets which token depends on the lengths, and those of a controller depend on the clock and
+        on earlier answers. So they are chosen by the tokens alone where a pass costs what it reads of a processor's
+        memory, and fixed elsewhere. The distribution of the text is the same either way.
+        """
+        target, draft = self._target, self.model_drafter
+        on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
+        if on_gpu or spilled or target.bytes_read_by_step < _COSTS_ITS_BYTES:
+            return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
+        costs = derived(len(context.tokens), 1.0, None, target, self.retrieval, draft)
+        return Unclocked(costs, self.limits(costs), draft_start_ms(context, costs, target, draft))
 
     def first_costs(
         self,

@@ -30,6 +30,7 @@ from engine.decode.controller import (
     LookupMatch,
     PlanLimits,
     RoundObservation,
+    Unclocked,
     best_plan,
     expected_tokens,
     most_passes,
@@ -299,7 +300,7 @@ class World:
         return done, observation
 
 
-def speed(world: World, controller: Controller, rounds: int) -> float:
+def speed(world: World, controller: Controller | Unclocked, rounds: int) -> float:
     tokens, ms = 0, 0.0
     for _ in range(rounds):
         plan = controller.next(world.match)
@@ -320,6 +321,24 @@ def test_finds_nearly_the_best_and_is_never_slower_than_plain(costs: Costs, know
     plain = 1.0 / costs.verify.ms(1) / 1.05
     assert found > 0.8 * best
     assert found > 0.97 * plain
+
+
+@pytest.mark.parametrize("costs", [LONG_BOOK, SLOW_DRAFT, NO_DRAFT])
+@pytest.mark.parametrize("known", [rates(0.5, 0.9), rates(0.8, 0.98), rates(0.05, 0.05)])
+def test_what_a_seed_must_repeat_is_chosen_without_a_clock(costs: Costs, known: AcceptanceRates) -> None:
+    """The same rounds on a machine that is ten times as slow, and no slower than plain on it."""
+    limits = PlanLimits(8 if costs.draft else 0, 8, TUNING.copy_lengths[-1])
+    plans, speeds = [], []
+    for slowness in (1.0, 10.0):
+        world, policy, chosen = World(costs, known, seed=4), Unclocked(costs, limits, 0.0), list[DraftPlan]()
+        world.slowness, choose = slowness, policy.next
+        policy.next = lambda match, choose=choose, chosen=chosen: chosen.append(choose(match)) or chosen[-1]  # type: ignore[assignment, method-assign, misc]
+        speeds.append(slowness * speed(world, policy, 300))
+        plans.append(chosen)
+    assert plans[0] == plans[1]
+    assert speeds[0] > 0.95 / costs.verify.ms(1) / 1.05
+    if known.verify > 0.95 and costs is LONG_BOOK:
+        assert speeds[0] > 2.0 / costs.verify.ms(1), "and what speculation brings is there"
 
 
 def speed_of_short_answers(

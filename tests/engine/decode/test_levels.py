@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import levels
+from engine.decode.controller import Controller, FixedLengths, Unclocked
+from engine.decode.levels import Hierarchy
 from engine.decode.rounds import Context, full_pass
 from engine.decode.verify import Sampler, make_generator
 from engine.document import Document
@@ -22,6 +25,9 @@ from engine.model.backends.walk import Walk
 from engine.model.decoder import Decoder
 from engine.plan.cost_model import CostModel, LayerCost
 from tests.engine.test_equality import answer, load, read
+
+if TYPE_CHECKING:
+    from engine.decode.controller import SpeculationPolicy
 
 MACHINE = CostModel(4e9, 0.0, 1e9, 8, 2.0, LayerCost(2e-3, 0.0), LayerCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
 
@@ -144,3 +150,28 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
         costs = replace(costs, verify=replace(costs.verify, slope=0.1))  # which a busy machine may have hidden
         assert levels.draft_start_ms(context, costs, session.target, drafter) > 0
     session.close()
+
+
+def test_a_seed_repeats_a_text_whatever_the_clock_and_earlier_answers_say(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fixed lengths were its way to be repeated: eight passes before every verification, whatever came of them."""
+    monkeypatch.setattr(levels, "_COSTS_ITS_BYTES", 0)
+    monkeypatch.setattr(levels, "_STARTED_AT_ONCE", 0.0)
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
+    read(session, book)
+    chosen: list[SpeculationPolicy] = []
+    policy = Hierarchy._policy
+    monkeypatch.setattr(Hierarchy, "_policy", lambda *given: chosen.append(policy(*given)) or chosen[-1])
+    first = answer(session, temperature=0.9, seed=5)
+    answer(session, temperature=0.9)
+    clock = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: 7.0 * clock())
+    again = answer(session, temperature=0.9, seed=5)
+    assert again.token_ids == first.token_ids
+    assert again.figures.rounds == first.figures.rounds
+    assert [type(one) for one in chosen] == [Unclocked, Controller, Unclocked]
+    assert again.figures.rounds > 0.6 * len(again.token_ids), "a draft that knows nothing is left alone"
+    monkeypatch.setattr(session.target, "device", torch.device("cuda"))
+    on_gpu = session.hierarchy.seeded_policy(cast("Context", None))
+    assert isinstance(on_gpu, FixedLengths), "a bus or launches may decide there"
