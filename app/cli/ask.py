@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from app.citations import Notes, NoteTaker, evidence
 from app.cli.read import open_books, parts_of
 from app.core import speed
-from app.core.chat_run import ADVICE, Abilities, abilities
+from app.core.abilities import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import not_found, page_of, place_named, size
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from app.citations import NoteTaker, evidence
 from app.cli.ask import answer, kept_in, loaded_engine, read_book, sampling_of
 from app.cli.read import recognition
+from app.core.abilities import Abilities, abilities
 from app.core.atomic_upload import unwritable, write_whole
-from app.core.chat_run import Abilities, abilities
 from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import say

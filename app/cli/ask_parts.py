@@ -20,7 +20,7 @@ from app.cli.ask import (
     opened_and_asked,
     progress_line,
 )
-from app.core.chat_run import Abilities, abilities
+from app.core.abilities import Abilities, abilities
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts

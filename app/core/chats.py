@@ -73,7 +73,7 @@ class Exchange:
     ``interrupted``: the program ended before the answer did. ``pages_read``: the answer is from this many first pages
     of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
     behind the words, under "made" what wrote them (``format.made_line``), under "refused" why they are no answer
-    ("only quotes", "not found"; ``app.core.chat_run.Abilities``), and under "uncounted" why their speed says nothing
+    ("only quotes", "not found"; ``app.core.abilities.Abilities``), and under "uncounted" why their speed says nothing
     (``app.core.speed``); plain JSON, kept as it is.
     ``stages``: the first letter of each token's ``TokenSource``.
     ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.

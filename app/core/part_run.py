@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.citations import Notes, NoteTaker, evidence, sentences
-from app.core.chat_run import Abilities
+from app.core.abilities import Abilities
 from app.core.parts import Part, Plan, Reach, cut
 from engine import HANDOVER_S, EngineLike, Question, Turn
 from engine.document import Document

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from app.core import format, speed
-from app.core.chat_run import Abilities, abilities
+from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
 from app.core.state import AppState, Stage

@@ -1,7 +1,7 @@
 """Questions that are worth asking a book: the bundled one's own, or made from its table of contents or its text.
 
 They ask where and what the book says, not what to think of it: that is what a small model can answer too. A model
-that can only quote (its card says so, ``app.core.chat_run.Abilities``) is given phrases of the book to find.
+that can only quote (its card says so, ``app.core.abilities.Abilities``) is given phrases of the book to find.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
-For models that say what they cannot do (``app.core.chat_run.Abilities``): a small one that finds one phrase loses
+For models that say what they cannot do (``app.core.abilities.Abilities``): a small one that finds one phrase loses
 another, and nobody can tell which beforehand. ``Trial`` asks in a thread of its own, behind the reading, when nothing
 else is asked and the chat is empty, and lets go of the engine as soon as a person wants it. What was tried and not
 answered gives way to the next question. Nothing of it is kept or shown but the questions.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from app.citations import check_answer
 from app.core import speed
-from app.core.chat_run import Abilities
+from app.core.abilities import Abilities
 from app.core.state import AppState, Stage
 from engine import Question
 from engine.config import SamplingParams

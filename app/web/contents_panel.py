@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.core.chat_run import abilities
+from app.core.abilities import abilities
 from app.core.contents import Chapter, chapters, questions
 from app.core.format import View, count, page_name
 from app.core.state import AppState, OpenBook, Stage

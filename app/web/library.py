@@ -18,8 +18,8 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from app.core import export, format
+from app.core.abilities import abilities
 from app.core.books import Book
-from app.core.chat_run import abilities
 from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
 from app.core.state import AppState

@@ -24,7 +24,8 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.core import format
-from app.core.chat_run import OWN, Throttle, abilities, can_be_answered_now, throttle_of
+from app.core.abilities import abilities
+from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, glow

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.core import format
-from app.core.chat_run import ADVICE
+from app.core.abilities import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.format import View
 from app.core.settings import READER

@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.citations import evidence
-from app.core.chat_run import Abilities, abilities
+from app.core.abilities import Abilities, abilities
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEGABYTE, AllowedRoute

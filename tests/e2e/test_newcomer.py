@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route
 
-from app.core.chat_run import abilities
+from app.core.abilities import abilities
 from app.core.settings import FILE as CHOICE
 from app.core.settings import MODELS_FOLDER, STARTER, STARTER_LONG, STARTERS
 from app.core.speed import AGREE

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.core.chat_run import Abilities, abilities
+from app.core.abilities import Abilities, abilities
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL
 from app.models import switch
 from engine import model_files

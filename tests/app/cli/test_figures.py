@@ -7,7 +7,7 @@ import json
 
 from app.citations import NoteTaker, evidence
 from app.cli import ask
-from app.core.chat_run import Abilities
+from app.core.abilities import Abilities
 from app.core.forecast import Remaining
 from engine import ModelInfo
 from engine.config import KV_NOTES

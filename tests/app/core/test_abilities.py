@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.chat_run import CARD, Abilities, abilities
+from app.core.abilities import CARD, Abilities, abilities
 from app.core.settings import DEMO_MODEL
 from assets.demo.recipe.questions import NOT_FOUND, ONLY_QUOTES
 

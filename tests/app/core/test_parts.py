@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.citations import NoteTaker
-from app.core.chat_run import Abilities
+from app.core.abilities import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
 from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
 from engine import Question, Turn

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from app.core.abilities import Abilities
 from app.core.books import Books
-from app.core.chat_run import Abilities
 from app.core.chats import Chats
 from app.core.db import Database
 from app.core.state import AppState, Stage
