@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core import db, format
@@ -40,6 +40,17 @@ _FOOTNOTES = {
     "says": "{}",
     "near": "Near this, {}",
 }
+
+
+def has_pages(record: Mapping[str, Any] | None) -> bool:
+    """Whether passages were found for an answer, of whose citations this is the record."""
+    return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
+
+
+def answer_with_pages(turn: Exchange, book: str) -> str:
+    """Write one answer as Markdown with its passages as footnotes, and the title of the book that they are from."""
+    answer, notes = _with_footnotes(turn, 0)
+    return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
 
 
 def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:

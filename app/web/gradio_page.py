@@ -19,7 +19,8 @@ What is done around Gradio, and what breaks without it (each has a test; about 1
 * The route ``/gradio_api/app_id`` is open: a Gradio whose request has failed asks there every other second, does
   nothing else any more, and loads the page again when it is answered.
 * In ``page/chat.js``: its loading sign would have the browser draw sixty times a second for good; it asks for a
-  description of its routes, which is shut; and a screen reader would read HTML tags aloud.
+  description of its routes, which is shut; and a screen reader would read HTML tags aloud, and an answer from its
+  beginning whenever it grows.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
             allow_tags=False,
             group_consecutive_messages=False,
             allow_file_downloads=False,
+            autoscroll=False,  # the page itself knows where its reader is
             placeholder="",
         )
         refresh = gr.Button("", elem_id="refresh", visible="hidden")

@@ -22,6 +22,7 @@ from app.core.abilities import abilities
 from app.core.books import Book
 from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
+from app.core.languages import language_of
 from app.core.state import AppState
 from app.core.suggestions import Sample, continuations, phrase_questions, suggestions
 from app.core.trial import Trial
@@ -43,6 +44,12 @@ class ChatAsked(Asked):
     id: Text = ""
     name: Text = ""
     message: NumberIfSaid = None
+
+
+class _TextAsked(MessageAsked):
+    """``pages``: with the passages that were found for it."""
+
+    pages: Any = False
 
 
 class WordsAsked(Asked):
@@ -204,13 +211,18 @@ class Library:
         self._state.show_version((await parsed(request, MessageAsked)).message)
 
     async def text_of(self, request: Request) -> Response:
-        """The words of a message as they were written, for the clipboard and for editing."""
-        message, chat = (await parsed(request, MessageAsked)).message, self._state.chat
+        """The words of a message as they were written, for the clipboard, for editing and for a voice; with ``pages``
+        an answer has its passages as footnotes."""
+        asked, chat = await parsed(request, _TextAsked), self._state.chat
+        message = asked.message
         at = chat.position_of(message) if chat else None
         if chat is None or at is None:
             raise OptionError("This message is no longer on the page.", "Load the page again.")
         turn = chat.exchanges[at]
-        return JSONResponse({"text": turn.question if message == turn.question_id else turn.answer})
+        text = turn.question if message == turn.question_id else turn.answer
+        if asked.pages is True and message == turn.answer_id:
+            text = export.answer_with_pages(turn, self._state.books.get(chat.book).shown)
+        return JSONResponse({"text": text, "language": language_of(text)})
 
     async def search(self, request: Request) -> Response:
         words = (await parsed(request, WordsAsked)).words

@@ -18,12 +18,14 @@ from typing import Any
 from app.core import format
 from app.core.abilities import ADVICE
 from app.core.chats import Exchange, Trouble
+from app.core.export import has_pages
 from app.core.format import View
 from app.core.settings import READER
 from app.web.markdown import closed, harmless, rendered
 
 AGAIN, GO_ON, EDIT, COPY, SHOW, USE = "again", "continue", "edit", "copy", "show", "use"
-"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer."""
+PAGES, ALOUD = "pages", "aloud"
+"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES`` copies with passages."""
 
 
 def under_question(exchange: Exchange) -> str:
@@ -45,6 +47,8 @@ def under_answer(exchange: Exchange) -> str:
         _versions(exchange.answers, exchange.answer_id, "answer"),
         _button(GO_ON, exchange.answer_id, "Continue", "action main") if exchange.can_be_continued else "",
         _button(COPY, exchange.answer_id, "Copy") if exchange.answer else "",
+        _button(PAGES, exchange.answer_id, "Copy with pages") if has_pages(exchange.notes) else "",
+        _button(ALOUD, exchange.answer_id, "Read aloud", "action aloud") if exchange.answer else "",
         _button(AGAIN, exchange.answer_id, "Ask again"),
     )
 

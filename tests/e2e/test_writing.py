@@ -148,3 +148,46 @@ def test_a_message_is_read_aloud_without_its_html(scripted: Server, open_page: O
     spoken = [label for label in labels if label]
     assert any("Maren Holt" in label for label in spoken)
     assert not [label for label in spoken if "<" in label]
+
+
+# The vertical place of a word of the answer, and whether it is there yet.
+WORD_AT = """
+(word) => {
+  const texts = document.createTreeWalker(document.querySelector('#chat .bot .prose'), NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    const at = node.data.search(new RegExp(`\\\\b${word}\\\\b`));
+    if (at < 0) continue;
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + word.length);
+    return range.getBoundingClientRect().top;
+  }
+  return null;
+}
+"""
+HEARD = "[...document.querySelectorAll('#spoken p')].map((sentence) => sentence.textContent)"
+
+
+def test_what_is_read_stays_in_place_while_more_comes(scripted: Server, open_page: Open) -> None:
+    """Words and marks come above and below, the answer ends and Gradio draws it anew: the line that somebody reads
+    moved by up to three lines before, and was pulled away by every word near the end of the chat."""
+    page = open_page(scripted, (700, 420))
+    read_text(page, "Words of a seventh lamplighter", "peace.txt")
+    clean_page(page)
+    named = "Then " + " ".join(f"word{letter}{other}" for letter in "abcdefghij" for other in "abcdefghijklmnopqrst")
+    quotes = "“she counted every lamp in Orre twice before the dawn came”, it says. " * 3
+    page.evaluate("document.querySelector('#spoken').replaceChildren()")
+    ask(page, f">>>{quotes}{named} and so on. It ended<<<")
+    until(page, lambda: page.evaluate(WORD_AT, "worddt") is not None)
+    page.mouse.move(350, page.evaluate(WORD_AT, "worddt"))
+    page.mouse.wheel(0, -120)
+    page.wait_for_selector("#to-end", state="visible")
+    before = page.evaluate(WORD_AT, "wordba")
+    answered(page)
+    assert page.locator("#chat .bot .cite").count() >= 3
+    assert abs(page.evaluate(WORD_AT, "wordba") - before) < 2
+    page.click("#to-end")
+    page.wait_for_selector("#to-end", state="hidden")
+    until(page, lambda: page.evaluate(HEARD)[-1:] == ["It ended"])
+    assert page.evaluate(HEARD) == [quotes.strip(), f"{named} and so on.", "It ended"]
+    assert page.get_attribute('#chat [role="log"]', "aria-live") == "off"

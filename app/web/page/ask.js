@@ -1,5 +1,7 @@
 // Asking: the question box, how answers are made, and the actions under questions and answers.
+import { readAloud } from "./aloud.js";
 import { openFind } from "./find.js";
+import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
 
 const COPIED_MS = 1600;
@@ -85,6 +87,7 @@ async function begin(path, asked, instead) {
   const told = await call(path, { ...asked, ...how(), tab: TAB });
   sending = false;
   if (told.cause) refuse(told, instead);
+  else followChat();
   return !told.cause;
 }
 
@@ -252,8 +255,8 @@ function bindEvidence() {
 
 // Message actions: their buttons' values name what they do ------------------------------------------------------------
 
-async function copy(button, message) {
-  const told = await call("/chats/text", { message });
+async function copy(button, message, pages) {
+  const told = await call("/chats/text", { message, pages });
   if (told.cause) return tell(told);
   try {
     await navigator.clipboard.writeText(told.text);
@@ -288,7 +291,8 @@ function cancelEditing() {
 function actOn(button) {
   const [name, number] = button.value.split(":");
   const message = Number(number);
-  if (name === "copy") copy(button, message);
+  if (name === "copy" || name === "pages") copy(button, message, name === "pages");
+  else if (name === "aloud") readAloud(message);
   else if (name === "edit") edit(message);
   else if (name === "show") post("/chats/version", { message }).then(tell);
   else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);

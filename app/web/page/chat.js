@@ -4,10 +4,11 @@
 // version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
 
 import { live } from "./figures.js";
+import { bindFollow, followChat, keepPlace } from "./follow.js";
 import { byId, made } from "./frame.js";
+import { hear, hearEnd } from "./spoken.js";
 
 const RETRY_MS = 1500;
-const BOTTOM = 60; // pixels from its end within which somebody follows the chat
 // A sign of life goes with the words where they come, and costs frames of its own only where none do. An animation of the
 // style sheet would have the browser draw in all sixty a second, even one in steps, and without a graphics card that is
 // the engine's time.
@@ -16,6 +17,7 @@ const BEAT_MS = 550;
 const ALONE_MS = 900;
 const MARKS = /[*`]+/g; // of Markdown: what is formatted next knows what they mean
 
+let shown = ""; // the chat
 let wanted = ""; // the record that the stream tells of
 let retry = 0;
 let open = null; // the answer that is being written, as far as it has been told: its name, its text, what is formatted of it
@@ -25,6 +27,8 @@ let beaten = 0;
 
 export function showChat(chat) {
   byId("trifold").dataset.turns = chat.turns ? "some" : "none";
+  if (shown !== chat.id) followChat();
+  shown = chat.id;
   wanted = chat.record;
   follow();
 }
@@ -68,11 +72,13 @@ function bringGradio() {
 export function showWriting(news) {
   if (!news) {
     open = null;
+    hearEnd();
     return;
   }
   if (open?.answer !== news.answer) open = { answer: news.answer, text: "", html: "", at: 0, waiting: "" };
   open.text = news.whole ? news.text : open.text + news.text;
   for (const part of ["html", "at", "waiting"]) open[part] = news[part] ?? open[part];
+  hear(open.answer, open.text);
   draw();
 }
 
@@ -81,8 +87,6 @@ function draw() {
   if (!place || !open) return;
   const tail = open.text.slice(open.at).replace(MARKS, "");
   if (place.formatted === open.html && place.tail === tail && place.waits === open.waiting) return;
-  const room = scroller(place);
-  const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
   if (!open.text) place.replaceChildren(made("span", open.waiting || "Thinking…", "waiting"));
   else if (place.formatted !== open.html || !place.querySelector(".caret")) place.innerHTML = open.html;
   if (open.text) {
@@ -90,8 +94,7 @@ function draw() {
     if (place.lastChild !== live) place.append(live);
   }
   Object.assign(place, { formatted: open.html, tail, waits: open.waiting });
-  // With the frame, when all of the news stands: the whole page is laid out once, not once for the words alone.
-  if (follows) requestAnimationFrame(() => (room.scrollTop = room.scrollHeight));
+  keepPlace();
   beat(BEAT_MS);
 }
 
@@ -104,20 +107,15 @@ function caretOf(place) {
   return paragraph.firstChild;
 }
 
-function scroller(inside) {
-  let room = inside.parentElement;
-  while (room && room.scrollHeight <= room.clientHeight) room = room.parentElement;
-  return room;
-}
-
 function beat(pause) {
   if (performance.now() - beaten < pause) return;
   beaten = performance.now();
   for (const sign of document.querySelectorAll(SIGNS)) sign.toggleAttribute("data-dim");
 }
 
-// Gradio reads a message aloud with all its HTML.
+// Gradio has a message read aloud with all its HTML, and an answer anew with every word; spoken.js tells it by sentences.
 function tidy() {
+  document.querySelector('#chat [role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
   for (const message of document.querySelectorAll('#chat [data-testid][aria-label*="<"]')) {
     message.setAttribute("aria-label", message.getAttribute("aria-label").replace(/<[^>]*>/g, " ").replace(/\s+/g, " "));
   }
@@ -126,9 +124,11 @@ function tidy() {
 export function bindChat() {
   setInterval(() => beat(ALONE_MS), BEAT_MS);
   // Gradio draws in its own time; a place that it has just made is filled before it is painted.
-  new MutationObserver(() => {
+  new MutationObserver((changes) => {
     draw();
     tidy();
+    keepPlace(changes.some((change) => [...change.removedNodes].some((node) => node.nodeType === Node.ELEMENT_NODE)));
   }).observe(byId("chat"), { subtree: true, childList: true });
+  bindFollow();
   bringGradio();
 }

@@ -1,4 +1,5 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
+import { bindAloud } from "./aloud.js";
 import { bindAsking, isWaiting, showAskedBy, showAsking, showSampling, showSuggestions } from "./ask.js";
 import { bindBooks, showBook, showHint, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
@@ -10,6 +11,7 @@ import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
+import { bindLists } from "./lists.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindPreferences, showBookSaid, showComments, showSetup } from "./preferences.js";
@@ -139,6 +141,8 @@ bindFrame();
 bindBooks(showSending);
 bindChat();
 bindAsking();
+bindAloud();
+bindLists();
 bindConfirm();
 bindLibrary();
 bindSearch();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.core.chats import Exchange
+from app.core.export import answer_with_pages
 from app.web import messages
 from engine.events import StopReason
 
@@ -55,3 +56,12 @@ def test_nothing_is_offered_while_an_answer_is_written() -> None:
     growing = messages.messages([turn(stopped=None)])[1]["content"]
     assert "act" not in growing
     assert "act" not in messages.written(turn(stopped=None), 0)
+
+
+def test_an_answer_is_copied_with_its_pages_where_it_has_some() -> None:
+    chip = {"at": 6, "kind": "says", "pages": [{"label": "7", "number": 7}], "extract": {"hit": "It was Maren."}}
+    cited = turn(notes={"chips": [chip], "unit": "page"})
+    assert 'value="pages:2"' in messages.under_answer(cited)
+    assert 'value="pages:2"' not in messages.under_answer(turn(notes={"chips": [{**chip, "kind": "missing"}]}))
+    copied = answer_with_pages(cited, "The Light")
+    assert copied == "Maren.[^1]\n\n[^1]: Page 7: “It was Maren.”\n\nFrom *The Light*.\n"

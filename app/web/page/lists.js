@@ -1,0 +1,19 @@
+// Arrow keys in lists: up and down go from entry to entry, Home and End to the first and the last. Tab goes on as ever.
+
+const LISTS = "#books, #chats, #library, #suggestions, #documents, #offers";
+const ENTRY = "button:not(.more)";
+
+function move(event) {
+  const list = event.target.closest?.(LISTS);
+  if (!list || event.target.closest("input, textarea, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+  const entries = [...list.children].map((each) => each.querySelector(ENTRY)).filter((each) => each?.checkVisibility());
+  const at = entries.findIndex((each) => each.parentElement.closest("li")?.contains(event.target));
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: entries.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  entries[Math.max(0, Math.min(entries.length - 1, to))]?.focus();
+}
+
+export function bindLists() {
+  document.addEventListener("keydown", move);
+}
