@@ -139,12 +139,13 @@ def _messages(
                     send_message(cast(BinaryIO, child.stdin), following)
 
 
+def environment() -> dict[str, str]:
+    """The environment of a child: ours, without secrets."""
+    ours = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)}
+    return {**ours, "PYTHONPATH": str(_ROOT), "PYTHONIOENCODING": "utf-8"}
+
+
 def _start(module: str) -> subprocess.Popen[bytes]:
-    environment = {
-        name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)
-    }
-    environment["PYTHONPATH"] = str(_ROOT)
-    environment["PYTHONIOENCODING"] = "utf-8"
     hidden = getattr(subprocess, "CREATE_NO_WINDOW", 0)
     return subprocess.Popen(
         [sys.executable, "-X", "utf8", "-m", module],
@@ -152,7 +153,7 @@ def _start(module: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=_ROOT,
-        env=environment,
+        env=environment(),
         creationflags=hidden,
     )
 

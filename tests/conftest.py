@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,40 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder ../shared with real books and documents is not here")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_parsers() -> Iterator[Any]:
+    """Children that parse documents are forked, where processes can be; gives the product's own way of starting one."""
+    from engine import sandbox
+
+    if not sys.platform.startswith("linux"):
+        yield sandbox._start
+        return
+    from tests import parsers
+
+    forks: list[parsers.Parsers] = []
+
+    def start(module: str) -> Any:
+        if module not in parsers.FORKS:
+            return real(module)
+        if not forks:
+            forks.append(parsers.Parsers())
+        return forks[0].start(module, sandbox.environment())
+
+    real, sandbox._start = sandbox._start, start
+    yield real
+    sandbox._start = real
+    for one in forks:
+        one.close()
+
+
+@pytest.fixture
+def real_children(forked_parsers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children start as the product starts them."""
+    from engine import sandbox
+
+    monkeypatch.setattr(sandbox, "_start", forked_parsers)
 
 
 @pytest.fixture(scope="session")

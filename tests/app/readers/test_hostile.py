@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from app.readers import Limits, archive, detect, markup, read_document
 from app.readers.parsed import Refused
 from app.readers.sections import Block
 from engine.errors import DocumentError, InputError
+from tests.parsers import reading_children
 from tests.tally import count
 
 _QUICK = Limits(seconds_per_page=6.0, seconds=40.0)
@@ -28,11 +28,6 @@ _LAUGHS = (
     + "".join(f'<!ENTITY {chr(98 + at)} "{f"&{chr(97 + at)};" * 10}">' for at in range(12))
     + "]><l>&m;</l>"
 )
-
-
-def reading_children() -> list[psutil.Process]:
-    """Child processes that read documents; other tests may have left helpers of their own running."""
-    return [child for child in psutil.Process().children() if "app.readers.child" in child.cmdline()]
 
 
 def _refused(path: Path, match: str, limits: Limits = _QUICK) -> None:

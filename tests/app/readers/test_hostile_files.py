@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from app.readers import Limits, read_document
 from engine.document import Document
 from engine.errors import DocumentError
 from tests.app.readers import hostile_pdf, hostile_text, hostile_zip
+from tests.parsers import reading_children
 from tests.tally import count
 
 _LIMITS = Limits(seconds_per_page=6.0, seconds=30.0)
@@ -43,7 +43,7 @@ def _outcome(path: Path) -> tuple[Document | None, str]:
         assert len(document.warnings) <= 40
         assert len({page.label for page in document.pages}) == len(document.pages)
     assert time.monotonic() - before < _LIMITS.seconds + 5
-    assert not [child for child in psutil.Process().children() if "app.readers.child" in child.cmdline()]
+    assert not reading_children()
     count("hostile documents")
     return document, said
 

@@ -20,14 +20,12 @@ from app.readers.sandbox import ChildFailed, run_in_child
 from engine import sandbox
 from engine.errors import DocumentError
 from engine.sandbox import Bounds
+from tests.parsers import reading_children
+
+pytestmark = pytest.mark.usefixtures("real_children")
 
 _PAGES = [[(72, 700, f"Words that stand on page {'abcdefgh'[at]} only.")] for at in range(8)]
 _MANY = 3_000
-
-
-def reading_children() -> list[psutil.Process]:
-    """Child processes that read documents; other tests may have left helpers of their own running."""
-    return [child for child in psutil.Process().children() if "app.readers.child" in child.cmdline()]
 
 
 @pytest.fixture
