@@ -322,7 +322,7 @@ def last_result(data: Path) -> SelftestResult | None:
     """The outcome of the last run with this data folder; None where there is none that can be read."""
     try:
         return SelftestResult(**json.loads((data / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

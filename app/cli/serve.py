@@ -200,7 +200,7 @@ def find_running(instance_file: Path) -> int | None:
     """The port of the app that runs with this data folder, or None."""
     try:
         port = json.loads(instance_file.read_text(encoding="utf-8"))["port"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return port if isinstance(port, int) and answers(port) else None
 
@@ -231,7 +231,7 @@ def withdraw(instance_file: Path) -> None:
     try:
         if json.loads(instance_file.read_text(encoding="utf-8")).get("pid") == os.getpid():
             instance_file.unlink()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return
 
 
@@ -246,7 +246,7 @@ def read_health(port: int) -> dict[str, Any]:
     try:
         with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
             health = json.load(response)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return health if isinstance(health, dict) else {}
 

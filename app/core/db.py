@@ -526,7 +526,7 @@ def from_json(text: str | None) -> Any:
     """Read what ``to_json`` wrote; None for anything else."""
     try:
         return json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -415,7 +415,7 @@ class Verified:
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self._records = {name: Verification(**record) for name, record in kept.items()}
-            except (OSError, ValueError, TypeError, AttributeError):
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
                 self._records = {}  # nothing, or nothing that can be read: then nothing is verified
         return self._records
 

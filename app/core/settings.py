@@ -291,7 +291,7 @@ def load(data: Path) -> ModelChoice | None:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None
         choice = ModelChoice(kept["model"], kept["draft"], remote, kept.get("weights", ""), kept.get("kv", ""))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return choice if _makes_sense(choice) else None
 

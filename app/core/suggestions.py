@@ -245,6 +245,6 @@ class Sample:
     def _description(self) -> dict:
         try:
             found = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

@@ -88,7 +88,7 @@ class Environment:
     def read_stamp(self, package_set: PackageSet) -> dict[str, Any]:
         try:
             stamp = json.loads(self.stamp_file(package_set).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return stamp if isinstance(stamp, dict) else {}
 

@@ -66,7 +66,7 @@ def is_made(models: Path, name: str) -> bool:
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, ValueError, KeyError, TypeError, ModelError):  # it is made anew, mostly without a network
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ModelError):  # made anew, mostly offline
         return False
 
 

@@ -82,7 +82,7 @@ def load(folder: Path) -> Records:
             record = json.loads(line)
             if record["made_by"] == _MADE_BY:
                 found[int(record["number"])] = record["page"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return found
 

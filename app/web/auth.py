@@ -140,7 +140,7 @@ def _read_used(file: Path) -> dict[str, float]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return {str(content): float(made) for content, made in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

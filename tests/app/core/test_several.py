@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -167,11 +166,13 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
     assert opened(state, [locked, a]).pages == 4
 
 
-def test_a_damaged_list_of_documents_is_said(make_state: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ['{"documents": [7]}', "[" * 100_000])
+def test_a_damaged_list_of_documents_is_said(make_state: Make, tmp_path: Path, damage: str) -> None:
     state = make_state(Counting(), reader=reader)
     both = opened(state, taken_in(state, tmp_path, "a", "b"))
-    (tmp_path / "books" / both.sha256 / COLLECTION).write_text(json.dumps({"documents": [7]}))
-    assert state.books.listed(both) == []
+    (tmp_path / "books" / both.sha256 / COLLECTION).write_text(damage)
+    assert state.books.listed(both) == list(state.books.collections_that_had("x")) == []
+    assert len(state.books.all()) == 3
     with pytest.raises(DocumentError, match="damaged"):
         state.books.members(both)
 
