@@ -28,7 +28,7 @@ import types
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ _LIFE_S = 1800.0  # after which it is another one: its time of the processor is 
 _MOST_KNOWN = 1000  # texts
 _START_S = 30.0  # of a child on a cold disk
 _FORMAT = 2  # of what is kept
+_TRYING = "trying"
+"""The child's word for a vocabulary that is converted, and is tried now."""
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
 """Words that are kept of each."""
 _REMEMBERED = 64  # results that a process remembers
@@ -287,16 +289,30 @@ def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
     return (template, tokens) if isinstance(template, str) else None
 
 
-def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> None:
-    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it; the child does both.
+def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ...]:
+    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it, and try it.
+
+    One child does all of it: the tokenizer is loaded there already.
 
     Args:
         model_type: of the model, as transformers calls it.
 
+    Returns:
+        The trial's result, for ``keep``.
+
     Raises:
         ModelError: it takes too much, breaks its library, or is none.
     """
-    _ask({"work": "gguf", "gguf": str(gguf.resolve()), "model_type": model_type, "out": str(out.resolve())})
+    return _ask({"work": "gguf", "gguf": str(gguf.resolve()), "model_type": model_type, "out": str(out.resolve())})
+
+
+def keep(folder: Path, found: Sequence[str], kept: str) -> None:
+    """Keep the result of a trial for the tokenizer of a folder, in which nothing changes any more.
+
+    Args:
+        kept: as ``check_tokenizer``.
+    """
+    _save(_kept_file(kept, _sum_of(folder)), found)
 
 
 @lru_cache(maxsize=1)
@@ -346,12 +362,16 @@ def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]
 
 
 def _result_of(digest: str, request: dict[str, Any], kept: str) -> tuple[str, ...]:
-    file = Path(kept) / f"{digest}.json" if kept else None
+    file = _kept_file(kept, digest)
     found = _load(file)
     if found is None or len(found) != _PIECES[request["work"]]:
         found = _ask(request)
         _save(file, found)
     return found
+
+
+def _kept_file(kept: str, digest: str) -> Path | None:
+    return Path(kept) / f"{digest}.json" if kept else None
 
 
 def _load(file: Path | None) -> tuple[str, ...] | None:
@@ -382,7 +402,11 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
     try:
         deadline = time.monotonic() + _START_S + bounds.silence_s
         with closing(run_in_child("engine.foreign", request, bounds, deadline)) as heard:
-            return _answer(next(heard, None), what)
+            message = next(heard, None)
+            if message is not None and message["type"] == _TRYING:
+                what, bounds = "tokenizer", replace(bounds, silence_s=_TOKENIZER_BOUNDS.silence_s)
+                message = next(heard, None)
+            return _answer(message, what)
     except ChildFailed as failure:
         raise _failed(what, bounds, at, failure) from failure
 
@@ -472,7 +496,11 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
             voice.say({"type": "answer", "value": ()})
         return
     else:
-        _convert(Path(request["gguf"]), request["model_type"], Path(request["out"]))
+        made, stated = _convert(Path(request["gguf"]), request["model_type"], Path(request["out"]))
+        voice.say({"type": _TRYING, "within_s": _TOKENIZER_BOUNDS.silence_s})
+        _check_settings(Path(request["out"]))
+        _check_stated(stated)
+        found = (_use(made, stated),)
     voice.say({"type": "answer", "value": found})
 
 
@@ -492,8 +520,12 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
     return chat_template.chat_format(render, "").pieces
 
 
-def _convert(gguf: Path, model_type: str, out: Path) -> None:
-    """What transformers makes of a vocabulary, which it would read from the file twice, 300,000 words one by one."""
+def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
+    """Write what transformers makes of a vocabulary, which it would read from the file twice, 300,000 words one by one.
+
+    Returns:
+        As ``_load_tokenizer``.
+    """
     from transformers import AutoConfig, AutoTokenizer
 
     from engine.model import gguf_header
@@ -511,6 +543,7 @@ def _convert(gguf: Path, model_type: str, out: Path) -> None:
         content["model"]["merges"] = merges
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     (out / model_files.TOKENIZER).write_text(compact, encoding="utf-8")
+    return _unlimited(tokenizer.backend_tokenizer), content
 
 
 @contextmanager
@@ -558,16 +591,23 @@ def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
             return None, None
         stated = json.loads(tokenizer.to_str())
         _check_stated(stated)
+    return _unlimited(tokenizer), stated
+
+
+def _unlimited(tokenizer: Any) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return tokenizer, stated
+    return tokenizer
 
 
 def _try_tokenizer(folder: Path) -> str:
-    """Use a tokenizer; says whether it takes linear time."""
+    """Load a tokenizer and use it, as ``_use``."""
     tokenizer, stated = _load_tokenizer(folder)
-    if tokenizer is None:
-        return ""
+    return "" if tokenizer is None else _use(tokenizer, stated)
+
+
+def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
+    """Use a tokenizer; says whether it takes linear time."""
     if tokenizer.normalizer is not None:
         grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
         if grown > _MOST_GROWTH * len(_FIRST_PLANE):

@@ -71,7 +71,8 @@ def run_in_child(
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     """Run one request in a new child and yield what it says until it says "done".
 
-    A child that waits for more (``Voice.hear``) is given it by ``send``.
+    A child that waits for more (``Voice.hear``) is given it by ``send``. One that has the longest part of its work done
+    says within which time its next message comes ("within_s").
 
     Args:
         module: what the child runs; its main part calls ``serve``.
@@ -121,7 +122,8 @@ def _messages(
             raise ChildFailed("crash", page)
         if time.monotonic() > deadline:
             raise ChildFailed("time", page)
-        quiet_since, patience = time.monotonic(), bounds.silence_s
+        quiet_since = time.monotonic()
+        patience = min(bounds.silence_s, message.get("within_s", bounds.silence_s))
         kind = message.get("type")
         if kind == "ready":
             bounded = bool(message.get("bounded"))

@@ -67,6 +67,7 @@ NO_DRAFT = "none"
 """The value of ``--draft`` for decoding without one."""
 
 MODELS_FOLDER = "models"
+TRIED_FOLDER = "tried"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
 """Inside the folder of models: settings and vocabularies of GGUF files, each in a folder of its title."""
@@ -191,7 +192,7 @@ class Settings:
         named = {"model": self.model, "draft": self.draft, "context": self.context}
         # Not in the system's folder for temporary files: that may be kept in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
-        named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / "tried")}
+        named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
         named |= {"kernels_folder": str(self.data / "kernels")}
         return from_mapping(EngineConfig, {**named, **self.rounding, **self.options})
 
@@ -220,6 +221,12 @@ def make_settings(
     if draft is not None and draft.lower() == NO_DRAFT:
         draft = None
     return Settings(data, chosen, draft, context, port, dict(options or {}), rounding, remote, chosen=named)
+
+
+def tried_folder_of(folder: Path) -> str:
+    """Where the engine finds which tokenizers were tried, for a folder among the models; "" for another one."""
+    models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
+    return str(models.parent / TRIED_FOLDER) if models else ""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:

@@ -27,7 +27,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB
+from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB, tried_folder_of
 from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
@@ -280,6 +280,7 @@ def get(path: Path, folder: Path, say: Say) -> None:
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     """Write settings, vocabulary and marker. Raises what the libraries raise that read the file."""
+    from engine import foreign
     from engine.model import gguf
 
     say("building", done=0, total=1)
@@ -287,7 +288,7 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
-        gguf.describe(model.files, Path(made), readme)
+        found = gguf.describe(model.files, Path(made), readme)
         for file in Path(made).iterdir():
             os.replace(file, folder / file.name)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
@@ -295,6 +296,7 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     marker = {"id": str(path), "revision": folder.parent.name, "licence": model.licence}
     written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
     os.replace(written, folder / MARKER)
+    foreign.keep(folder, found, tried_folder_of(folder))
 
 
 def broken(path: Path, error: Exception) -> ModelError:

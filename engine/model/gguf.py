@@ -31,8 +31,11 @@ _TOKENS = "tokenizer.ggml.tokens"
 # From a file to a folder of settings ---------------------------------------------------------------------------------
 
 
-def describe(files: Sequence[Path], out: Path, readme: str) -> None:
+def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
     """Write the settings of a model, whose weights lie in one file or in several parts, into an empty folder.
+
+    Returns:
+        The result of its tokenizer's trial, for ``foreign.keep``.
 
     Raises:
         ModelError: it is of a kind that is not read, its weights are, or its vocabulary cannot be read.
@@ -66,7 +69,7 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> None:
     _write(out / model_files.GENERATION, gguf_kinds.generation_of(header))
     _write(out / INDEX, index)
     (out / "README.md").write_text(readme, encoding="utf-8")
-    foreign.save_gguf_tokenizer(files[0], settings["model_type"], out)
+    return foreign.save_gguf_tokenizer(files[0], settings["model_type"], out)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -275,6 +275,34 @@ def test_a_child_that_was_killed_while_it_waited_blames_no_text(folder: Path, mo
     assert len(started) == 3  # and the fresh one, which had nothing but this text, failed as well
 
 
+def test_a_vocabulary_is_converted_and_tried_by_one_child(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start of a good file paid for a second child, which loaded the same vocabulary again."""
+    messages: list[dict[str, Any] | ChildFailed] = [{"type": "trying", "within_s": 10.0}]
+
+    def child(*_: object) -> Iterator[dict[str, Any]]:
+        for message in messages:
+            if isinstance(message, ChildFailed):
+                raise message
+            yield message
+
+    monkeypatch.setattr(foreign, "run_in_child", child)
+    messages.append({"type": "answer", "value": (foreign._LINEAR,)})
+    found = foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
+    foreign.keep(folder, found, str(tmp_path / "tried"))
+    monkeypatch.setattr(foreign, "_ask", None)
+    assert foreign.check_tokenizer(folder, str(tmp_path / "tried")).linear
+    monkeypatch.undo()
+    monkeypatch.setattr(foreign, "run_in_child", child)
+    messages[1] = ChildFailed("page time", None)
+    with pytest.raises(ModelError, match="tokenizer takes longer than 10 seconds"):
+        foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
+    messages.pop(0)
+    with pytest.raises(ModelError, match="vocabulary takes longer than 90 seconds"):
+        foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
+
+
 def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model's first start waits for its trials only as long as its libraries do not take to be imported."""
     asked: list[str] = []

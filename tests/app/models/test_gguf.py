@@ -19,6 +19,7 @@ from app.models.local import LocalModels
 from app.models.switch import install
 from app.readers.gguf import BLOCKS
 from app.web.preferences import model_options
+from engine import foreign
 from engine.errors import ModelError, ModelNotFound
 from engine.plan import FreeMemory
 from tests.real import real_or_skip
@@ -330,6 +331,7 @@ def test_a_real_file_of_lm_studio_and_of_ollama_answers_as_its_weights_do(tmp_pa
     installed = install(models, Download(), str(blob), None, lambda _: None)
     folder = Path(installed.model)
     assert models.find(str(blob)) == str(folder)
+    assert (tmp_path / "tried" / f"{foreign._sum_of(folder)}.json").read_text(encoding="utf-8") == '["linear"]'
     assert model_name(f"{folder.parent.name}/{folder.name}", str(folder)) == folder.name
     assert (folder / "chat_template.jinja").read_bytes() == (real.folder / "chat_template.jinja").read_bytes()
     stated, usual = (json.loads((each / "config.json").read_text(encoding="utf-8")) for each in (folder, real.folder))
