@@ -21,12 +21,15 @@ from app.citations import TARGET, UNQUOTED, Notes
 from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
+from app.core.part_notes import LOOKING, PartNotes
+from app.core.part_run import Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
+from app.core.parts import planned
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from engine import HANDOVER_S, Question, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
-from engine.events import AnswerDone, AnswerStarted, Event, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ def ask(
     position: int | None = None,
     tab: str = "",
     evidence: bool = True,
+    every: bool = False,
 ) -> Iterator[str]:
     """Ask, and yield whenever there is something new to draw: a word about what is being waited for, or "".
 
@@ -82,6 +86,7 @@ def ask(
         position: put the question in the place of an earlier one, which stays as another version.
         tab: whose question it is. It goes on without it, but not for long without any (``AppState.leave``).
         evidence: look for what each sentence rests on.
+        every: of a book that is read in parts all are asked, not those that the question needs.
 
     Raises:
         Busy: another question is being answered.
@@ -91,23 +96,35 @@ def ask(
     def begin(chat: Chat) -> _ExchangeWriter:
         return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode, evidence)
 
-    return _run(state, begin, sampling, mode, tab)
+    return _run(state, begin, sampling, mode, tab, every)
 
 
 def go_on(
-    state: AppState, sampling: SamplingParams, mode: Mode, position: int, tab: str = "", evidence: bool = True
+    state: AppState,
+    sampling: SamplingParams,
+    mode: Mode,
+    position: int,
+    tab: str = "",
+    evidence: bool = True,
+    every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position``, which was cut; yields and raises as ``ask``."""
+    """Continue the answer at ``position``, which was cut; or ask the parts of the book that were not asked. Yields and
+    raises as ``ask``."""
 
     def begin(chat: Chat) -> _ExchangeWriter:
         state.chats.resume(chat.id, position)
         return _ExchangeWriter(state, chat.id, position, sampling, mode, evidence)
 
-    return _run(state, begin, sampling, mode, tab)
+    return _run(state, begin, sampling, mode, tab, every)
 
 
 def _run(
-    state: AppState, begin: Callable[[Chat], _ExchangeWriter], sampling: SamplingParams, mode: Mode, tab: str
+    state: AppState,
+    begin: Callable[[Chat], _ExchangeWriter],
+    sampling: SamplingParams,
+    mode: Mode,
+    tab: str,
+    every: bool,
 ) -> Iterator[str]:
     claim = state.claim(tab)
     try:
@@ -118,8 +135,10 @@ def _run(
         yield "Thinking…"
         try:
             yield from _wait(state, claim)
-            writer.begin()
-            yield from _answer(state, writer, claim, sampling, mode)
+            in_parts = state.current.stage is Stage.PARTS
+            writer.begin(in_parts)
+            run = _answer_in_parts if in_parts else _answer
+            yield from run(state, writer, claim, sampling, mode, every)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
         finally:
@@ -166,7 +185,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
             state.pause_reading()
         time.sleep(_POLL)
     current = state.current
-    if current.stage is not Stage.READY and not current.paused and not claim.is_set():
+    if current.stage not in (Stage.READY, Stage.PARTS) and not current.paused and not claim.is_set():
         trouble = current.trouble or Trouble("No book is open.", "Open one first.")
         raise TrifoldError(trouble.cause, trouble.remedy)
 
@@ -186,8 +205,47 @@ def _waiting_words(current: OpenBook) -> str:
     return "Your question is asked as soon as the book has been read."
 
 
+def _answer_in_parts(
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, every: bool
+) -> Iterator[str]:
+    """Ask the parts of the open book, or those of them that the question needs; those that an earlier run asked are not
+    asked again."""
+    current, taker = state.current, state.note_taker
+    document, parts = current.document, current.parts
+    if document is None or claim.is_set():
+        return
+    yield LOOKING
+    every = every or writer.asks_every
+    index = taker.prepare(document).result()
+    plan = planned(writer.question, parts, index, len(parts) if every else 0)
+    notes = PartNotes(document, parts, plan, writer.kept_parts, every)
+    writer.begin_parts(notes)
+    history = tuple(Turn(question, answer) for question, answer in writer.history())
+    steps = ask_parts(
+        state.engine,
+        plan,
+        Question(writer.question, history, sampling, mode),
+        document,
+        writer.abilities,
+        taker=taker,
+        known=notes.known,
+        looks_up=writer.looks_up,
+        cancel=claim,
+    )
+    throttle = throttle_of(state.engine.status())
+    drawn, shown = time.monotonic(), None
+    for event in steps:
+        writer.take_step(event)
+        now, phase = time.monotonic(), (*notes.phase, *writer.phase)
+        if now - drawn >= (throttle.settle if phase != shown else throttle.layout):
+            drawn, shown = now, phase
+            writer.write_parts()
+            yield ""
+        state.chats.save_in_time()
+
+
 def _answer(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, _: bool
 ) -> Iterator[str]:
     request = _request(state, writer, claim, sampling, mode)
     if request is None:
@@ -261,9 +319,11 @@ class _ExchangeWriter:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
-        self._abilities = Abilities()
+        self._found: Mapping[str, Any] = {}  # the notes of an answer of several parts
+        self.abilities = Abilities()
+        self._parts: PartNotes | None = None
         self._sampling = sampling
-        self._evidence = evidence
+        self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
@@ -285,7 +345,17 @@ class _ExchangeWriter:
         chat = self._state.chats.get(self.chat)
         return chat.before(self._position) if chat else ()
 
-    def begin(self) -> None:
+    @property
+    def kept_parts(self) -> Mapping[str, Any] | None:
+        """What an earlier run of this question wrote down of the parts that it asked."""
+        return (self._exchange.notes or {}).get("parts")
+
+    @property
+    def asks_every(self) -> bool:
+        """Whether an earlier run of this question was to ask every part."""
+        return bool((self.kept_parts or {}).get("every"))
+
+    def begin(self, in_parts: bool = False) -> None:
         """The question is asked now, of the model that is there, about what has been read by now."""
         read, model = self._state.current.read, self._state.engine.status().model
         self._made |= _how(self._sampling, model.sampling if model else None)
@@ -293,8 +363,9 @@ class _ExchangeWriter:
             name = model_name(model.name, str(model.path))
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
-            self._abilities = abilities(str(model.path))
-            self.begun = self.begun or self._abilities.lead(self.question)
+            self.abilities = abilities(str(model.path))
+            if not in_parts:  # each part is begun by itself
+                self.begun = self.begun or self.abilities.lead(self.question)
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -309,6 +380,59 @@ class _ExchangeWriter:
                 self._state.show(**self._moved)
                 self._moved = {}
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
+
+    def begin_parts(self, notes: PartNotes) -> None:
+        """The question goes to parts of the book: what there is of an answer is made anew from what they say."""
+        self._parts, self.begun = notes, ""
+        self._stages = ""
+        self._add(answer="", figures=None, stages="")
+        self.write_parts()
+
+    def take_step(self, event: PartEvent) -> None:
+        """Take what happens while the parts are asked."""
+        notes = self._parts
+        assert notes is not None
+        notes.take(event)
+        model = self._state.engine.status().model
+        if isinstance(event, PartBegun | Joining):
+            self._add(figures=None)
+            self._state.show(pace=())
+        elif isinstance(event, TextDelta):
+            self._figures(event)
+            text = self._exchange.answer + event.text if notes.joins else ""
+            self._add(answer=text, figures=event.figures)
+        elif isinstance(event, PagesScored):
+            self._moved["scores"] = notes.scores(event.scores)
+        elif isinstance(event, BookRead):
+            self._state.experience.read(model, event)
+        elif isinstance(event, AnswerDone):
+            self._figures(event)
+            self._state.experience.answered(model, event.figures)
+        elif isinstance(event, PartsAnswered):
+            self._end_parts(event)
+        if self._moved:
+            self._state.show(**self._moved)
+            self._moved = {}
+
+    def _end_parts(self, event: PartsAnswered) -> None:
+        """The answer of all parts. Figures are those of its own words, and there are none where they are another
+        pass's."""
+        done = event.done
+        own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
+        reason = own.stop_reason if own else StopReason.END
+        self._found = event.record
+        self._add(
+            answer=event.text,
+            figures=own.figures if own else None,
+            stopped=StopReason.CANCELLED if event.stopped else reason,
+            stages=_letters(own) if own else "",
+        )
+        self.done = True
+        self.write_parts()
+
+    def write_parts(self) -> None:
+        """What the parts have said so far."""
+        self._write(notes=self._behind(self._found))
 
     def cite(self) -> None:
         """Look up what the words so far cite."""
@@ -332,18 +456,25 @@ class _ExchangeWriter:
             answer, stages = self.begun + event.text, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
-            if not self._abilities.refuses(answer):
+            if not self.abilities.refuses(answer):
                 self._state.experience.answered(self._state.engine.status().model, event.figures)
 
     def fail(self, trouble: Trouble) -> None:
-        self.cite()
+        self._end_now()
         self._write(trouble=trouble, stopped=StopReason.CANCELLED)
 
     def close(self) -> None:
         """Whatever ended it, the exchange does not stay open."""
         if self._exchange.stopped is None:
-            self.cite()
+            self._end_now()
             self._write(stopped=StopReason.CANCELLED)
+
+    def _end_now(self) -> None:
+        if self._parts is None:
+            self.cite()
+        else:
+            self._parts.ended()
+            self.write_parts()
 
     def _note(self, event: Event) -> None:
         """The passages of the book that support the answer, as far as they are known."""
@@ -351,18 +482,24 @@ class _ExchangeWriter:
             document, before = self._state.current.document, self._exchange.notes
             if before is None and self.begun:  # the words that were given count as the model's own
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
-            question = self.question if self._evidence else None
+            question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
                 document, question, self.begun, before, self._exchange.pages_read
             )
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        notes = {**(notes or {}), "made": self._made, "pace": self._moved.get("pace", self._state.current.pace)}
-        if self._abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
+        parts = {"parts": self._parts.view()} if self._parts else {}
+        notes = {
+            **(notes or {}),
+            **parts,
+            "made": self._made,
+            "pace": self._moved.get("pace", self._state.current.pace),
+        }
+        if self.abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] not in UNQUOTED]
             notes.pop("missing", None)
-            notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
+            notes["refused"] = "only quotes" if self.abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
         return notes

@@ -73,8 +73,9 @@ class Exchange:
     ``interrupted``: the program ended before the answer did. ``pages_read``: the answer is from this many first pages
     of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
     behind the words, under "made" what wrote them (``format.made_line``), under "refused" why they are no answer
-    ("only quotes", "not found"; ``app.core.abilities.Abilities``), and under "uncounted" why their speed says nothing
-    (``app.core.speed``); plain JSON, kept as it is.
+    ("only quotes", "not found"; ``app.core.abilities.Abilities``), under "uncounted" why their speed says nothing
+    (``app.core.speed``), and under "parts" what the parts of the book said (``app.core.part_notes``); plain JSON, kept
+    as it is.
     ``stages``: the first letter of each token's ``TokenSource``.
     ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
     """
@@ -100,8 +101,10 @@ class Exchange:
 
     @property
     def can_be_continued(self) -> bool:
-        """Whether the answer was cut before its own end."""
-        return bool(self.answer) and (self.interrupted or self.stopped in _CUT or self.trouble is not None)
+        """Whether the answer was cut before its own end, be it between two parts of the book."""
+        return bool(self.answer or "parts" in (self.notes or {})) and (
+            self.interrupted or self.stopped in _CUT or self.trouble is not None
+        )
 
 
 @dataclass(frozen=True)

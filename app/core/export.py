@@ -107,6 +107,11 @@ def _ending(turn: Exchange) -> list[str]:
     if turn.pages_read:
         unit = str((turn.notes or {}).get("unit", "page"))
         lines.append(f"From the first {format.counted(turn.pages_read, unit)}, read by then.")
+    if parts := (turn.notes or {}).get("parts"):
+        mentions = " ".join(one["said"] for one in parts["mentions"])
+        lines.append(
+            " ".join(filter(None, (f"{parts['line'][:1].upper()}{parts['line'][1:]}.", mentions, parts["said"])))
+        )
     return lines
 
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.citations import Notes, NoteTaker, evidence, sentences
+from app.citations import VERSION, Notes, NoteTaker, evidence, sentences
 from app.core.abilities import Abilities
 from app.core.parts import Part, Plan, Reach, cut
 from engine import HANDOVER_S, EngineLike, Question, Turn
@@ -209,7 +209,8 @@ class _Run:
         )
         notes = NoteTaker().begin(part.document, self.question.text if self.looks_up else None, question.begun)
         done = yield from self._answered(question, notes)
-        text, record = question.begun + done.text, notes.record()
+        text = question.begun + done.text
+        record = shifted(notes.record(), len(text.lstrip()) - len(text))
         answer = PartAnswer(
             part.number,
             part.pages,
@@ -271,13 +272,19 @@ class _Run:
             one = said[0] if said else answers[-1] if answers else None
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
-        text = "\n\n".join(f"{one.pages.capitalize()}: {one.text}" for one in said)
-        return PartsAnswered(text, self._looked_up(text), tuple(answers), False, done, stopped)
+        text, chips = "", list[Any]()
+        for one in said:  # each with its own evidence: what one page bears out is not looked for on another
+            text += ("\n\n" if text else "") + f"{one.pages.capitalize()}: "
+            chips += shifted(one.record, len(text))["chips"]
+            text += one.text
+        record = {"v": VERSION, "unit": self.document.unit, "ink": "", "chips": chips}
+        return PartsAnswered(text, record, tuple(answers), False, done, stopped)
 
-    def _looked_up(self, text: str) -> Mapping[str, Any]:
-        notes = self.taker.begin(self.document, self.question.text if self.looks_up else None, text)
-        notes.close()
-        return notes.record()
+
+def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
+    """The notes of a text before which other words came; ``by`` so many characters."""
+    moved = [{**chip, "at": chip["at"] + by, "from": chip["from"] + by} for chip in record.get("chips", ())]
+    return {**record, "chips": moved}
 
 
 def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:

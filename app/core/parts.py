@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from app.citations import excerpt, fold
@@ -125,11 +125,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """Where a name of the question stands first or last in the whole book: a fact about its text."""
+    """Where a name of the question stands first or last in the whole book: a fact about its text. ``marks`` are the
+    characters of that page, from and to."""
 
     words: str
     page: int
     label: str
+    marks: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
         asked: numbers of the parts that were.
     """
     others = [part.number for part in parts if part.number not in asked]
-    words = f"{_numbers(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
+    words = f"{numbered(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
     return " ".join(part for part in (words, plan.said if others else "") if part)
 
 
@@ -278,7 +280,7 @@ def mentioned(mention: Mention, reach: Reach, unit: str) -> str:
     return f"“{mention.words}” {last} stands {'on' if unit == 'page' else 'in'} {where}."
 
 
-def _numbers(numbers: Sequence[int], one: str, several: str) -> str:
+def numbered(numbers: Sequence[int], one: str, several: str) -> str:
     """ "Part 3", "Parts 3 and 4", "Parts 1, 3 to 5 and 9"."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -347,7 +349,8 @@ class _Standing:
 
     def mention(self, words: str, hit: Hit) -> Mention:
         page = self.part.document.pages[hit.page]
-        return Mention(words, page.number, page.label)
+        marks = tuple((span.start, span.end) for span in hit.spans if span.page == hit.page)
+        return Mention(words, page.number, page.label, marks)
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: EvidenceIndex) -> Plan:
@@ -367,7 +370,7 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: Evid
     named = " and ".join(f"“{subject}”" for subject in there)
     verb = "does" if len(without) == 1 else "do"
     both = "both " if len(there) == 2 else ""
-    said = f"{_numbers(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
+    said = f"{numbered(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
     return Plan(
         reach,
         tuple(found.part for found in asked),

@@ -15,6 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -27,6 +28,7 @@ from app.core.books import Book, Books, TextCache
 from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.db import Database
 from app.core.forecast import Experience, Remaining
+from app.core.parts import Part, cut
 from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document
@@ -43,7 +45,8 @@ Reader = Callable[..., Document]
 """Turns a file into a document; raises ``DocumentError``."""
 
 _PATIENCE = 0.05  # seconds between two looks at something that another thread changes
-_BOOKMARK, _COMMENTS = "open", "comments"  # rows of the table ``app_state``
+_BOOKMARK, _COMMENTS, _IN_PARTS = "open", "comments", "in parts"  # rows of the table ``app_state``
+_MOST_IN_PARTS = 200  # books of which it is remembered
 
 
 class Stage(str, Enum):
@@ -56,6 +59,7 @@ class Stage(str, Enum):
     WAITING = "waiting"  # it waits for the model to be loaded
     READING = "reading"  # the model reads it
     READY = "ready"  # questions are answered
+    PARTS = "parts"  # it does not fit: questions go to its parts, each of which is read when one first does
     FAILED = "failed"  # see ``trouble``
 
     @property
@@ -89,6 +93,7 @@ class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
     ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen, and ``whole_fit`` of it.
+    ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
 
     ``remaining``: what is left of the reading, as it is told.
     ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
@@ -102,6 +107,7 @@ class OpenBook:
     document: Document | None = None
     fit: BookFit | None = None
     whole_fit: BookFit | None = None
+    parts: tuple[Part, ...] = ()
     recognising: Recognising | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
@@ -275,7 +281,7 @@ class AppState:
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
-        ready = current.stage is Stage.READY and current.document is current.whole
+        ready = current.stage in (Stage.READY, Stage.PARTS) and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
     def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "") -> None:
@@ -312,7 +318,47 @@ class AppState:
             some = whole.only(numbers)
             if not some.pages:
                 raise OptionError("No chapter is chosen.", "Tick one.")
-            self._read(some)
+            self._read(whole if len(some.pages) == len(whole.pages) else some)
+
+    def read_in_parts(self) -> None:
+        """Ask the open book part by part from now on: it does not fit.
+
+        Raises:
+            OptionError: it fits, or a page of it is longer than a part.
+        """
+        with self._lock:
+            if not self._current.parts:
+                raise OptionError("This book cannot be read in parts.", "Choose pages of it instead.")
+            self._turn_to(Stage.PARTS)
+
+    def choose_again(self) -> None:
+        """Let the person choose anew what of the open book is read."""
+        with self._lock:
+            if self._current.whole_fit is not None:
+                self._turn_to(Stage.CHOOSING)
+
+    def _turn_to(self, stage: Stage) -> None:
+        """The whole of the open book, of which nothing is read now."""
+        current = self._current
+        kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
+        job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
+        job.ended.set()
+        if current.book is not None:
+            self._remember_parts(current.book.sha256, stage is Stage.PARTS)
+
+    def was_in_parts(self, book: Book | None) -> bool:
+        """Whether a book was read in parts when it was open last."""
+        return book is not None and book.sha256 in self._books_in_parts()
+
+    def _books_in_parts(self) -> list[str]:
+        known = _kept(self.chats.database, _IN_PARTS)
+        return known if isinstance(known, list) else []
+
+    def _remember_parts(self, sha256: str, in_parts: bool) -> None:
+        known = self._books_in_parts()
+        if (sha256 in known) != in_parts:
+            others = [one for one in known if one != sha256]
+            _keep(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
         """Read the open document from its start."""
@@ -364,6 +410,7 @@ class AppState:
         self.books.forget(sha256)
         self.chats.forget_book(sha256)
         self.passwords.pop(sha256, None)
+        self._remember_parts(sha256, False)
         if self._snapshots is not None:
             for book in (sha256, *(holder.sha256 for holder in self.books.collections_that_had(sha256))):
                 self._snapshots.forget(book)
@@ -375,7 +422,10 @@ class AppState:
 
     def _read(self, document: Document) -> None:
         current = self._current
-        job = self._take_over(stage=Stage.WAITING, book=current.book, whole=current.whole, whole_fit=current.whole_fit)
+        if current.book is not None and document is not current.whole:
+            self._remember_parts(current.book.sha256, False)
+        kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
+        job = self._take_over(stage=Stage.WAITING, **kept)
         start(self, job, lambda: prepare(self, job, document))
 
     # Its chats -----------------------------------------------------------------------------------------------
@@ -526,7 +576,7 @@ class AppState:
 
     def _mark(self) -> None:
         current = self._current
-        ready = current.stage in (Stage.READY, Stage.CHOOSING, Stage.LOCKED)
+        ready = current.stage in (Stage.READY, Stage.PARTS, Stage.CHOOSING, Stage.LOCKED)
         self._bookmark.keep(Mark(current.book.sha256, current.chat, ready) if current.book else None)
 
 
@@ -563,11 +613,20 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
     total = state.experience.reading(model, fit.tokens, fit.reading_s)
     state.set(job, fit=fit, remaining=Remaining(total))
     if document is state.current.whole:
-        state.set(job, whole_fit=fit)
+        state.set(job, whole_fit=fit, parts=() if fit.fits else _in_parts(document, fit))
     if fit.fits:
         _read(state, job, document)
     else:
-        state.set(job, stage=Stage.CHOOSING)
+        current = state.current
+        again = document is current.whole and current.parts and state.was_in_parts(current.book)
+        state.set(job, stage=Stage.PARTS if again else Stage.CHOOSING)
+
+
+def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
+    """A book that does not fit in parts; none where a page is longer than a part, or pages are not counted."""
+    with suppress(ContextTooSmall):
+        return cut(document, fit) if fit.page_tokens else ()
+    return ()
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:

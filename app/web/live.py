@@ -98,7 +98,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
         "book": book_view(current),
         "pages_read": pages_read(current),
         "reading": _reading(current),
-        "read": format.read_line(current.read, _unit(current)) if current.read and not current.paused else "",
+        "read": _read_line(current),
         "hint": _hint(current, status),
         "asking": current.asking,
         "asked_by": current.asked_by if current.asking else "",
@@ -107,6 +107,13 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
         "memory": format.kv_view(current.read.kv_bytes) if current.read else [],
         "pace": _pace(current, chat),
     }
+
+
+def _read_line(current: OpenBook) -> str:
+    """How the reading went; of a book in parts when it will be."""
+    if current.stage is Stage.PARTS:
+        return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
+    return format.read_line(current.read, _unit(current)) if current.read and not current.paused else ""
 
 
 def model_view(status: Status) -> View:
@@ -188,6 +195,8 @@ def map_view(current: OpenBook) -> View:
 
 def pages_read(current: OpenBook) -> int:
     """Pages at the start of the strip that can be asked about."""
+    if current.stage is Stage.PARTS and current.document is not None:
+        return len(current.document.pages)
     if current.read is not None:
         return current.read.pages_read
     return current.progress.pages_done if current.progress is not None else 0
@@ -213,6 +222,8 @@ def _hint(current: OpenBook, status: Status) -> str:
     """The hint in the question's field: the part of the book that answers come from now, or that the model only finds
     passages."""
     read = current.read
+    if current.stage is Stage.PARTS:
+        return "Ask anything about this book: your question goes to its parts."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(read.pages_read, _unit(current)) if read is not None and partly else "this book"
@@ -233,6 +244,9 @@ def _book_line(current: OpenBook) -> str:
     if current.document is None:
         return ""
     tokens, limit = (current.fit.tokens, current.fit.limit) if current.fit else (0, 0)
+    if current.stage is Stage.PARTS:
+        sizes = format.counted(len(current.document.pages), _unit(current)), format.counted(tokens, "token")
+        return " · ".join((*sizes, f"in {format.counted(len(current.parts), 'part')}"))
     return format.book_line(current.read, len(current.document.pages), _unit(current), tokens, limit)
 
 
@@ -387,7 +401,7 @@ class Live:
             return {"writing": None, "provenance": None}
         answer, cited = turns[turn], current.cited
         if cited is not self._formatted[0]:
-            html = messages.written(cited, turn) if cited and cited.answer else ""
+            html = messages.written(cited, turn) if cited else ""
             self._formatted = cited, html, messages.utf16_length(cited.answer) if cited else 0
         known, html, at = self._formatted
         if known is None or known.answer_id != answer.answer_id or not answer.answer.startswith(known.answer):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.core import format
@@ -24,8 +25,9 @@ from app.core.settings import READER
 from app.web.markdown import closed, harmless, rendered
 
 AGAIN, GO_ON, EDIT, COPY, SHOW, USE = "again", "continue", "edit", "copy", "show", "use"
-PAGES, ALOUD = "pages", "aloud"
-"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES`` copies with passages."""
+PAGES, ALOUD, REST = "pages", "aloud", "rest"
+"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES`` copies with passages,
+``REST`` asks the parts of the book that were not asked."""
 
 
 def under_question(exchange: Exchange) -> str:
@@ -50,6 +52,7 @@ def under_answer(exchange: Exchange) -> str:
         _button(PAGES, exchange.answer_id, "Copy with pages") if has_pages(exchange.notes) else "",
         _button(ALOUD, exchange.answer_id, "Read aloud", "action aloud") if exchange.answer else "",
         _button(AGAIN, exchange.answer_id, "Ask again"),
+        _button(REST, exchange.answer_id, "Ask the other parts") if _parts(exchange.notes).get("left") else "",
     )
 
 
@@ -80,6 +83,7 @@ def _row(*parts: str) -> str:
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that stand for a button until the text has been made harmless
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # likewise, for the caret at the end of an answer that is being written
+_EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")  # of a document: its first digits name its colour
@@ -94,6 +98,7 @@ _WORDS = {
     "near": "near {}",
     "absent": "not in the book",
     "drew": "drew on {}",
+    "names": "{}",
 }
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
@@ -104,6 +109,7 @@ _SAID = {
     "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
     "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
     "near": "The nearest passage stands on {}. It does not say all of this sentence.",
+    "names": "These words stand on {}.",
     "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
     "That is a hint, not a proof.",
 }
@@ -116,27 +122,28 @@ def marked(answer: str, notes: Mapping[str, Any] | None, turn: int, harmless: Ca
         turn: position of the exchange in the chat; with a citation's number it names the button.
         harmless: makes text of a model harmless.
     """
-    return _with_buttons(harmless(_with_marks(answer, notes)), notes, turn)
+    return _with_buttons(harmless(_with_marks(answer, notes)), notes, turn, _before(notes))
 
 
-def _with_marks(answer: str, notes: Mapping[str, Any] | None) -> str:
+def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
     """The answer with a mark where the button of each citation is to stand."""
     text = _PRIVATE.sub("\ufffd", answer)
     parts, start = [], 0
-    for number, chip in enumerate(_chips(notes)):  # in the order of the text
+    for number, chip in enumerate(_own_chips(record)):  # in the order of the text
         end = min(max(start, int(chip["at"])), len(text))
         parts.append(f"{text[start:end]}{_OPEN}{number}{_CLOSE}")
         start = end
     return "".join([*parts, text[start:]])
 
 
-def _with_buttons(text: str, notes: Mapping[str, Any] | None, turn: int) -> str:
-    chips, unit = _chips(notes), _unit(notes)
+def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before: int = 0) -> str:
+    """Args: before: citations of the exchange that are counted before those of this record."""
+    chips, unit = _own_chips(record), _unit(record)
 
     def button(mark: re.Match[str]) -> str:
         number = int(mark[1])
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
-        return _citation_button(chips[number], unit, f"{turn}.{number}", follows)
+        return _citation_button(chips[number], unit, f"{turn}.{before + number}", follows)
 
     return _MARK.sub(button, text)
 
@@ -168,8 +175,25 @@ def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, 
     return [(int(page), int(start), int(end)) for page, start, end in found]
 
 
+def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    return list((record or {}).get("chips", ()))
+
+
+def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What the parts of a book said, where they were asked (``app.core.part_notes``)."""
+    return (notes or {}).get("parts") or {}
+
+
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    return list((notes or {}).get("chips", ()))
+    """All citations of an exchange, by their numbers: those of its words come last, since they may still grow."""
+    parts = _parts(notes)
+    named = [one["chip"] for one in parts.get("mentions", ())]
+    said = [chip for one in parts.get("asked", ()) for chip in _own_chips(one["record"])]
+    return [*named, *said, *_own_chips(notes)]
+
+
+def _before(notes: Mapping[str, Any] | None) -> int:
+    return len(_chips(notes)) - len(_own_chips(notes))
 
 
 def _unit(notes: Mapping[str, Any] | None) -> str:
@@ -262,15 +286,64 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.stopped is None:
         return {"role": "assistant", "content": WRITING}
     content = _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn, harmless).lstrip()
+    content += _of_parts(exchange, turn)
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     if line := _line(exchange):
-        drawn = _spark(exchange) if exchange.trouble is None else ""
+        drawn = _spark(exchange) if exchange.trouble is None and exchange.figures else ""
         content += f'\n\n<div class="under">{drawn}{html.escape(line)}</div>'
     if (exchange.notes or {}).get("refused") == "only quotes":
         fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
         content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
     return {"role": "assistant", "content": content + under_answer(exchange)}
+
+
+def _of_parts(exchange: Exchange, turn: int) -> str:
+    """Below an answer from parts of a book: which were asked, what each said, and which were not."""
+    parts = _parts(exchange.notes)
+    if not parts:
+        return ""
+    asked = _said_by_parts(parts, turn)
+    line = html.escape(f"{parts['line'][:1].upper()}{parts['line'][1:]}")
+    listed = f'<details class="parts"><summary>{line}</summary>{asked}</details>' if asked else ""
+    told = "".join(
+        f'<div class="under">{one}</div>' for one in (*_mentions(parts, turn), html.escape(parts["said"])) if one
+    )
+    return f"\n\n{listed or line}\n\n{told}"
+
+
+def _mentions(parts: Mapping[str, Any], turn: int) -> list[str]:
+    return [
+        html.escape(one["said"]) + _citation_button(one["chip"], "page", f"{turn}.{number}", False)
+        for number, one in enumerate(parts.get("mentions", ()))
+    ]
+
+
+def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
+    """HTML of what each part said, without an empty line: in Markdown one would end it."""
+    before, rows = len(parts.get("mentions", ())), []
+    for one in parts.get("asked", ()):
+        record = one["record"]
+        ours = partial(_with_buttons, record=record, turn=turn, before=before)
+        words = rendered(harmless(_with_marks(one["text"], record)), ours)
+        name = html.escape(f"Part {one['part']}, {one['pages']}")
+        rows.append(f'<div class="part"><b>{name}</b>{words}</div>')
+        before += len(_own_chips(record))
+    return _EMPTY_LINE.sub("\n", "".join(rows))
+
+
+def _parts_so_far(exchange: Exchange, turn: int) -> str:
+    """What the parts have said while others are asked, and the one that is asked now."""
+    parts = _parts(exchange.notes)
+    if not parts:
+        return ""
+    now, going_on = parts.get("now"), ""
+    if now:
+        at = f" ({now['at']})" if now["at"] else ""
+        line = f": {now['line']}" if now["line"] else ""
+        words = f"<p>{html.escape(now['text'])}</p>" if now["text"] else ""
+        going_on = f'<div class="part"><b class="waiting">{html.escape(now["name"] + at + line)}</b>{words}</div>'
+    return f'<div class="parts">{_said_by_parts(parts, turn)}{going_on}</div>'
 
 
 def _line(exchange: Exchange) -> str:
@@ -296,13 +369,16 @@ def _spark(exchange: Exchange) -> str:
 
 def written(exchange: Exchange, turn: int) -> str:
     """HTML of an answer that is being written: formatted, with its citations, and with a caret at its end."""
+    parts = _parts_so_far(exchange, turn)
+    if not exchange.answer:
+        return parts
     words = closed(harmless(_with_marks(exchange.answer, exchange.notes))) + _END
     end = CARET.format(utf16_length(exchange.answer))
 
     def ours(text: str) -> str:
-        return _with_buttons(text, exchange.notes, turn).replace(_END, end)
+        return _with_buttons(text, exchange.notes, turn, _before(exchange.notes)).replace(_END, end)
 
-    return _above(exchange.notes) + rendered(words, ours)
+    return parts + _above(exchange.notes) + rendered(words, ours)
 
 
 def utf16_length(text: str) -> int:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from app.core import chat_run
 from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
-from app.core.state import AppState
+from app.core.state import AppState, Stage
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
 from engine import HANDOVER_S
@@ -182,15 +182,23 @@ class MessageAsked(Asked):
     message: Number = REQUIRED
 
 
+class ContinueAsked(MessageAsked):
+    """``every``: the parts of the book are asked that were not."""
+
+    every: Any = False
+
+
 class _Question(Asked):
     """``message``: the earlier question in whose place this one stands, which stays as another version.
-    ``instead``: stop what is being answered, and ask when it has let go."""
+    ``instead``: stop what is being answered, and ask when it has let go. ``every``: of a book that is read in parts
+    each is asked."""
 
     question: Annotated[str, AfterValidator(_some_question), BeforeValidator(_text)] = Field(
         default="", validate_default=True
     )
     message: NumberIfSaid = None
     instead: Any = False
+    every: Any = False
 
 
 class QuestionAsked(AnswerAsked, _Question):
@@ -309,7 +317,11 @@ class ChatRoutes:
         sampling, mode, tab, evidence = asked.how
         if asked.instead:
             await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
-        return await self._begin(chat_run.ask(self._state, asked.question, sampling, mode, position, tab, evidence))
+        return await self._begin(
+            chat_run.ask(
+                self._state, asked.question, sampling, mode, position, tab, evidence, every=asked.every is True
+            )
+        )
 
     async def ask_again(self, request: Request) -> Response:
         """The question of the answer ``message`` once more."""
@@ -322,13 +334,16 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
 
     async def go_on(self, request: Request) -> Response:
-        """Continue the answer ``message``, which was cut."""
-        asked = await parsed(request, MessageAsked)
+        """Continue the answer ``message``, which was cut; or with ``every`` ask the parts that were not asked."""
+        asked = await parsed(request, ContinueAsked)
         chat, position = self._state.chat, self._position(asked.message)
-        if chat is None or position is None or not chat.exchanges[position].can_be_continued:
+        every = asked.every is True
+        if every and self._state.current.stage is not Stage.PARTS:
+            raise OptionError("This book is not read in parts now.", "Read it in parts again, or ask again.")
+        if chat is None or position is None or not (every or chat.exchanges[position].can_be_continued):
             raise OptionError("There is no answer here that was cut.", "Ask again instead.")
         sampling, mode, tab, evidence = (await parsed(request, AnswerAsked)).how
-        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab, evidence))
+        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab, evidence, every))
 
     async def stop(self, request: Request) -> None:
         self._state.stop_asking()

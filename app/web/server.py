@@ -114,6 +114,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     from app.web.library import Library
     from app.web.openai_api import Api
     from app.web.page_viewer import PageViewer
+    from app.web.parts_panel import PartsPanel
     from app.web.preferences import Preferences, make_switch
     from app.web.race_panel import RacePanel
 
@@ -126,6 +127,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         PageViewer(state),
         ContentsPanel(state),
         DocumentsPanel(state),
+        PartsPanel(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         preferences,

@@ -3,6 +3,7 @@ import { readAloud } from "./aloud.js";
 import { openFind } from "./find.js";
 import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
+import { asksEvery } from "./parts.js";
 
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
@@ -84,7 +85,7 @@ async function begin(path, asked, instead) {
   sending = true;
   byId("refusal")?.remove();
   await beginning;
-  const told = await call(path, { ...asked, ...how(), tab: TAB });
+  const told = await call(path, { ...how(), ...asked, tab: TAB });
   sending = false;
   if (told.cause) refuse(told, instead);
   else followChat();
@@ -144,6 +145,7 @@ function how() {
   }
   const made = chosen.has("exact_quotes") && !byId("quotes").hidden;
   values.exact_quotes = made ? document.querySelector("#quotes input").checked : null;
+  values.every = asksEvery();
   values.evidence = document.querySelector("#evidence input").checked;
   return values;
 }
@@ -297,6 +299,7 @@ function actOn(button) {
   else if (name === "show") post("/chats/version", { message }).then(tell);
   else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);
   else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
+  else if (name === "rest") begin("/asking/continue", { message, every: true });
 }
 
 // Keys ----------------------------------------------------------------------------------------------------------------

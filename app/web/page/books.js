@@ -22,7 +22,7 @@ let local = null; // a trouble of this tab alone: a file that did not arrive
 const ON_THE_WAY = ["opening", "waiting", "reading"];
 
 // Whether a book is the open one, and nothing is to be done to have it.
-export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready"].includes(current.stage);
+export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready", "parts"].includes(current.stage);
 
 const asking = () => byId("trifold").dataset.asking === "yes";
 const underWay = () => asking() || ON_THE_WAY.includes(current.stage);
@@ -54,7 +54,7 @@ function lead() {
   const at = document.activeElement; // what has just gone has the focus until the page is drawn again
   if ((at !== document.body && at?.checkVisibility()) || !mouse.matches) return;
   if (current.stage === "locked") byId("password").focus();
-  if (["reading", "ready"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
+  if (["reading", "ready", "parts"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
 }
 
 export function showHint(hint) {

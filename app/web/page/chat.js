@@ -87,8 +87,8 @@ function draw() {
   if (!place || !open) return;
   const tail = open.text.slice(open.at).replace(MARKS, "");
   if (place.formatted === open.html && place.tail === tail && place.waits === open.waiting) return;
-  if (!open.text) place.replaceChildren(made("span", open.waiting || "Thinking…", "waiting"));
-  else if (place.formatted !== open.html || !place.querySelector(".caret")) place.innerHTML = open.html;
+  if (!open.text && !open.html) place.replaceChildren(made("span", open.waiting || "Thinking…", "waiting"));
+  else if (place.formatted !== open.html || (open.text && !place.querySelector(".caret"))) place.innerHTML = open.html;
   if (open.text) {
     caretOf(place).textContent = tail;
     if (place.lastChild !== live) place.append(live);

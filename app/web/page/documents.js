@@ -25,7 +25,7 @@ export function showDocuments(now) {
 }
 
 // What may be added to the open book: "" if none is open.
-export const openTitle = () => (["ready", "reading", "choosing"].includes(book.stage) ? book.title : "");
+export const openTitle = () => (["ready", "parts", "reading", "choosing"].includes(book.stage) ? book.title : "");
 export const isShown = (id) => id === book.id || documents.some((one) => one.id === id);
 
 const ids = () => (documents.length ? documents.map((one) => one.id) : [book.id]);

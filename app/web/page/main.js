@@ -14,6 +14,7 @@ import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStor
 import { bindLists } from "./lists.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
+import { bindParts, showParts } from "./parts.js";
 import { bindPreferences, showBookSaid, showComments, showSetup } from "./preferences.js";
 import { bindProvenance, showProvenance } from "./provenance.js";
 import { bindRace, showRace, showVerified } from "./race.js";
@@ -71,6 +72,7 @@ const show = {
     showDocuments(documents);
     showMapDocuments(documents);
   },
+  parts: showParts,
   suggestions: showSuggestions,
   provenance: showProvenance,
   paging: (paging) => {
@@ -151,6 +153,7 @@ bindPages();
 bindFind();
 bindContents();
 bindDocuments();
+bindParts();
 bindRace();
 bindPreferences();
 bindFirst();

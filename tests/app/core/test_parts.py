@@ -234,6 +234,17 @@ def test_a_model_that_only_quotes_puts_nothing_together() -> None:
     assert done.text.startswith("Pages 1 to 2: “The mill stood by th”\n\nPages 3 to 4: “Old Jonas")
 
 
+def test_answers_side_by_side_keep_the_pages_that_their_parts_gave_them() -> None:
+    """The same words were looked up again in the whole book, and another page was told than beside the part."""
+    engine = Reader(lambda document: "The road was dry that day." if document.pages[0].number != 3 else "No.")
+    done = asked(engine, "List what Marta did.", card=Abilities(only_quotes=True))[-1]
+    said = [(done.text[chip["from"] : chip["at"]], chip["pages"][0]["number"]) for chip in done.record["chips"]]
+    own = [chip["pages"][0]["number"] for one in done.answers for chip in one.record["chips"] if one.found]
+    assert [page for _, page in said] == own
+    assert {words for words, _ in said} == {"The road was dry that day."}
+    assert len(said) == 2
+
+
 def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
     engine, cancel = Reader(goose), threading.Event()
     taker = NoteTaker()

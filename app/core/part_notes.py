@@ -1,0 +1,172 @@
+"""What is written down, and told, of a question that goes to the parts of a book.
+
+    notes = PartNotes(document, parts, plan, kept)
+    notes.take(event)          every event of ``app.core.part_run.ask_parts``
+    notes.view()               plain JSON, kept with the exchange under "parts"
+
+The record has what each part said with its evidence, so that a question that was stopped, or cut off by the end of the
+program, goes on with the parts that are left (``known``). Pure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.citations import UNQUOTED
+from app.core import format
+from app.core.forecast import Remaining
+from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
+from app.core.parts import Part, Plan, left_out, mentioned, numbered
+from engine.document import Document
+from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
+
+LOOKING = "Looking for the parts that promise most…"
+
+
+class PartNotes:
+    """Args:
+    document: the whole book.
+    kept: what an earlier run of this question wrote down.
+    every: all parts are asked.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        parts: Sequence[Part],
+        plan: Plan,
+        kept: Mapping[str, Any] | None = None,
+        every: bool = False,
+    ) -> None:
+        self._document = document
+        self._parts = {part.number: part for part in parts}
+        self._plan = plan
+        self._every = every
+        self.known = [answer for one in (kept or {}).get("asked", ()) if (answer := self._answer(one)) is not None]
+        self._answers = list(self.known)
+        self._spent = float((kept or {}).get("seconds", 0.0)) if self.known else 0.0
+        self._began = time.monotonic()
+        self._part: Part | None = None
+        self._remaining = Remaining()
+        self._now: dict[str, Any] | None = None
+        self._joining = False
+        self.joins = False
+        """Whether the words that come now are those of the last pass."""
+
+    def take(self, event: PartEvent) -> None:
+        if isinstance(event, PartBegun):
+            self._part, self._remaining = event.part, Remaining()
+            most = "up to " if self._plan.until_found and event.count > 1 else ""
+            self._now = {
+                "name": f"Part {event.part.number}, {event.part.pages}",
+                "at": f"{event.at} of {most}{event.count}",
+                "line": "opening",
+                "text": "",
+            }
+        elif isinstance(event, Joining):
+            self._part, self._joining, self.joins = None, True, event.last
+            self._now = {
+                "name": f"Putting {format.counted(event.count, 'answer')} together",
+                "at": "",
+                "line": "",
+                "text": "",
+            }
+        elif isinstance(event, ReadingProgress) and self._now is not None:
+            self._remaining = self._remaining.after(event)
+            done = format.percent(event.tokens_done / event.tokens_total) if event.tokens_total else ""
+            self._now["line"] = " · ".join(filter(None, (f"reading, {done}", self._remaining.words)))
+        elif isinstance(event, BookRead) and self._now is not None:
+            self._now["line"] = "answering"
+        elif isinstance(event, TextDelta) and self._now is not None and not self._joining:
+            self._now["text"] += event.text
+        elif isinstance(event, PartAnswered):
+            self._answers.append(event.answer)
+            self._now = None
+        elif isinstance(event, PartsAnswered):
+            self._now = None
+
+    @property
+    def phase(self) -> tuple[int, str, bool]:
+        """What is shown at once: how many parts have answered, which is asked now, and whether it has its first
+        word."""
+        now = self._now or {}
+        return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
+
+    def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
+        """The scores of a part's pages as those of the whole book's; none of the last pass, which has no pages."""
+        if self._part is None or len(scores) != len(self._part.document.pages):
+            return ()
+        numbers = [page.number for page in self._document.pages]
+        before = numbers.index(self._part.first)
+        return (*[0.0] * before, *scores, *[0.0] * (len(numbers) - before - len(scores)))
+
+    def ended(self) -> None:
+        """Nothing is going on any more, however it ended."""
+        self._now = None
+
+    def view(self) -> dict[str, Any]:
+        """``asked``: what each part said, in the order in which they were asked; ``line``: which these are; ``said``:
+        which were not asked, and why; ``now``: the part that is being read or asked."""
+        asked = [answer.part for answer in self._answers]
+        seconds = self._spent + time.monotonic() - self._began
+        there = numbered(sorted(asked), "part", "parts") if asked else "no part"
+        return {
+            "every": self._every,
+            "asked": [self._kept(answer) for answer in self._answers],
+            "line": f"asked {there} of {len(self._parts)} in {format.duration(seconds)}",
+            "left": len(self._parts) - len(asked),
+            "said": left_out(self._plan, list(self._parts.values()), asked),
+            "mentions": [
+                {
+                    "said": mentioned(one, self._plan.reach, self._document.unit),
+                    "chip": {
+                        "kind": "names",
+                        "pages": [{"number": one.page, "label": one.label}],
+                        "marks": [[one.page, start, end] for start, end in one.marks],
+                    },
+                }
+                for one in self._plan.mentions
+            ],
+            "now": dict(self._now) if self._now else None,
+            "seconds": round(seconds, 1),
+        }
+
+    def _kept(self, answer: PartAnswer) -> dict[str, Any]:
+        part = self._parts[answer.part]
+        return {
+            "part": answer.part,
+            "first": part.first,
+            "last": part.last,
+            "pages": answer.pages,
+            "text": answer.text,
+            "found": answer.found,
+            "level": answer.level,
+            "record": _borne_out(answer),
+            "stopped": answer.stopped.value,
+        }
+
+    def _answer(self, kept: Mapping[str, Any]) -> PartAnswer | None:
+        """An answer that was written down, if its part is still one: another model cuts the book elsewhere."""
+        part = self._parts.get(int(kept["part"]))
+        if part is None or (part.first, part.last) != (kept["first"], kept["last"]):
+            return None
+        return PartAnswer(
+            part.number,
+            str(kept["pages"]),
+            str(kept["text"]),
+            bool(kept["found"]),
+            str(kept["level"]),
+            dict(kept["record"]),
+            StopReason(kept["stopped"]),
+            from_disk=True,
+        )
+
+
+def _borne_out(answer: PartAnswer) -> dict[str, Any]:
+    """The notes of what a part said; no page stands behind a refusal."""
+    record = dict(answer.record)
+    if not answer.found:
+        record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]
+    return record

@@ -1,0 +1,90 @@
+"""A book that does not fit, in parts: what that takes, said before, and having it.
+
+GET  the key "parts" of the live stream
+POST /reading/parts      ask the open book part by part from now on
+POST /reading/otherwise  choose again what of it is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from app.core.forecast import Range, stretch
+from app.core.format import View, counted
+from app.core.parts import MOST_ASKED
+from app.core.state import AppState, OpenBook, Stage
+from app.web.auth import AllowedRoute
+from app.web.routes import SMALL_BODY, Handler, said
+
+
+class PartsPanel:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._shown: tuple[object, View] = None, {}
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts())
+
+    def routes(self) -> Sequence[Route]:
+        return [Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()]
+
+    def _posts(self) -> dict[str, Handler]:
+        return {"/reading/parts": self.read, "/reading/otherwise": self.choose}
+
+    def view(self) -> View:
+        """``count`` of the parts, 0 where there are none; ``said``: what they take; ``every``: what asking all takes;
+        ``some``: pages or chapters of the book are read, so that others may be chosen."""
+        current = self._state.current
+        seen = (current.parts, current.stage, current.document, current.whole)
+        if self._shown[0] != seen:
+            self._shown = seen, {"parts": self._parts(current)}
+        return self._shown[1]
+
+    def _parts(self, current: OpenBook) -> View:
+        some = current.whole is not None and current.document is not current.whole and current.stage is Stage.READY
+        if not current.parts or current.whole is None:
+            return {"count": 0, "said": "", "every": "", "few": "", "some": some}
+        each, whole = self._times(current)
+        unit, count = current.whole.unit, len(current.parts)
+        longest = max(len(part.document.pages) for part in current.parts)
+        time = f", {stretch(each)} each the first time; {stretch(whole)} for all {count}" if each and whole else ""
+        return {
+            "count": count,
+            "said": f"{counted(count, 'part')} of up to {counted(longest, unit)}{time}. A question goes to the parts "
+            f"that it needs, and each is read when one first does. What was read is kept.",
+            "few": f"the parts that it needs{f', up to {stretch(_times(each, MOST_ASKED))}' if each else ''}",
+            "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",
+            "some": some,
+        }
+
+    def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:
+        """Seconds to read the longest part, and all of them."""
+        fit = current.whole_fit
+        if fit is None:
+            return None, None
+        tokens = max(1, min(fit.tokens, fit.room))
+        time = self._state.experience.reading(self._state.engine.status().model, tokens, fit.reading_s)
+        if time is None:
+            return None, None
+        sizes = [part.tokens / tokens for part in current.parts]
+        return _times(time, max(sizes)), _times(time, sum(sizes))
+
+    async def read(self, request: Request) -> None:
+        self._state.read_in_parts()
+
+    async def choose(self, request: Request) -> None:
+        self._state.choose_again()
+
+
+def _times(span: Range, factor: float) -> Range:
+    return Range(span.low * factor, span.high * factor)

@@ -1,0 +1,198 @@
+"""A book in parts in the page: it is offered, questions go to parts, and what they said is kept and shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core import chat_run
+from app.core.chats import Exchange
+from app.core.export import as_markdown
+from app.core.state import AppState, Stage
+from app.web import live, messages
+from app.web.parts_panel import PartsPanel
+from engine.config import SamplingParams
+from engine.document import Document
+from engine.errors import OptionError, ResourceError
+from engine.events import StopReason
+from tests.app.core.test_parts import BOOK, Reader, goose
+from tests.app.scripted import engine_status, model_info, wait_for
+
+Make = Callable[..., AppState]
+LIMIT = 120
+"""Tokens of a window that holds two pages of the book."""
+
+
+def said(document: Document) -> str:
+    if document.title.startswith("Answers"):
+        return "Marta sold Jonas a goose at the bridge. Marta sailed to Riga."
+    return goose(document) if "Riga" not in document.text else "Marta sailed to Riga in the spring."
+
+
+def opened(make_state: Make, a_file: Path, engine: Reader | None = None) -> AppState:
+    engine = engine or Reader(said, LIMIT)
+    engine.now = engine_status(model=model_info(device="cuda"))  # what is new is shown at once
+    state = make_state(engine, document=BOOK)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage in (Stage.CHOOSING, Stage.PARTS))
+    return state
+
+
+@pytest.fixture
+def state(make_state: Make, a_file: Path) -> AppState:
+    """A state whose book is read in three parts."""
+    state = opened(make_state, a_file)
+    state.read_in_parts()
+    return state
+
+
+def ask(state: AppState, question: str, **options: Any) -> Exchange:
+    list(chat_run.ask(state, question, SamplingParams(), "hierarchical", **options))
+    assert state.chat is not None
+    return state.chat.exchanges[-1]
+
+
+def go_on(state: AppState, **options: Any) -> Exchange:
+    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0, **options))
+    assert state.chat is not None
+    return state.chat.exchanges[0]
+
+
+def parts_of(exchange: Exchange) -> list[int]:
+    return [one["part"] for one in (exchange.notes or {})["parts"]["asked"]]
+
+
+def test_parts_are_offered_with_what_they_take_before_any_of_them_is_read(make_state: Make, a_file: Path) -> None:
+    engine = Reader(said, LIMIT)
+    state = opened(make_state, a_file, engine)
+    assert state.current.stage is Stage.CHOOSING
+    measure = engine.measure
+    state.show(whole_fit=replace(measure(BOOK), reading_s=60.0))
+    view = PartsPanel(state).view()["parts"]
+    assert view["count"] == 3
+    assert view["said"].startswith("3 parts of up to 2 pages, 25 s to 2 min each the first time; 1 to 5 min for all 3.")
+    assert engine.opened == []
+    state.read_in_parts()
+    assert (state.current.stage, live.pages_read(state.current)) == (Stage.PARTS, 6)
+    assert engine.opened == []
+
+
+def test_a_book_with_a_page_that_no_part_holds_is_not_offered_in_parts(make_state: Make, a_file: Path) -> None:
+    state = opened(make_state, a_file, Reader(said, 40))
+    assert PartsPanel(state).view()["parts"]["count"] == 0
+    with pytest.raises(OptionError, match="cannot be read in parts"):
+        state.read_in_parts()
+
+
+def test_an_answer_of_all_parts_is_put_together_and_its_claims_have_their_pages(state: AppState) -> None:
+    turn = ask(state, "List what Marta did.")
+    assert turn.answer == "Marta sold Jonas a goose at the bridge. Marta sailed to Riga."
+    assert turn.stopped is StopReason.END
+    notes = turn.notes or {}
+    assert parts_of(turn) == [1, 2, 3]
+    assert [chip["pages"][0]["number"] for chip in notes["chips"]] == [4, 6]
+    assert (notes["parts"]["said"], notes["parts"]["now"]) == ("", None)
+    assert turn.figures is not None
+    assert turn.figures.answer_tokens == len(turn.answer.split()) == len(turn.stages)
+    assert json.loads(json.dumps(notes["parts"])) == notes["parts"], "it is kept as JSON"
+
+
+def test_a_citation_below_a_part_is_its_own(state: AppState) -> None:
+    """All citations of an exchange are counted through: of what stands first, of the parts, of the answer."""
+    turn = ask(state, "List what Marta did.")
+    shown = messages.messages([turn])[1]["content"]
+    names = re.findall(r'class="cite [a-z]+" value="0\.(\d+)"', shown)
+    assert sorted(map(int, names)) == [0, 1, 2, 3]
+    pages = [(messages.card(turn.notes, number) or {})["page"] for number in range(4)]
+    assert pages == [4, 6, 4, 6]
+    assert messages.marks(turn.notes, 0)[0][0] == 4
+    above, listed = shown.split('<details class="parts">')
+    assert 'value="0.2"' in above
+    assert "<b>Part 2, pages 3 to 4</b>" in listed
+    assert "\n\n" not in listed.split("</details>")[0], "an empty line would end it"
+
+
+def test_what_was_not_asked_is_said_and_can_be_asked(state: AppState) -> None:
+    turn = ask(state, "When does the goose first appear?")
+    assert parts_of(turn) == [2]
+    shown = messages.messages([turn])[1]["content"]
+    assert "Parts 1 and 3 were not asked." in shown
+    assert '“goose” first stands on page 4. <button type="button" class="cite names" value="0.0">' in shown
+    assert (messages.card(turn.notes, 0) or {})["said"] == "These words stand on page 4."
+    [(page, start, end)] = messages.marks(turn.notes, 0)
+    assert (page, BOOK.pages[3].text[start:end]) == (4, "goose")
+    assert "Ask the other parts" in shown
+    assert "Parts 1 and 3 were not asked." in as_markdown(state.chat, "The Mill")  # type: ignore[arg-type]
+    engine = state.engine
+    assert isinstance(engine, Reader)
+    before = len(engine.opened)
+    turn = go_on(state, every=True)
+    assert sorted(parts_of(turn)) == [1, 2, 3]
+    assert [document.pages[0].number for document in engine.opened[before:]] == [1, 5, 1], "and the last pass"
+    assert "not asked" not in messages.messages([turn])[1]["content"]
+
+
+def test_all_parts_are_asked_where_that_is_wanted(state: AppState) -> None:
+    assert parts_of(ask(state, "Who bought the goose?", every=True)) == [1, 2, 3]
+
+
+def test_stopped_it_goes_on_with_the_parts_that_are_left(state: AppState) -> None:
+    steps = chat_run.ask(state, "List what Marta did.", SamplingParams(), "hierarchical")
+    for _ in steps:
+        asked = parts_of(state.chat.exchanges[0]) if "parts" in (state.chat.exchanges[0].notes or {}) else []
+        if asked:
+            state.stop_asking()
+    turn = state.chat.exchanges[0]
+    assert (turn.stopped, parts_of(turn), turn.can_be_continued) == (StopReason.CANCELLED, [1], True)
+    assert (turn.notes or {})["parts"]["now"] is None
+    turn = go_on(state)
+    assert (turn.stopped, parts_of(turn)) == (StopReason.END, [1, 2, 3])
+    assert turn.answer.endswith("Marta sailed to Riga.")
+
+
+def test_a_part_that_fails_leaves_what_the_others_said(state: AppState) -> None:
+    engine = state.engine
+    assert isinstance(engine, Reader)
+
+    def fails(document: Document) -> str:
+        if document.pages[0].number == 3:
+            raise ResourceError("The disk is full.", "Make room.")
+        return "The mill stood by the river."
+
+    engine.said = fails
+    turn = ask(state, "List what Marta did.")
+    assert turn.trouble is not None
+    assert (parts_of(turn), turn.can_be_continued) == ([1], True)
+    engine.said = said
+    assert parts_of(go_on(state)) == [1, 2, 3]
+
+
+def test_while_parts_are_asked_the_page_tells_which(state: AppState) -> None:
+    seen: list[str] = []
+    stream = live.Live(state)
+    for waiting in chat_run.ask(state, "List what Marta did.", SamplingParams(), "hierarchical"):
+        state.show(waiting=waiting, cited=state.chat.open_exchange)
+        writing = stream.view()["writing"]
+        seen.append(writing.html if writing else "")
+    assert any("Part 1, pages 1 to 2 (1 of 3)" in html for html in seen)
+    assert any("<b>Part 1, pages 1 to 2</b>" in html and "Part 2, pages 3 to 4 (2 of 3)" in html for html in seen)
+
+
+def test_a_book_in_parts_is_opened_in_parts_again_until_it_is_read_otherwise(
+    make_state: Make, a_file: Path, state: AppState
+) -> None:
+    state.open(state.current.book)  # type: ignore[arg-type]
+    wait_for(lambda: state.current.stage is Stage.PARTS)
+    state.choose_again()
+    assert (state.current.stage, state.current.document) == (Stage.CHOOSING, state.current.whole)
+    state.choose(1, 2)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert PartsPanel(state).view()["parts"]["some"]
+    state.open(state.current.book)  # type: ignore[arg-type]
+    wait_for(lambda: state.current.stage is Stage.CHOOSING)
