@@ -19,6 +19,7 @@ import time
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -150,33 +151,32 @@ class GenerationLoop:
             self._time_plain_step(tokens, generation)
 
     def _speculate(self, context: Context, sampling: SamplingParams, generation: Generation) -> Iterator[Event]:
-        """The first token is a plain step's, which also records the newest query for the selection and tells what such
-        a step takes here. Where steps are slow it is told before the cheap levels start. Elsewhere nobody notices the
-        wait, and it belongs to the first word, not to the tokens behind it."""
         hierarchy, tokens = self._hierarchy, context.tokens
+
+        def begin(first: Round) -> Iterator[Round]:
+            self._plain_ms = [*self._plain_ms, rounds.plain_step_ms(first)][-PLAIN_PROBES:]
+            slow = is_slow(self._plain_ms[-1])
+            while context.max_tokens and len(self._plain_ms) < PLAIN_PROBES and not slow:
+                self._plain_ms.append(pass_ms(hierarchy.verify, self._full, tokens, 1, None))
+            rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
+            if not context.max_tokens:
+                return iter(())
+            return hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
+
+        # The step of the first token records the newest query for the selection, too.
         observer = None if self._has_newest_query else self._queries
-        first = next(self._finite(rounds.plain(context, observer)))
+        with self._finite_logits():
+            first, others = rounds.first_token(context, observer, begin)
         self._has_newest_query = True
-        plain_ms = first.split.verify + first.split.transfer
-        if slow := is_slow(plain_ms):
-            yield from self._tell(iter((first,)), generation, tokens)
-        self._plain_ms = [*self._plain_ms, plain_ms][-PLAIN_PROBES:]
-        context.max_tokens -= 1
-        goes_on = context.max_tokens > 0 and not first.ended
-        while goes_on and len(self._plain_ms) < PLAIN_PROBES and not slow:
-            self._plain_ms.append(pass_ms(hierarchy.verify, self._full, tokens, 1, None))
-        rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
-        median_ms = statistics.median_low(self._plain_ms)
-        made: Iterator[Round] = hierarchy.rounds(context, sampling, median_ms) if goes_on else iter(())
-        if not slow:
-            generation.clock = time.perf_counter() - first.split.total / 1000.0
-            yield from self._tell(iter((first,)), generation, tokens)
+        generation.clock = time.perf_counter() - first.split.total / 1000.0
+        yield from self._tell(iter((first,)), generation, tokens)
+        made = others()
         yield generation.scored(hierarchy.retrieval.chunk_scores())
         yield from self._tell(made, generation, tokens)
 
     def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
         """The events of rounds, and now and then a plain step beside them, which they are compared with."""
-        for done in self._finite(made):
+        while (done := self._next(made)) is not None:
             text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
             if done.scored:
@@ -184,14 +184,17 @@ class GenerationLoop:
             if generation.meter.plain.due(time.perf_counter() - generation.asked):
                 self._time_plain_step(tokens, generation)
 
-    def _finite(self, made: Iterator[Round]) -> Iterator[Round]:
-        """The rounds of a loop.
+    def _next(self, made: Iterator[Round]) -> Round | None:
+        with self._finite_logits():
+            return next(made, None)
 
-        Raises:
-            ModelError: the target computed numbers that are not finite.
+    @contextmanager
+    def _finite_logits(self) -> Iterator[None]:
+        """Raises:
+        ModelError: the target computed numbers that are not finite.
         """
         try:
-            yield from made
+            yield
         except NotFinite as error:
             raise self._target.not_finite() from error
 

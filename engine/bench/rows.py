@@ -25,7 +25,7 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -317,23 +317,17 @@ class Bench:
         kind, levels = _KINDS[row], self.session.hierarchy
         retrieval, middle = self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
         drafter = self._drafter(kind)
-        first = next(rounds.plain(context))
-        plain_ms = first.split.total
-        context.max_tokens -= 1
 
-        def others() -> Iterator[Round]:
+        def begin(first: Round) -> Iterator[Round]:
+            if not context.max_tokens:
+                return iter(())
             rounds.start(context, retrieval, drafter, queries)
-            policy = self._policy(row, kind, context, plain_ms, retrieval, middle)
+            policy = self._policy(row, kind, context, rounds.plain_step_ms(first), retrieval, middle)
             index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
             return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
 
-        def behind() -> Iterator[Round]:
-            yield from others()
-
-        if first.ended or not context.max_tokens:
-            return iter((first,))
-        # As a session: the levels start before the first token is told where that goes unnoticed, else behind it.
-        return itertools.chain((first,), behind() if is_slow(plain_ms) else others())
+        first, others = rounds.first_token(context, None, begin)
+        return itertools.chain((first,), _when_asked(others))
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
         """The cache and what runs passes over it, made once for all answers as those of the session are."""
@@ -410,6 +404,10 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self.options.quiet:
             sys.stderr.write(text + "\n")
+
+
+def _when_asked(others: Callable[[], Iterator[Round]]) -> Iterator[Round]:
+    yield from others()
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:

@@ -26,7 +26,7 @@ import torch
 from engine.decode.acceptance import ProposalOutcome
 from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.distributions import NO_TOKEN
-from engine.decode.tuning import TUNING
+from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
@@ -142,6 +142,32 @@ def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt:
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
         drafter.begin(context.tokens)
+
+
+def first_token(
+    context: Context, observer: Observer | None, begin: Callable[[Round], Iterator[Round]]
+) -> tuple[Round, Callable[[], Iterator[Round]]]:
+    """The first token of an answer that speculates, and what makes the others.
+
+    It is a plain step's, which also tells what such a step takes here. Where steps are slow the token can be told
+    before the cheap levels start. Elsewhere nobody notices that wait, and it belongs to the first word, not to the
+    tokens behind it: the levels have started when this returns.
+
+    Args:
+        observer: sees the queries of the step.
+        begin: starts the levels after the first round, and gives the rounds that follow; none where the text has ended.
+    """
+    first = next(plain(context, observer))
+    context.max_tokens = 0 if first.ended else context.max_tokens - 1
+    if is_slow(plain_step_ms(first)):
+        return first, lambda: begin(first)
+    others = begin(first)
+    return first, lambda: others
+
+
+def plain_step_ms(done: Round) -> float:
+    """What the pass of a plain step took, transfers included."""
+    return done.split.verify + done.split.transfer
 
 
 def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]:
