@@ -14,22 +14,65 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from app.citations import sentences
+from app.core.languages import language_of
 from engine.document import Document
 
 MOST = 5
 _FROM_CONTENTS = 3
+_LOOKED_AT = 40  # pages for the language of a book
 _SHORTEST, _LONGEST = 4, 60  # characters of a heading that can stand in a question
 _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
-    r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|"
-    r"table des matières|sommaire)\b",
+    r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|impressum|"
+    r"danksagung|literaturverzeichnis|anmerkungen|glossar|table des matières|sommaire|avant-propos|remerciements|"
+    r"bibliographie|índice|prólogo|agradecimientos|bibliografía)\b",
     re.I,
 )
-_ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|page)?\s*([ivxlcdm]+|\d+)\.?", re.I)
-_GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
+_ONLY_COUNTED = re.compile(
+    r"(chapter|part|book|section|kapitel|teil|buch|abschnitt|chapitre|partie|capítulo|parte|page)?\s*([ivxlcdm]+|\d+)\.?",
+    re.I,
+)
 _WHOLE = "What is the book about?"
+_ENGLISH = "en"
+_ASKED = {
+    "en": {
+        "heading": "What does the book say in “{}”?",
+        "name": "What does the book say about {}?",
+        "any": ("How does the book begin?", "Who is named in the book?", "How does the book end?"),
+        "two": "Where do the two documents differ?",
+        "several": "Where do the several documents differ?",
+        "common": "What do they have in common?",
+    },
+    "de": {
+        "heading": "Was sagt das Buch in „{}“?",
+        "name": "Was sagt das Buch über {}?",
+        "any": ("Wie beginnt das Buch?", "Wer wird in dem Buch genannt?", "Wie endet das Buch?"),
+        "two": "Worin unterscheiden sich die beiden Dokumente?",
+        "several": "Worin unterscheiden sich die Dokumente?",
+        "common": "Was haben sie gemeinsam?",
+    },
+    "fr": {
+        "heading": "Que dit le livre dans « {} » ?",
+        "name": "Que dit le livre de {} ?",
+        "any": ("Comment le livre commence-t-il ?", "Qui est nommé dans le livre ?", "Comment le livre finit-il ?"),
+        "two": "En quoi les deux documents diffèrent-ils ?",
+        "several": "En quoi les documents diffèrent-ils ?",
+        "common": "Qu’ont-ils en commun ?",
+    },
+    "es": {
+        "heading": "¿Qué dice el libro en «{}»?",
+        "name": "¿Qué dice el libro sobre {}?",
+        "any": ("¿Cómo empieza el libro?", "¿A quién se nombra en el libro?", "¿Cómo termina el libro?"),
+        "two": "¿En qué se diferencian los dos documentos?",
+        "several": "¿En qué se diferencian los documentos?",
+        "common": "¿Qué tienen en común?",
+    },
+}
+"""Questions in the language of the book, since most people ask in it, and a model answers in the language that it is
+asked in."""
 _NAMES = 2
 # Names of two words and more, in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
@@ -64,17 +107,19 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
     Args:
         pages_read: pages from its start; the headings of others are left out, and its end is not asked about.
-        general: those that can be asked of any book too. Who was taught to find passages has no passage for them, and
-            some for what the book is about.
+        general: those that can be asked of any book too, and all in the book's language. Who was taught to find
+            passages has no passage for them, and some for what the book is about; it was taught in English.
     """
+    language = language_of(" ".join(page.text for page in document.pages[:_LOOKED_AT])) if general else _ENGLISH
+    words: Any = _ASKED[language or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:
         both = "two" if len(document.members) == 2 else "several"
         others = suggestions(replace(document, members=()), pages_read)
-        return (f"Where do the {both} documents differ?", "What do they have in common?", *others)[:MOST]
+        return (words[both], words["common"], *others)[:MOST]
     headings = telling_headings(document, pages_read)
-    asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
-    named = [f"What does the book say about {name}?" for name in _names(document, pages_read)]
-    of_any = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
+    asked = [words["heading"].format(heading) for heading in _spread(headings, _FROM_CONTENTS)]
+    named = [words["name"].format(name) for name in _names(document, pages_read)]
+    of_any = words["any"] if pages_read >= len(document.pages) else words["any"][:-1]
     return (*asked, *named, *of_any)[:MOST] if general else (_WHOLE, *asked, *named)[:MOST]
 
 

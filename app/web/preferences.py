@@ -139,9 +139,10 @@ def sized(
         sentence += f" With {words} it does; answers then differ a little from those of the model as it was made."
         if (mildest := roundings(target, draft, asked)[0])[0] != way:
             milder, held = mildest
-            sentence += f" They differ less with {rounding_in_words(milder)} ({rounding_options(milder)} in the "
-            sentence += "terminal), for books of up to "
-            sentence += f"{held.tokens:,} tokens instead of {found.tokens:,}."
+            sentence += (
+                f" They differ less with {rounding_in_words(milder)} ({rounding_options(milder)} in the terminal), "
+                f"for books of up to {held.tokens:,} tokens instead of {found.tokens:,}."
+            )
     if found.verdict != "none" and (gain := gain_in_words(target, found)):
         sentence += f" {gain}"
     here = pace(target, found, rates) if rates else None

@@ -34,7 +34,13 @@ SHUTDOWN_SECONDS = 2
 _BACKLOG = 128
 _PAGE = Path(__file__).resolve().parent / "page"
 _ASSETS = Path(__file__).resolve().parents[2] / "assets"
-_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
+_KINDS = {
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
 _FIRST_STYLE = "trifold.css"  # it defines the colours that the others use
 
 _ALLOWED = (

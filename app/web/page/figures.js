@@ -56,7 +56,7 @@ export function showMemory(memory) {
 
 // What stands there already is not put there again: the browser would lay it out anew.
 function put(place, words) {
-  if (place.textContent !== words) place.textContent = words;
+  if (place.said !== words) place.textContent = place.said = words;
 }
 
 // A bar of parts with a key below it. The elements stay; only widths and words change, so nothing jumps.

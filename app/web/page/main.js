@@ -10,6 +10,7 @@ import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js"
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
+import { bindLanguage } from "./language.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { bindLists } from "./lists.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
@@ -139,6 +140,7 @@ function leaveIfHidden() {
   stream = null;
 }
 
+bindLanguage();
 bindFrame();
 bindBooks(showSending);
 bindChat();

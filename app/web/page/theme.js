@@ -1,13 +1,15 @@
-// Light or dark before anything is drawn: what the person chose, else what the machine prefers. Runs in the head.
+// Light or dark, and in which language, before anything is drawn: what the person chose, else what the machine prefers.
+// Runs in the head. A page that is to be translated (language.js) is not drawn before.
 (() => {
   const prefers = matchMedia("(prefers-color-scheme: dark)");
-  const chosen = () => {
+  const kept = (name) => {
     try {
-      return localStorage.getItem("trifold-theme");
+      return localStorage.getItem(name);
     } catch {
       return null;
     }
   };
+  const chosen = () => kept("trifold-theme");
   const apply = () => {
     const dark = (chosen() ?? (prefers.matches ? "dark" : "light")) === "dark";
     document.documentElement.dataset.theme = dark ? "dark" : "light";
@@ -15,6 +17,8 @@
     document.querySelector('meta[name="theme-color"]')?.setAttribute("content", dark ? "#171512" : "#faf7f0");
   };
   apply();
+  const language = kept("trifold-language") ?? navigator.language;
+  if (!language.startsWith("en")) document.documentElement.dataset.language = "coming";
   prefers.addEventListener("change", apply);
   document.addEventListener("DOMContentLoaded", apply);
   window.trifoldTheme = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.core.suggestions import phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
 from engine.passages import asks_for_whole
@@ -60,7 +62,7 @@ def test_what_the_book_names_is_asked_about() -> None:
     named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
     assert suggestions(named, 1)[0] == "What does the book say about Tove Lindqvist?"
     german = "Im Winter wollte der alte Kapitän Ole Berg nicht zur Insel fahren, weil das Licht im Hafen aus war."
-    assert suggestions(replace(named, pages=(Page(1, "1", german),)), 1)[0] == "How does the book begin?"
+    assert suggestions(replace(named, pages=(Page(1, "1", german),)), 1)[0] == "Wie beginnt das Buch?"
 
 
 def test_a_phrase_does_not_end_in_a_short_word() -> None:
@@ -148,3 +150,27 @@ def test_no_phrase_is_made_of_headings_tables_or_capitals() -> None:
     headings = replace(book(), pages=(Page(1, "1", "One Two Three Four Five Sixth. " + table),), outline=())
     assert phrase_questions(headings, 1) == ()
     assert not any("FDA" in phrase for phrase in asked_of(pages_of(shouted), 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("Die Lampe war hell, und der Hafen ist nah.", "Was sagt das Buch in „Nordlicht“?", "Wie endet das Buch?"),
+        (
+            "La lampe est claire, et le port est dans la ville.",
+            "Que dit le livre dans « Nordlicht » ?",
+            "Comment le livre finit-il ?",
+        ),
+        (
+            "La lámpara era clara, y el puerto es una parte de la ciudad con los barcos.",
+            "¿Qué dice el libro en «Nordlicht»?",
+            "¿Cómo termina el libro?",
+        ),
+    ],
+)
+def test_questions_come_in_the_language_of_the_book(text: str, first: str, last: str) -> None:
+    pages = (Page(1, "1", text), Page(2, "2", text))
+    document = replace(book(), pages=pages, outline=(OutlineItem("Vorwort", 1, 0), OutlineItem("Nordlicht", 2, 0)))
+    asked = suggestions(document, 2)
+    assert (asked[0], asked[-1]) == (first, last)
+    assert suggestions(document, 2, general=False)[0] == "What is the book about?"

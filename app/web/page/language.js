@@ -1,0 +1,226 @@
+// The page in the person's language. The program speaks English; a file named after a language ("de.json") maps its
+// texts, and this puts the translation in place wherever one of them comes up: in the page's own HTML, from its
+// scripts, and from the server, errors too.
+//
+// A text in the file may have places: {} for anything, {n} for a number. What stands in a place is translated in turn,
+// unless it is in quotation marks: that is somebody's own. In the translation {0} is the first place, {1} the second.
+// A translation by kind of number ({"one": …, "other": …}) goes by the first number. What has no translation stays.
+//
+// Words of books, chats and persons are never touched: their elements say translate="no", or are named below.
+
+const KEPT = "trifold-language";
+const ENGLISH = "en";
+export const LANGUAGES = { en: "English", de: "Deutsch" };
+
+const ATTRIBUTES = ["title", "aria-label", "placeholder", "data-tip", "alt"];
+const ANOTHERS = [
+  '[translate="no"], script, style, pre, code, #chat, #spoken, #aloud-words, #book-title, #model-name, #page-text',
+  "#page-marks, #search-found, #suggestions, #report, .title, .cover b, .cover i, blockquote, mark, .runs .words, #race-question",
+  ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
+].join(", ");
+// Of the chat, what is the page's own.
+const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .advice), #find-hits small";
+
+let language = ENGLISH;
+let kinds = new Intl.PluralRules(ENGLISH);
+let texts = {};
+let patterns = [];
+let known = new Map(); // what was translated lately
+const MOST_KNOWN = 3000;
+const sources = new WeakMap(); // of a text, or of an element's attributes: what it was, and what it has become
+
+// What the person chose; null leaves it to the browser.
+export function chosenLanguage() {
+  try {
+    const kept = localStorage.getItem(KEPT);
+    return kept in LANGUAGES ? kept : null;
+  } catch {
+    return null; // this browser keeps nothing
+  }
+}
+
+function wanted() {
+  const offered = navigator.languages.map((each) => each.slice(0, 2).toLowerCase());
+  return chosenLanguage() ?? offered.find((each) => each in LANGUAGES) ?? ENGLISH;
+}
+
+export function chooseLanguage(name) {
+  try {
+    if (name) localStorage.setItem(KEPT, name);
+    else localStorage.removeItem(KEPT);
+  } catch {
+    // nor this
+  }
+  return speak();
+}
+
+// Translation -----------------------------------------------------------------------------------------------------------
+
+const NUMBER = /^\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d+(?:\.\d+)?$/;
+const PLACE = /\{n?\}/;
+const QUOTES = /[“"]$/;
+
+function load(found) {
+  texts = found;
+  known = new Map();
+  patterns = Object.keys(found)
+    .filter((key) => PLACE.test(key))
+    .map((key) => ({ key, letters: key.replaceAll(/\{n?\}/g, "").length, own: ownPlaces(key), match: matcher(key) }))
+    .sort((one, other) => other.letters - one.letters);
+}
+
+// What may stand in a place: a number, or anything that goes on in the same sentence.
+const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": "((?:(?![.!?…]\\s+[A-Z“]).)+?)" };
+
+const matcher = (key) =>
+  new RegExp(
+    `^${key
+      .split(/(\{n?\})/)
+      .map((part) => WITHIN[part] ?? part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"))
+      .join("")}$`,
+  );
+
+// Which of its places stand in quotation marks.
+const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => QUOTES.test(before));
+
+function translated(text) {
+  const found = known.get(text);
+  if (found !== undefined) return found;
+  const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
+  const made = words ? before + phrase(words) + after : text;
+  if (known.size >= MOST_KNOWN) known.clear();
+  known.set(text, made);
+  return made;
+}
+
+function phrase(words) {
+  const one = whole(words.replace(/\s+/g, " "));
+  if (one !== null) return one;
+  for (const between of ["\n", " · "]) {
+    if (words.includes(between)) return words.split(between).map(phrase).join(between);
+  }
+  const sentences = words.match(/.+?(?:[.!?…](?=\s+[A-Z“])|$)\s*/gs) ?? [words];
+  return sentences.length > 1 ? sentences.map(translated).join("") : words;
+}
+
+function whole(words) {
+  if (NUMBER.test(words)) return number(words);
+  if (Object.hasOwn(texts, words)) return put(texts[words], []);
+  for (const { key, own, match } of patterns) {
+    const found = match.exec(words)?.slice(1);
+    if (found) return put(texts[key], found.map((part, at) => (own[at] ? part : piece(part))), found);
+  }
+  return null;
+}
+
+function piece(words) {
+  const one = whole(words);
+  if (one !== null) return one;
+  for (const between of [" · ", ", "]) {
+    const parts = words.split(between).map(whole);
+    if (parts.length > 1 && parts.every((part) => part !== null)) return parts.join(between);
+  }
+  return words;
+}
+
+function put(translation, pieces, found = []) {
+  const amount = found.find((part) => NUMBER.test(part));
+  const form =
+    typeof translation === "string"
+      ? translation
+      : (translation[kinds.select(Number((amount ?? "2").replaceAll(",", "")))] ?? translation.other);
+  return form.replace(/\{(\d)\}/g, (_, at) => pieces[at] ?? "");
+}
+
+// In the language's own way; what is no large number and no fraction may be a year or a page, and stays.
+function number(words) {
+  const digits = words.split(".")[1]?.length ?? 0;
+  if (!digits && !words.includes(",")) return words;
+  const how = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return new Intl.NumberFormat(language, how).format(Number(words.replaceAll(",", "")));
+}
+
+// The page --------------------------------------------------------------------------------------------------------------
+
+function isOurs(element) {
+  const nearest = element.closest(`${ANOTHERS}, ${OURS}`);
+  return !nearest || nearest.matches(OURS);
+}
+
+function showText(node) {
+  const before = sources.get(node);
+  if (before?.shown === node.data) return;
+  if (!/\p{L}|\d/u.test(node.data) || !node.parentElement || !isOurs(node.parentElement)) return;
+  const source = node.data;
+  const shown = language === ENGLISH ? source : translated(source);
+  sources.set(node, { source, shown });
+  if (shown !== source) node.data = shown;
+}
+
+function showAttribute(element, name) {
+  const value = element.getAttribute(name);
+  const before = sources.get(element) ?? {};
+  if (!value || before[name]?.shown === value || !isOurs(element)) return;
+  const shown = language === ENGLISH ? value : translated(value);
+  sources.set(element, { ...before, [name]: { source: value, shown } });
+  if (shown !== value) element.setAttribute(name, shown);
+}
+
+function showAll(root) {
+  if (root.nodeType === Node.TEXT_NODE) return showText(root);
+  if (root.nodeType !== Node.ELEMENT_NODE) return;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) showText(node);
+  for (const name of ATTRIBUTES) {
+    if (root.hasAttribute(name)) showAttribute(root, name);
+    for (const element of root.querySelectorAll(`[${name}]`)) showAttribute(element, name);
+  }
+}
+
+// As the program wrote it.
+function restore(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const before = sources.get(node);
+    if (!before) continue;
+    if (node.nodeType === Node.TEXT_NODE) {
+      if (node.data === before.shown) node.data = before.source;
+    } else {
+      for (const [name, { source, shown }] of Object.entries(before)) {
+        if (node.getAttribute(name) === shown) node.setAttribute(name, source);
+      }
+    }
+    sources.delete(node);
+  }
+}
+
+const watch = new MutationObserver((changes) => {
+  for (const { type, target, addedNodes, attributeName } of changes) {
+    if (type === "attributes") showAttribute(target, attributeName);
+    else if (type === "characterData") showText(target);
+    else addedNodes.forEach(showAll);
+  }
+});
+
+async function speak() {
+  const next = wanted();
+  const found = next === ENGLISH ? {} : await fetch(`/ui/${next}.json`).then((answer) => answer.json(), () => null);
+  watch.disconnect();
+  restore(document.body);
+  language = found ? next : ENGLISH;
+  kinds = new Intl.PluralRules(language);
+  load(found ?? {});
+  document.documentElement.lang = language;
+  delete document.documentElement.dataset.language; // theme.js hides the page until here
+  if (language === ENGLISH) return;
+  showAll(document.body);
+  const seen = { subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ATTRIBUTES };
+  watch.observe(document.body, seen);
+}
+
+export function bindLanguage() {
+  speak();
+  const choice = document.getElementById("language");
+  choice.value = chosenLanguage() ?? "";
+  choice.addEventListener("change", () => chooseLanguage(choice.value));
+}
