@@ -42,7 +42,9 @@ class ContentsPanel:
         """Another name whenever the panel has something else to show."""
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
-        return {"contents": f"{book}.{pages_read(current)}.{self._only_quotes()}"}
+        pages = len(current.document.pages) if current.document else 0
+        sized = current.whole_fit is not None
+        return {"contents": f"{book}.{pages}.{pages_read(current)}.{self._only_quotes()}.{sized}"}
 
     async def contents(self, request: Request) -> Response:
         current = self._state.current
@@ -65,6 +67,7 @@ class ContentsPanel:
                     "level": chapter.level,
                     "first": chapter.first,
                     "last": chapter.last,
+                    "read": current.stage is Stage.READY and is_read and chapter.last in read,
                     "name": name if is_read else f"{name} not read".strip(),
                     "asks": questions(chapter, document) if is_read and not only_quotes else [],
                 }
@@ -73,10 +76,10 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """While chapters are to be chosen: tokens of each page from the first, how many fit, and seconds a token takes,
-        at least and at most. None of several documents."""
+        """To choose chapters by: tokens of each page from the first, how many fit, and seconds a token takes, at least
+        and at most. None of several documents."""
         fit = current.whole_fit
-        if current.stage is not Stage.CHOOSING or fit is None or not fit.page_tokens or current.whole is None:
+        if fit is None or not fit.page_tokens or current.whole is None:
             return None
         if current.whole.members:
             return None

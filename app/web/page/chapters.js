@@ -1,11 +1,75 @@
-// Chapters of a book that is too long, to be ticked: tokens and minutes are counted with every tick.
+// Chapters to be ticked, where a book is too long and in its contents: tokens and minutes are counted with every tick.
 import { byId, made, post } from "./frame.js";
 
 const FEWEST = 2;
 
+// Ticks for chapters. ``sizes``: tokens of each page from the first, how many fit, seconds a token takes; ``counted`` is told
+// what is chosen, in words, and whether it can be read.
+export class Ticks {
+  constructor(entries, sizes, counted) {
+    this.sizes = sizes;
+    this.counted = counted;
+    this.boxes = entries.map((entry) => ({ ...entry, box: made("input") }));
+    this.boxes.forEach(({ box }, at) => {
+      box.type = "checkbox";
+      box.addEventListener("change", () => this.tick(at));
+    });
+  }
+
+  // A chapter is ticked with all that is in it.
+  tick(at) {
+    const { level, box } = this.boxes[at];
+    for (const below of this.boxes.slice(at + 1)) {
+      if (below.level <= level) break;
+      below.box.checked = box.checked;
+    }
+    this.count();
+  }
+
+  get chosen() {
+    return this.boxes.filter(({ box }) => box.checked).map(({ first, last }) => [first, last]);
+  }
+
+  // A page on which two chapters meet is read once.
+  tokensOf(ranges) {
+    const pages = new Set();
+    for (const [first, last] of ranges) for (let page = first; page <= last; page++) pages.add(page);
+    let sum = 0;
+    for (const page of pages) sum += this.sizes.tokens[page - this.sizes.first] ?? 0;
+    return sum;
+  }
+
+  sizeOf(at) {
+    const { first, last } = this.boxes[at];
+    return `${this.tokensOf([[first, last]]).toLocaleString("en")} tokens`;
+  }
+
+  count() {
+    const { room, seconds } = this.sizes;
+    const tokens = this.tokensOf(this.chosen);
+    const over = tokens - room;
+    const parts = [`${tokens.toLocaleString("en")} of ${room.toLocaleString("en")} tokens`];
+    if (over > 0) parts.push(`${over.toLocaleString("en")} too many`);
+    else if (tokens && seconds) parts.push(`${stretch(...seconds.map((each) => each * tokens))} to read`);
+    this.counted(parts.join(", "), tokens > 0 && over <= 0);
+  }
+}
+
+function stretch(low, high) {
+  if (high < 60) return "under 1 min";
+  const [least, most] = [low, high].map((seconds) => Math.max(1, Math.round(seconds / 60)));
+  return least === most ? `about ${least} min` : `${least} to ${most} min`;
+}
+
+// Whether chapters can be chosen of what the server told of the contents.
+export const canChoose = (told) => Boolean(told.sizes) && told.entries.length >= FEWEST;
+
+export const readChapters = (ticks) => post("/reading/chapters", { pages: ticks.chosen });
+
+// Of a book that is too long ------------------------------------------------------------------------------------------
+
 let book = ""; // whose chapters are shown
-let sizes = null; // tokens of each page, how many fit, seconds a token takes
-let boxes = []; // every chapter with its tick
+let ticks = null;
 
 export async function showChapters(id) {
   if (id === book) return;
@@ -15,67 +79,23 @@ export async function showChapters(id) {
   const answer = await fetch("/contents").catch(() => null);
   if (!answer?.ok || id !== book) return;
   const told = await answer.json();
-  sizes = told.sizes;
-  if (!sizes || told.entries.length < FEWEST) return;
-  boxes = told.entries.map((entry) => ({ ...entry, box: tick() }));
-  byId("choose-list").replaceChildren(...boxes.map(row));
+  if (!canChoose(told)) return;
+  ticks = new Ticks(told.entries, told.sizes, (words, ready) => {
+    byId("choose-count").textContent = words;
+    byId("choose-these").disabled = !ready;
+  });
+  byId("choose-list").replaceChildren(...ticks.boxes.map(row));
   byId("choose-chapters").hidden = false;
-  count();
-}
-
-function tick() {
-  const box = made("input");
-  box.type = "checkbox";
-  return box;
+  ticks.count();
 }
 
 function row(chapter, at) {
   const label = made("label");
   label.style.paddingInlineStart = `calc(12px + ${Math.min(chapter.level, 4) * 1.4}em)`;
-  label.append(chapter.box, made("span", chapter.title), made("small", `${tokensOf(pagesOf([chapter])).toLocaleString("en")} tokens`));
-  chapter.box.addEventListener("change", () => {
-    for (const below of boxes.slice(at + 1)) {
-      if (below.level <= chapter.level) break;
-      below.box.checked = chapter.box.checked; // a chapter with all that is in it
-    }
-    count();
-  });
+  label.append(chapter.box, made("span", chapter.title), made("small", ticks.sizeOf(at)));
   return label;
 }
 
-const chosen = () => boxes.filter((chapter) => chapter.box.checked);
-
-// A page on which two chapters meet is read once.
-function pagesOf(chapters) {
-  const pages = new Set();
-  for (const { first, last } of chapters) for (let page = first; page <= last; page++) pages.add(page);
-  return pages;
-}
-
-function tokensOf(pages) {
-  let sum = 0;
-  for (const page of pages) sum += sizes.tokens[page - sizes.first] ?? 0;
-  return sum;
-}
-
-function count() {
-  const tokens = tokensOf(pagesOf(chosen()));
-  const over = tokens - sizes.room;
-  const parts = [`${tokens.toLocaleString("en")} of ${sizes.room.toLocaleString("en")} tokens`];
-  if (over > 0) parts.push(`${over.toLocaleString("en")} too many`);
-  else if (tokens && sizes.seconds) parts.push(`${stretch(...sizes.seconds.map((seconds) => seconds * tokens))} to read`);
-  byId("choose-count").textContent = parts.join(", ");
-  byId("choose-these").disabled = !tokens || over > 0;
-}
-
-function stretch(low, high) {
-  if (high < 60) return "under 1 min";
-  const [least, most] = [low, high].map((seconds) => Math.max(1, Math.round(seconds / 60)));
-  return least === most ? `about ${least} min` : `${least} to ${most} min`;
-}
-
 export function bindChapters(fail) {
-  byId("choose-these").addEventListener("click", () => {
-    post("/reading/chapters", { pages: chosen().map(({ first, last }) => [first, last]) }).then(fail);
-  });
+  byId("choose-these").addEventListener("click", () => readChapters(ticks).then(fail));
 }

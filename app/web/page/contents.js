@@ -1,6 +1,7 @@
 // The table of contents: chapters that glow as the map does, open their page, and can be asked about.
 import { askQuestion } from "./ask.js";
-import { byId, made } from "./frame.js";
+import { Ticks, canChoose, readChapters } from "./chapters.js";
+import { byId, made, tell } from "./frame.js";
 import { openPage, pageShown } from "./pages.js";
 
 const BRIGHTEST = 100;
@@ -16,6 +17,8 @@ let first = 1; // number of the first page on the map
 let numbers = []; // of every page on the map, where some between are left out
 let entries = []; // what is shown, with its element
 let opener = null;
+let ticks = null; // while chapters are chosen
+let told = null; // by the server, last
 
 const panel = () => byId("contents");
 const isOpen = () => !panel().hidden;
@@ -40,17 +43,20 @@ async function bring() {
   const wanted = version;
   const answer = await fetch("/contents").catch(() => null);
   if (!answer?.ok || wanted !== version) return;
-  const told = await answer.json();
+  told = await answer.json();
   fetched = wanted;
   const at = panel().contains(document.activeElement) ? focusable().indexOf(document.activeElement) : -1;
-  draw(told);
+  draw();
   if (at >= 0) focusable()[at]?.focus();
 }
 
-function draw(told) {
+function draw() {
   byId("contents-said").textContent = told.said;
+  byId("contents-choose").hidden = !canChoose(told);
+  if (!canChoose(told)) choose(false);
+  else if (ticks) choose(true);
   const lists = [made("ol")]; // by level
-  entries = told.entries.map((entry) => {
+  entries = told.entries.map((entry, at) => {
     const above = lists.at(-1).lastElementChild; // a chapter that this one may belong to
     const level = Math.min(entry.level, above ? lists.length : 0);
     if (level === lists.length) {
@@ -59,6 +65,7 @@ function draw(told) {
     }
     lists.length = level + 1;
     const item = chapter(entry);
+    if (ticks) addTick(item, at);
     lists[level].append(item);
     return { ...entry, item };
   });
@@ -89,6 +96,42 @@ function chapter(entry) {
   });
   item.append(row);
   return item;
+}
+
+// Chapters of the open book can be chosen, to be read instead of what is read now: those that are read are ticked.
+function choose(on) {
+  panel().toggleAttribute("data-choosing", on);
+  byId("contents-choose").setAttribute("aria-pressed", String(on));
+  byId("contents-foot").hidden = !on;
+  if (!on) return (ticks = null);
+  const before = ticks?.boxes.map(({ box }) => box.checked);
+  ticks = new Ticks(told.entries, told.sizes, (words, ready) => {
+    byId("contents-count").textContent = words;
+    byId("contents-these").disabled = !ready;
+  });
+  ticks.boxes.forEach(({ box, read }, at) => (box.checked = before?.length === ticks.boxes.length ? before[at] : read));
+  ticks.count();
+}
+
+function addTick(item, at) {
+  const { box, title } = ticks.boxes[at];
+  box.setAttribute("aria-label", `Read ${title}`);
+  const open = item.querySelector("button.open");
+  open.before(box);
+  open.querySelector("small").textContent = ticks.sizeOf(at);
+}
+
+function toggleChoosing() {
+  choose(!ticks);
+  draw();
+}
+
+async function readChosen() {
+  const trouble = await readChapters(ticks);
+  if (trouble) return tell(trouble);
+  choose(false);
+  if (narrow.matches) close();
+  else draw();
 }
 
 // The strip of a chapter's pages below its title.
@@ -163,6 +206,8 @@ function keys(event) {
 export function bindContents() {
   byId("open-contents").addEventListener("click", (event) => (isOpen() ? close() : open(event.currentTarget)));
   byId("contents-close").addEventListener("click", close);
+  byId("contents-choose").addEventListener("click", toggleChoosing);
+  byId("contents-these").addEventListener("click", readChosen);
   panel().addEventListener("keydown", keys);
   for (const change of ["turned", "shut"]) byId("page-panel").addEventListener(change, markPage);
   new MutationObserver(() => byId("trifold").dataset.map !== "yes" && close()).observe(byId("trifold"), { attributeFilter: ["data-map"] });

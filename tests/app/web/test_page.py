@@ -295,7 +295,18 @@ def test_chapters_are_chosen_with_their_sizes_before(
     wait_for(lambda: state.current.stage is Stage.READY)
     assert state.current.document is not None
     assert [page.number for page in state.current.document.pages] == [2, 3, 7]
-    assert browser.get("/contents").json()["sizes"] is None
+    again = browser.get("/contents").json()["sizes"]
+    assert (again["tokens"], again["room"]) == (sizes["tokens"], sizes["room"]), "others can be chosen"
+    assert browser.post("/reading/otherwise").status_code == 200
+    assert state.current.stage is Stage.CHOOSING
+    assert browser.post("/reading/parts").status_code == 200
+    assert state.current.stage is Stage.PARTS
+    refused = browser.post("/asking/continue", json={"message": 1, "every": True})
+    assert refused.json()["cause"] == "There is no answer here that was cut."
+    assert browser.post("/reading/chapters", json={"pages": [[2, 3]]}).status_code == 200
+    refused = browser.post("/asking/continue", json={"message": 1, "every": True})
+    assert refused.json()["cause"] == "This book is not read in parts now."
+    wait_for(lambda: state.current.stage is Stage.READY)
 
 
 def test_gradio_answers_through_the_guard(browser: TestClient) -> None:
