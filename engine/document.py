@@ -16,9 +16,10 @@ from engine.errors import OptionError
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
-Picture = Literal["", "recognised", "unread", "doubtful"]
+Picture = Literal["", "recognised", "unread", "doubtful", "figure"]
 """Of a page whose words stand in its picture alone: they were recognised there and may have slips, or it was not read.
-"doubtful": it has words that are probably wrong, and could be recognised instead."""
+"doubtful": it has words that are probably wrong, and could be recognised instead. "figure": its words were read, and
+most of it is a picture, which was not."""
 
 _MANY = 3
 """Documents that are not all named in the title of a book."""
@@ -81,7 +82,8 @@ class Document:
     """A book that has been read from a file, or several documents as one book (``together``).
 
     ``unit`` is "page" or "section"; ``sha256`` is of the file's bytes; ``warnings`` are sentences for the person.
-    ``members`` are the several documents, in their order; a book from one file has none.
+    ``members`` are the several documents, in their order; a book from one file has none. ``date``: of publication, as
+    the file has it; "" where it has none.
     """
 
     title: str
@@ -93,6 +95,7 @@ class Document:
     outline: tuple[OutlineItem, ...] = ()
     warnings: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
+    date: str = ""
 
     @classmethod
     def from_text(cls, title: str, text: str) -> Document:

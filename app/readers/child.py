@@ -30,7 +30,7 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "recognise":
         pdf_render.recognise(request, voice)
         return
-    work = {"render": pdf_render.render, "find": pdf_render.find}[request["work"]]
+    work = {"render": pdf_render.render, "find": pdf_render.find, "words": pdf_render.words}[request["work"]]
     voice.say({"type": "answer", "value": work(request)})
 
 
@@ -44,6 +44,7 @@ def _tell(parsed: Parsed, voice: Voice) -> None:
             "unit": parsed.unit,
             "title": parsed.title,
             "author": parsed.author,
+            "date": parsed.date,
             "outline": [[entry.title, entry.page, entry.level] for entry in parsed.outline],
             "warnings": parsed.warnings,
         }

@@ -33,6 +33,7 @@ _BLOCKS = frozenset(
 _CONDITIONAL = frozenset(("nav", "dialog", "epub:case", "epub:default"))
 _FRAMED = frozenset(("sup", "sub", "ruby", "rt", "rtc", "pagenum", "noteref", "select", "option"))
 _TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr", "td", "th", "colgroup", "col"))
+_DATES = ("dc.date", "dcterms.date", "dcterms.issued", "citation_publication_date", "citation_date")
 _OF_THE_HEAD = ("base", "link", "meta")
 _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -91,7 +92,7 @@ class _Frame:
 
 
 class BlockCollector:
-    """Takes the parser's events and makes blocks of them; ``title`` and ``author`` come from the head.
+    """Takes the parser's events and makes blocks of them; ``title``, ``author`` and ``date`` come from the head.
 
     Args:
         text: the whole markup, in which some things are looked up ahead.
@@ -113,6 +114,7 @@ class BlockCollector:
         self.blocks: list[Block] = []
         self.title = ""
         self.author = ""
+        self.date = ""
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
         self._images: dict[int, str] = {}  # places among the parts that hold the alternative text of a picture
@@ -321,6 +323,8 @@ class BlockCollector:
             return None
         elif tag == "meta" and attributes.get("name", "").casefold() in ("author", "dc.creator"):
             self.author = self.author or attributes.get("content", "")
+        elif tag == "meta" and attributes.get("name", "").casefold() in _DATES:
+            self.date = self.date or attributes.get("content", "")
         elif tag == "svg":
             self._drawing.append("")
         elif tag == "input":

@@ -118,6 +118,7 @@ _NOT_A_TITLE = re.compile(
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )
+_LONGEST_DATE = 40  # characters
 _NOT_AN_AUTHOR = re.compile(
     r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
 )
@@ -145,6 +146,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         parsed.warnings[_WARNINGS:] = [f"There are {more:,} more warnings of this kind."]
     parsed.title = _book_title(parsed, path)
     parsed.author = _book_author(parsed.author)
+    parsed.date = cleaning.one_line(parsed.date, _LONGEST_DATE)
     count = len(parsed.sections)
     parsed.outline = [
         Heading(entry.title, min(max(entry.page, 1), count), max(entry.level, 0)) for entry in parsed.outline

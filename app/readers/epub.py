@@ -47,6 +47,7 @@ class _Package:
 
     title: str = ""
     author: str = ""
+    date: str = ""
     spine: list[str] = field(default_factory=list)
     nav: str = ""
     ncx: str = ""
@@ -85,7 +86,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     if not sections:
         raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
     said = package.warnings + warnings
-    return Parsed("epub", "section", sections, package.title, package.author, outline, said, left_out)
+    return Parsed("epub", "section", sections, package.title, package.author, outline, said, left_out, package.date)
 
 
 def _package(files: zipfile.ZipFile) -> _Package:
@@ -110,6 +111,8 @@ def _package(files: zipfile.ZipFile) -> _Package:
             found.title = node.text or ""
         elif name == "creator" and node.text:
             found.author = f"{found.author}, {node.text}" if found.author else node.text
+        elif name == "date" and node.text and not _is_of_file(node):
+            found.date = found.date or node.text
         elif name == "item":
             manifest[node.get("id", "")] = node
             target = _inside(base, node.get("href", ""))[0]
@@ -378,3 +381,8 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
         return "", anchor
     place = posixpath.join(base, unquote(target).replace("\\", "/"))
     return posixpath.normpath(place).lstrip("/"), unquote(anchor)
+
+
+def _is_of_file(node: ElementTree.Element) -> bool:
+    """Whether a date is of a change of the file, and not of the publication."""
+    return any(local(name) == "event" and "publication" not in value for name, value in node.attrib.items())

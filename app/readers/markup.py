@@ -51,7 +51,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     first = next((block.text for block in found.blocks if block.level), "")
     warnings = told(found.left_out, (block.text for block in found.blocks))
     title = found.title.strip() or first
-    return Parsed("html", "section", sections, title, found.author, outline, warnings, found.left_out)
+    return Parsed("html", "section", sections, title, found.author, outline, warnings, found.left_out, found.date)
 
 
 def decode_html(data: bytes) -> str:
@@ -74,6 +74,7 @@ class Markup:
     blocks: list[Block]
     title: str
     author: str
+    date: str
     left_out: Counter[str]
 
 
@@ -98,7 +99,7 @@ def read(
     found = _collected(text, alive, styles, hides=True, contents=contents)
     if found.lost or not found.blocks:  # hidden up to the end: nobody closed it, or a script was to show it
         found = _collected(text, alive, styles, hides=False, contents=contents)
-    return Markup(found.blocks, found.title, found.author, found.left_out)
+    return Markup(found.blocks, found.title, found.author, found.date, found.left_out)
 
 
 def _collected(

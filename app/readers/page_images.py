@@ -34,7 +34,11 @@ Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
 """Words of a page with what stands before and after them, which tells the same words elsewhere on the page apart."""
 
+PlacedWord = tuple[str, float, float, float, float]
+"""A word with its rectangle; a space follows where one does on the page."""
+
 Find = Callable[[Path, int, Sequence[Passage], str | None], list[list[Rectangle]]]
+Words = Callable[[Path, int, str | None], list[PlacedWord]]
 
 
 def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
@@ -77,6 +81,13 @@ def find_all_on_page(
     return [[(x0, y0, x1, y1) for x0, y0, x1, y1 in rectangles] for rectangles in answer]
 
 
+def words_on_page(path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
+    """The words of a page's picture in reading order, each with its rectangle; raises as ``render_page``."""
+    recognised = recognition.load(Path(path).parent).get(number)
+    answer = _ask({"work": "words", "recognised": recognised}, Path(path), number, password)
+    return [(str(text), x0, y0, x1, y1) for text, x0, y0, x1, y1 in answer]
+
+
 def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) -> Any:
     if number < 1:
         raise OptionError(f"There is no page {number}.", "Pages count from 1.")
@@ -104,13 +115,20 @@ class PageImages:
     """Images of pages, drawn when they are looked at and kept in memory.
 
     Args:
-        draw, find: how a page is drawn and passages found on it.
+        draw, find, words: how a page is drawn, passages found on it, and its words with their places.
         most_bytes: bytes of images that are kept.
     """
 
-    def __init__(self, draw: Draw = render_page, find: Find = find_all_on_page, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        draw: Draw = render_page,
+        find: Find = find_all_on_page,
+        most_bytes: int = MOST_BYTES,
+        words: Words = words_on_page,
+    ) -> None:
         self._draw = draw
         self._find = find
+        self._words = words
         self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -137,6 +155,11 @@ class PageImages:
             while len(self._kept) > 1 and sum(map(len, self._kept.values())) > self._most_bytes:
                 self._kept.popitem(last=False)
         return picture
+
+    def words(self, path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
+        """The words of a page's picture, to be selected there."""
+        with self._working:
+            return self._words(path, number, password)
 
     def find(
         self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None

@@ -56,7 +56,7 @@ class Section:
 
     label: str
     text: str
-    picture: Literal["", "recognised", "unread", "doubtful"] = ""  # as in engine.document
+    picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""  # as in engine.document
 
 
 @dataclass
@@ -70,7 +70,8 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason."""
+    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason.
+    ``date``: of publication, as the file has it."""
 
     kind: str
     unit: str
@@ -80,6 +81,7 @@ class Parsed:
     outline: list[Heading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    date: str = ""
 
 
 def damaged(what: str = "is damaged and cannot be opened.") -> Refused:

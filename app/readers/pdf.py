@@ -24,7 +24,7 @@ from app.readers import cleaning, pictures, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
-from app.readers.pdf_lines import Layers, form_values, has_image, page_lines, recognised_lines
+from app.readers.pdf_lines import Layers, form_values, has_image, is_mostly_picture, page_lines, recognised_lines
 from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
 from app.readers.recognised import RecognisedPage
@@ -63,6 +63,7 @@ class _Pages:
         self.lines: list[list[Line]] = []
         self.labels: list[str] = []
         self.images: list[int] = []
+        self.figures: list[int] = []  # numbers of pages with words of which a picture takes the most
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.mismapped: list[int] = []
@@ -120,6 +121,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Section]:
     sections = [Section(*pair) for pair in zip(labels, texts, strict=True)]
+    for number in pages.figures:
+        sections[number - 1].picture = "figure"
     for number in (*pages.unmapped, *pages.mismapped):
         sections[number - 1].picture = "doubtful"
     for number in pages.images:
@@ -225,6 +228,8 @@ def _one_page(
         text = sum(len(line.text) for line in lines if line.shown)
         if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
+        elif is_mostly_picture(page, lines):
+            pages.figures.append(index + 1)
     finally:
         page.close()
     if any(line.unseen for line in lines):

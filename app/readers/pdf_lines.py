@@ -68,6 +68,8 @@ _FAINT = 0x0C  # of 255 opaque
 _CONTRAST = 10  # of 255 between the lightest and the darkest point where there is anything to see
 _MOST_POINTS = 4_000_000  # of the drawn page
 _IMAGE_DEPTH = 4
+_MOST_OF_PAGE = 0.5  # of its area that a picture takes
+_ON_PICTURE = 60  # characters over a picture from which on it is a background, or a scan with its words
 _MOST_COVERS = 300  # of a page
 _EDGE = 0.25  # of a line's height, above and below, without much ink
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
@@ -565,6 +567,29 @@ def has_image(page: pdfium.PdfPage) -> bool:
     """Whether a page holds a picture."""
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_IMAGE_DEPTH)
     return next(iter(images), None) is not None
+
+
+def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line]) -> bool:
+    """Whether a picture takes most of a page, and next to none of its words stand on that: then it is no background,
+    nor a scan whose words were put over it."""
+    width, height = page.get_size()
+    turn = turned(page)
+    for image in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=1):
+        try:
+            x0, x1, top, bottom = turn(*image.get_bounds())
+        except pdfium.PdfiumError:
+            continue
+        seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
+        if seen < _MOST_OF_PAGE * width * height:
+            continue
+        on_it = (
+            len(line.text)
+            for line in lines
+            if line.shown and x0 <= (line.x0 + line.x1) / 2 <= x1 and top <= (line.top + line.bottom) / 2 <= bottom
+        )
+        if sum(on_it) < _ON_PICTURE:
+            return True
+    return False
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import time
-import unicodedata
 from ctypes import byref, c_int
 from functools import partial
 from pathlib import Path
@@ -16,16 +15,16 @@ import pypdfium2.raw as raw
 
 from app.readers import pdf_lines
 from app.readers.parsed import Refused, damaged
+from app.readers.passages import folded, locate
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
 from app.readers.pictures import is_picture
-from app.readers.recognised import RecognisedPage, letters_of, rectangles
+from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectangles
 from engine.sandbox import Voice
 
 _TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
+_MOST_SIGNS = 50_000  # of a page that can be selected
 _UNIT = 100_000  # steps of a page's width in which positions are asked for
-_MOST_PLACES = 500  # of one passage that are looked at
-_SHORTEST = 12  # letters of the beginning and of the end of a passage that find it when the whole is not there
 
 
 def render(request: dict[str, Any]) -> str:
@@ -86,56 +85,71 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
     return found
 
 
+def words(request: dict[str, Any]) -> list[list[Any]]:
+    """Every word of the page as [text, x0, y0, x1, y1], in reading order; a space ends those that one follows."""
+    signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
+    found: list[list[Any]] = []
+    apart = True
+    for sign, box in signs[:_MOST_SIGNS]:
+        if box is None or sign.isspace():
+            apart = True
+            continue
+        last = found[-1] if found else None
+        if last is not None and _is_beside(last, box) and not apart:
+            last[0] += sign
+            last[1:] = [min(last[1], box[0]), min(last[2], box[1]), max(last[3], box[2]), max(last[4], box[3])]
+        else:
+            if last is not None:
+                last[0] += " "
+            found.append([sign, *box])
+        apart = False
+    return [[text, *(round(value, 5) for value in box)] for text, *box in found]
+
+
+def _is_beside(word: list[Any], box: list[float]) -> bool:
+    """Whether a sign goes on in the line of a word."""
+    return min(word[4], box[3]) - max(word[2], box[1]) > 0
+
+
+def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
+    """The signs of a page with their boxes as fractions of its picture; none of what stands outside of it."""
+    document, page = _page(request)
+    page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
+    text_page = page.get_textpage()
+    left, bottom, right, top = page.get_bbox()
+    signs: list[tuple[str, list[float] | None]] = []
+    for index, character in enumerate(text_as_read(page, text_page)[:_MOST_SIGNS]):
+        if not character.strip():
+            signs.append((" ", None))
+            continue
+        x0, y0, x1, y1 = text_page.get_charbox(index, loose=True)
+        if x1 < left or x0 > right or y1 < bottom or y0 > top:
+            continue
+        one, two = _device(page, x0, y0), _device(page, x1, y1)
+        box = [min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])]
+        signs.append((character, [min(max(value, 0.0), 1.0) for value in box]))
+    text_page.close()
+    page.close()
+    document.close()
+    return signs
+
+
+def _recognised_signs(record: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
+    page = RecognisedPage.from_json(record)
+    signs: list[tuple[str, list[float] | None]] = []
+    for piece in pieces_of(page):
+        for text, x0, x1 in piece.words:
+            (box,) = rectangles(page, [(x0, piece.top, x1, piece.bottom)])
+            signs += [(text, box), (" ", None)]
+    return signs
+
+
 def _find_recognised(request: dict[str, Any]) -> list[list[list[float]]]:
     page = RecognisedPage.from_json(request["recognised"])
     boxes = [(sign, box) for letter, box in letters_of(page) for sign in folded(letter)]
     text = "".join(sign for sign, _ in boxes)
     spans = [locate(text, *map(folded, (passage, before, after))) for before, passage, after in request["passages"]]
     return [rectangles(page, [box for _, box in boxes[slice(*span)]]) if span else [] for span in spans]
-
-
-def folded(text: str) -> str:
-    """Letters and digits only, without case, accents composed in one way, ligatures spelled out."""
-    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
-
-
-def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
-    """Where a folded passage stands in a folded text: whole, or by its beginning and its end.
-
-    Args:
-        before, after: what stands around it, by which one of several places is told from the others.
-    """
-    if not passage:
-        return None
-    starts: list[int] = []
-    start = text.find(passage)
-    while start >= 0 and len(starts) < _MOST_PLACES:
-        starts.append(start)
-        start = text.find(passage, start + 1)
-    if starts:
-
-        def alike(start: int) -> int:
-            end = start + len(passage)
-            return _shared(text[:start][-len(before) :][::-1], before[::-1]) + _shared(text[end:][: len(after)], after)
-
-        best = max(starts, key=alike)
-        return best, best + len(passage)
-    size = max(_SHORTEST, min(40, len(passage) // 3))
-    if len(passage) < 2 * size:
-        return None
-    head, tail = text.find(passage[:size]), text.find(passage[-size:])
-    if head >= 0 and head < tail <= head + 2 * len(passage):
-        return head, tail + size
-    if head >= 0:  # it runs on to the next page
-        return head, min(len(text), head + len(passage))
-    if tail >= 0:
-        return max(0, tail + size - len(passage)), tail + size
-    return None
-
-
-def _shared(one: str, other: str) -> int:
-    """Letters that two texts have in common at their beginning."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int, last: int) -> list[list[float]]:

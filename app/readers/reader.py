@@ -139,6 +139,7 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
         unit=book["unit"],
         outline=tuple(OutlineItem(title, page, level) for title, page, level in book["outline"]),
         warnings=tuple(book["warnings"]),
+        date=book["date"],
     )
 
 

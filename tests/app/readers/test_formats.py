@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.readers import epub, read_document
+from app.readers import detect, epub, markup, read_document
 from app.readers.parsed import Limits
 from app.readers.sections import cut
 from engine.document import Document
 from engine.errors import DocumentError
-from tests.app.readers.conftest import CONTAINER
+from tests.app.readers.conftest import CONTAINER, Files
 
 _PARAGRAPH = "The keeper went up the stairs. " * 12
 
@@ -333,3 +334,26 @@ def test_cutting_loses_nothing(paragraphs: list[str], size: int) -> None:
     parts = cut(text, size)
     assert "".join("".join(parts).split()) == "".join(text.split())
     assert all(len(part) <= 4 * size for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("dates", "found"),
+    [
+        ("<dc:date>1851-10-18</dc:date>", "1851-10-18"),
+        ("<dc:date o:event='modification'>2024-01-02</dc:date><dc:date o:event='publication'>1851</dc:date>", "1851"),
+        ("<dc:date o:event='modification'>2024-01-02</dc:date>", ""),
+    ],
+)
+def test_the_date_of_an_epub_is_that_of_its_publication(files: Files, dates: str, found: str) -> None:
+    path = files.epub("dated.epub", [("one.xhtml", "<html><body><p>Some words of a book.</p></body></html>")])
+    with zipfile.ZipFile(path) as whole:
+        entries = {name: whole.read(name) for name in whole.namelist()}
+    named = f"<metadata xmlns:o='http://www.idpf.org/2007/opf'>{dates}".encode()
+    entries["OPS/book.opf"] = entries["OPS/book.opf"].replace(b"<metadata>", named)
+    files.zipped("dated.epub", list(entries.items()))
+    assert detect.parse(path, {}, Limits(), lambda *_: None).date == found
+
+
+def test_the_date_of_a_page_stands_in_its_head() -> None:
+    head = "<head><meta name='citation_publication_date' content='2019/05'></head>"
+    assert markup.read(f"<html>{head}<body><p>Words.</p></body></html>").date == "2019/05"
