@@ -227,6 +227,11 @@ class Books:
         rows = self.database.rows("SELECT * FROM books WHERE file <> '' ORDER BY opened DESC, added DESC")
         return tuple(book for book in map(_book, rows) if self.path(book).is_file())
 
+    def text(self, book: Book) -> Document | None:
+        """The text that is kept of a file; None where none is."""
+        folder = self.folder(book.sha256)
+        return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
+
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
         """Write down what the file turned out to be."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}

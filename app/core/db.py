@@ -37,6 +37,7 @@ Value = TypeVar("Value")
 
 BUSY_SECONDS = 3.0  # how long another process of ours may hold the file
 RETRY_SECONDS = 10.0  # between two attempts to write to the file again
+_COPY_SECONDS = 30 * 86_400.0  # that the copy from before a migration is kept
 _PRIVATE = 0o600
 
 FIRST = """
@@ -100,7 +101,23 @@ CREATE TABLE desk (
 
 NAMED = "ALTER TABLE desk RENAME TO app_state;"
 
-MIGRATIONS = (FIRST, NAMED)
+NOTED = """
+CREATE TABLE notes (
+    id TEXT PRIMARY KEY,
+    book TEXT NOT NULL REFERENCES books (sha256) ON DELETE CASCADE,
+    page INTEGER NOT NULL DEFAULT 0,
+    label TEXT NOT NULL DEFAULT '',
+    start INTEGER NOT NULL DEFAULT 0,
+    stop INTEGER NOT NULL DEFAULT 0,
+    passage TEXT NOT NULL DEFAULT '',
+    said TEXT NOT NULL DEFAULT '',
+    words TEXT NOT NULL DEFAULT '',
+    colour TEXT NOT NULL DEFAULT '',
+    written REAL NOT NULL DEFAULT 0
+);
+"""
+
+MIGRATIONS = (FIRST, NAMED, NOTED)
 """The n-th script makes version n of n - 1. Scripts that have been released are never changed; new ones are added."""
 
 VERSION = len(MIGRATIONS)
@@ -259,6 +276,7 @@ class Database:
             return memory
         chats, messages = found.counts
         again = f"{chats} chats with {messages} questions and answers" if messages else "none of its chats"
+        again += f", and {len(found.notes)} notes" if found.notes else ""
         self._notice = f"The library was damaged: {again} could be read. The damaged file is kept as {kept.name}."
         logger.error("%s", self._notice)
         return connection
@@ -345,6 +363,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
+        _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
         connection.execute("BEGIN IMMEDIATE")  # a file that can only be read is found out now, not at the first answer
@@ -389,6 +408,31 @@ def _prepare(connection: sqlite3.Connection) -> None:
         _in_transaction(connection, partial(_migrate, version))
     if version > VERSION:
         raise _Newer
+
+
+def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
+    """Keep a copy of a library of an earlier version beside it, before its tables are changed; one of long ago goes.
+
+    Raises:
+        sqlite3.Error, OSError: no copy can be made; then nothing is changed.
+    """
+    for old in path.parent.glob(f"{path.name}.version-*"):
+        if time.time() - old.stat().st_mtime > _COPY_SECONDS:
+            old.unlink(missing_ok=True)
+    version = _version(connection)
+    if not 0 < version < VERSION:
+        return
+    kept = path.with_name(f"{path.name}.version-{version}")
+    partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+    os.close(os.open(partial, os.O_CREAT | os.O_RDWR | os.O_TRUNC, _PRIVATE))
+    try:
+        with closing(sqlite3.connect(partial)) as copy:
+            connection.backup(copy)
+            whole = _version(copy) == version  # else another program of ours was quicker, with a copy of its own
+        if whole:
+            os.replace(partial, kept)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _migrate(version: int, connection: sqlite3.Connection) -> None:
@@ -497,7 +541,7 @@ def _set_aside(path: Path) -> Path:
 def _table_columns() -> dict[str, tuple[str, ...]]:
     """The columns of every table of ours, in the order of its rows."""
     with closing(_in_memory()) as memory:
-        tables = ("books", "chats", "messages", "app_state")
+        tables = ("books", "chats", "messages", "notes", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
 
 

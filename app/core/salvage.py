@@ -46,6 +46,7 @@ class Salvage:
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)
     messages: Rows = field(default_factory=dict)
+    notes: Rows = field(default_factory=dict)
     app_state: Rows = field(default_factory=dict)
 
     @property
@@ -80,6 +81,7 @@ _FITS: dict[str, Callable[[Record], bool]] = {
     "books": lambda row: _is_hash(row[0]) and isinstance(row[1], str),
     "chats": lambda row: isinstance(row[0], str) and _is_hash(row[1]),
     "messages": lambda row: row[0] is None and isinstance(row[1], str) and row[3] in ("question", "answer"),
+    "notes": lambda row: isinstance(row[0], str) and _is_hash(row[1]) and isinstance(row[2], int),
     "app_state": lambda row: isinstance(row[0], str) and isinstance(row[1], str),
 }
 
@@ -105,6 +107,10 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
             row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
             _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
             numbers[id] = _put_back(connection, row)
+    for note in found.notes.values():
+        with suppress(sqlite3.IntegrityError):
+            _insert(connection, "books", {"sha256": note["book"]})
+            _insert(connection, "notes", note)
     connection.execute("COMMIT")
 
 

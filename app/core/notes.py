@@ -1,0 +1,255 @@
+"""Notes: passages of books and sentences of answers that a person has kept, with page, colour and words of their own.
+
+A note belongs to the file on whose page it stands, so it is there when that file is open by itself and when it is one
+of several documents. A sentence of an answer for which no page is known belongs to the open book.
+
+Owns the table ``notes``, how notes are searched, and the text that a question about notes is answered from (``read``).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from app.citations import fold
+from app.core import format
+from app.core.db import Database
+from app.readers.passages import folded, locate
+from engine.document import Document, Member, Page
+from engine.errors import OptionError
+
+COLOURS = ("yellow", "green", "blue", "rose")
+NOTES = "notes"
+"""The kind of a document that holds what a person has noted, and not the pages themselves."""
+LONGEST = 20_000
+"""Characters of a passage, and of the person's own words."""
+_MOST_UNDONE = 200  # deleted notes that can be put back until the program ends
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note.
+
+    ``book``: the hash of a file, or of several documents where no page is known. ``page``: the number in that file,
+    0 if none is known; ``label``: what is printed on it. ``start`` and ``stop``: the characters of ``passage`` in the
+    page's text; both 0 where it is not found there. ``said``: the sentence of an answer. ``words``: the person's own.
+    ``written``: seconds since the epoch.
+    """
+
+    id: str
+    book: str
+    page: int = 0
+    label: str = ""
+    start: int = 0
+    stop: int = 0
+    passage: str = ""
+    said: str = ""
+    words: str = ""
+    colour: str = COLOURS[0]
+    written: float = 0.0
+
+
+class NoteStore:
+    """Every method may be called from any thread.
+
+    Args:
+        database: where notes are kept.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._deleted: dict[str, Note] = {}
+        self._changes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def changes(self) -> int:
+        """Grows with every note that is written, changed or deleted."""
+        return self._changes
+
+    def of(self, books: Sequence[str]) -> tuple[Note, ...]:
+        """The notes of these files, file by file, each from its first page on; those without a page last."""
+        found = [
+            [_note(row) for row in self._database.rows("SELECT * FROM notes WHERE book = ?", (book,))]
+            for book in dict.fromkeys(books)
+        ]
+        return tuple(
+            note
+            for notes in found
+            for note in sorted(notes, key=lambda note: (note.page == 0, note.page, note.start, note.written, note.id))
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many notes each file has."""
+        rows = self._database.rows("SELECT book, count(*) AS notes FROM notes GROUP BY book")
+        return {row["book"]: row["notes"] for row in rows}
+
+    def get(self, id: str) -> Note:
+        """Raises:
+        OptionError: there is no such note.
+        """
+        rows = self._database.rows("SELECT * FROM notes WHERE id = ?", (id,))
+        if not rows:
+            raise OptionError("This note is no longer there.", "Look at the list again.")
+        return _note(rows[0])
+
+    def add(self, note: Note) -> Note:
+        """Keep a new note, under an id of its own."""
+        _check(note)
+        note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
+        self._put(note)
+        return note
+
+    def change(self, id: str, words: str, colour: str) -> Note:
+        """Write other words of the person's own, or another colour.
+
+        Raises:
+            OptionError: there is no such note, or the words are too long.
+        """
+        note = replace(self.get(id), words=words, colour=colour)
+        _check(note)
+        self._put(note)
+        return note
+
+    def delete(self, id: str) -> None:
+        """Delete a note; it can be put back until the program ends."""
+        note = self.get(id)
+        self._write("DELETE FROM notes WHERE id = ?", (id,))
+        with self._lock:
+            self._deleted[id] = note
+            if len(self._deleted) > _MOST_UNDONE:
+                del self._deleted[next(iter(self._deleted))]
+
+    def put_back(self, id: str) -> None:
+        """Raises:
+        OptionError: no such note was deleted since the program began.
+        """
+        with self._lock:
+            note = self._deleted.pop(id, None)
+        if note is None:
+            raise OptionError("This note cannot be brought back any more.")
+        self._put(note)
+
+    def forget_book(self, book: str) -> None:
+        """Delete all notes of a file, also those that could be put back."""
+        self._write("DELETE FROM notes WHERE book = ?", (book,))
+        with self._lock:
+            self._deleted = {id: note for id, note in self._deleted.items() if note.book != book}
+
+    def _put(self, note: Note) -> None:
+        row = asdict(note)
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (note.book,))
+            connection.execute(f"INSERT OR REPLACE INTO notes ({names}) VALUES ({marks})", tuple(row.values()))
+
+        self._database.write(write)
+        self._changes += 1
+
+    def _write(self, query: str, values: Sequence[Any]) -> None:
+        self._database.write(lambda connection: connection.execute(query, values))
+        self._changes += 1
+
+
+def _note(row: sqlite3.Row) -> Note:
+    return Note(**{field.name: row[field.name] for field in fields(Note)})
+
+
+def _check(note: Note) -> None:
+    """Raises:
+    OptionError: it says nothing, or is too long.
+    """
+    if not (note.passage.strip() or note.said.strip() or note.words.strip() or note.page):
+        raise OptionError("There is nothing to note.", "Mark a passage first.")
+    if note.colour not in COLOURS:
+        raise OptionError(f"There is no colour {note.colour!r}.", f"Choose one of: {', '.join(COLOURS)}.")
+    if max(map(len, (note.passage, note.said, note.words))) > LONGEST:
+        raise OptionError(f"A note has at most {LONGEST:,} characters.", "Mark less, or make two of it.")
+
+
+def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
+    """The notes in which all words stand, or parts of them, whatever their case and accents."""
+    wanted = [letters for word in words.split() if (letters := fold(word))]
+
+    def text(note: Note) -> str:
+        return " ".join(fold(word) for word in f"{note.passage} {note.said} {note.words} {note.label}".split())
+
+    return tuple(note for note in notes if all(word in text(note) for word in wanted)) if wanted else tuple(notes)
+
+
+# Notes and the pages of a document -----------------------------------------------------------------------------------
+
+
+def books_of(document: Document, book: str) -> tuple[str, ...]:
+    """The hashes under which notes of an open book are kept: its own, and those of its documents."""
+    return tuple(dict.fromkeys([*(member.sha256 for member in document.members), book]))
+
+
+def member_of(document: Document, note: Note) -> Member | None:
+    """Of several documents the one that a note is of."""
+    return next((member for member in document.members if member.sha256 == note.book), None)
+
+
+def page_of(document: Document, note: Note) -> Page | None:
+    """The page of a document on which a note stands; None if none is known, or it is not there."""
+    member = member_of(document, note)
+    if not note.page or bool(document.members) != (member is not None):
+        return None
+    return document.page(note.page + (member.before if member else 0))
+
+
+def place(document: Document, note: Note, long: bool = False) -> str:
+    """The page of a note in words: "p. 41"; "Lease 2024, p. 3" of one of several documents. Empty if none is known."""
+    if not note.page:
+        return ""
+    member = member_of(document, note)
+    name = format.page_name(note.label or str(note.page), (member or document).unit, long=long)
+    return f"{member.title}, {name}" if member else name
+
+
+def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple[int, int]:
+    """The characters of a page's text that a passage is, whatever its spacing; (0, 0) if it is not there.
+
+    Args:
+        before, after: what stands around it, by which one of several places is told from the others.
+    """
+    letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
+    found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))
+    return (letters[found[0]][1], letters[found[1] - 1][1] + 1) if found else (0, 0)
+
+
+def marks(page: Page, note: Note) -> tuple[int, int]:
+    """The characters of a page's text that a note marks, also where the text has been read otherwise since."""
+    if note.start < note.stop and folded(page.text[note.start : note.stop]) == folded(note.passage):
+        return note.start, note.stop
+    return marked(page, note.passage)
+
+
+def to_read(document: Document, notes: Sequence[Note]) -> Document:
+    """What a person has noted as a document: of every page with notes, under its number and label, what they say.
+
+    A note without a page is not in it, nor one without a passage and words. It is kept nowhere, since it is as long as
+    the notes are (``sha256`` is empty).
+    """
+    texts: dict[int, list[str]] = {}
+    for note in notes:
+        if (page := page_of(document, note)) is not None and (text := _as_text(note)):
+            texts.setdefault(page.number, []).append(text)
+    pages = tuple(
+        replace(page, text="\n\n".join(texts[page.number]), picture="")
+        for page in document.pages
+        if page.number in texts
+    )
+    title = f"Notes on {document.title}"
+    return replace(document, title=title, pages=pages, kind=NOTES, sha256="", outline=(), warnings=())
+
+
+def _as_text(note: Note) -> str:
+    """The passage and the person's own words; what a model said is no source."""
+    return "\n".join(part for part in (" ".join(note.passage.split()), note.words.strip()) if part)

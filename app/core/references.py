@@ -1,0 +1,176 @@
+"""Notes for elsewhere: as Markdown for people, as BibTeX and RIS for programs that manage references.
+
+An entry says of a document what its file says: title, authors, year. What the file does not say is left out, the kind
+of publication too (``@misc``, ``GEN``).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.core import format
+from app.core.books import Book, Books
+from app.core.notes import Note, NoteStore
+from engine.document import Document
+
+_YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
+_WORD = re.compile(r"[a-z0-9]+")
+_BETWEEN_NAMES = re.compile(r"\s*;\s*|\s+(?:and|&)\s+")
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+_NO_PAGE = "without a page"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document that notes are of. ``date``: of its publication, as its file has it; "" where it has none."""
+
+    sha256: str
+    title: str
+    author: str = ""
+    date: str = ""
+    unit: str = "page"
+
+    @property
+    def year(self) -> str:
+        found = _YEAR.search(self.date)
+        return found[1] if found else ""
+
+    @property
+    def authors(self) -> tuple[str, ...]:
+        """The names, each as the file writes it: "Herman Melville", "Melville, Herman"."""
+        names: list[str] = []
+        for name in _BETWEEN_NAMES.split(self.author.strip()):
+            parts = [part.strip() for part in name.split(",")]
+            names += parts if all(len(part.split()) > 1 for part in parts) else [name]
+        return tuple(filter(None, names))
+
+
+def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
+    """A book, or the documents of several; these too as one where it has notes of its own, without a page.
+
+    Args:
+        opened: a document that is open, which knows more than what is kept of a locked one.
+    """
+    members = books.members(book)
+    own = store.counts().get(book.sha256, 0)
+    return tuple(_source(books, one, opened) for one in (*members, *([book] if own or not members else [])))
+
+
+def _source(books: Books, book: Book, opened: Document | None) -> Source:
+    if opened is not None and opened.sha256 == book.sha256:
+        return Source(book.sha256, opened.title, opened.author, opened.date, opened.unit)
+    if (kept := books.text(book)) is not None:
+        return Source(book.sha256, kept.title, kept.author, kept.date, kept.unit)
+    for member in opened.members if opened is not None else ():
+        if member.sha256 == book.sha256:
+            return Source(book.sha256, member.title, member.author, "", member.unit)
+    return Source(book.sha256, book.shown, book.author, "", book.unit)
+
+
+def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) -> str:
+    """Write the notes in their order, document by document, each passage with its page.
+
+    Args:
+        title: of what the notes are about.
+    """
+    parts = [f"# Notes on {_one_line(title)}"]
+    several = len(sources) > 1
+    for source in sources:
+        own = [note for note in notes if note.book == source.sha256]
+        if several:
+            parts.append(f"## {_one_line(source.title)}")
+        about = ", ".join(filter(None, ["; ".join(source.authors), source.year]))
+        parts += [f"*{about}*"] if about else []
+        parts.append(f"{format.counted(len(own), 'note')}, made with Trifold." if own else "No notes.")
+        parts += [_markdown(note, source) for note in own]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(note: Note, source: Source) -> str:
+    lines = (
+        "\n".join(f"> {line}".rstrip() for line in note.passage.strip().splitlines()) if note.passage.strip() else ""
+    )
+    place = f"**{_place(note, source, long=True)}** ({note.colour})"
+    said = f"From an answer: {' '.join(note.said.split())}" if note.said.strip() else ""
+    return "\n\n".join(part for part in (place, lines, said, note.words.strip()) if part)
+
+
+def as_bibtex(sources: Sequence[Source], notes: Sequence[Note]) -> str:
+    """Write an entry for each document, with its notes as ``annote``."""
+    taken: set[str] = set()
+    entries = []
+    for source in sources:
+        own = [_line(note, source) for note in notes if note.book == source.sha256]
+        values = {
+            "title": f"{{{_tex(source.title)}}}",
+            "author": " and ".join(map(_tex, source.authors)),
+            "year": source.year,
+            "annote": "\n\n".join(map(_tex, own)),
+        }
+        lines = [f"  {name} = {{{value}}}" for name, value in values.items() if value]
+        entries.append(f"@misc{{{_key(source, taken)},\n" + ",\n".join(lines) + "\n}\n")
+    return "\n".join(entries)
+
+
+def as_ris(sources: Sequence[Source], notes: Sequence[Note]) -> str:
+    """Write an entry for each document, with a line ``N1`` for each of its notes."""
+    lines: list[str] = []
+    for source in sources:
+        lines += ["TY  - GEN", f"TI  - {_one_line(source.title)}"]
+        lines += [f"AU  - {_one_line(name)}" for name in source.authors]
+        lines += [f"PY  - {source.year}"] if source.year else []
+        lines += [f"N1  - {_line(note, source)}" for note in notes if note.book == source.sha256]
+        lines += ["ER  - ", ""]
+    return "\r\n".join(lines)
+
+
+FORMS: dict[str, tuple[str, Callable[[str, Sequence[Source], Sequence[Note]], str]]] = {
+    "md": ("text/markdown; charset=utf-8", as_markdown),
+    "bib": ("application/x-bibtex; charset=utf-8", lambda _, sources, notes: as_bibtex(sources, notes)),
+    "ris": ("application/x-research-info-systems; charset=utf-8", lambda _, sources, notes: as_ris(sources, notes)),
+}
+"""By the ending of a file: its kind, and how it is written."""
+
+
+def _place(note: Note, source: Source, long: bool = False) -> str:
+    name = format.page_name(note.label or str(note.page), source.unit, long=long) if note.page else _NO_PAGE
+    return name[:1].upper() + name[1:] if long else name
+
+
+def _line(note: Note, source: Source) -> str:
+    """A note on one line: "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words. [yellow]"."""
+    passage, said, words = (" ".join(text.split()) for text in (note.passage, note.said, note.words))
+    parts = [f"“{passage}”" if passage else "", f"(From an answer: {said})" if said else "", words, f"[{note.colour}]"]
+    return f"{_place(note, source)}: {' '.join(filter(None, parts))}"
+
+
+def _key(source: Source, taken: set[str]) -> str:
+    """A name for an entry, which no other has: "melville1851moby"."""
+    author = source.authors[0] if source.authors else ""
+    last = author.split(",")[0] if "," in author else (author.split() or [""])[-1]
+    title = next((word for word in _words(source.title) if len(word) > 3), "")
+    key = f"{''.join(_words(last))}{source.year}{title}" or "document"
+    number = next(count for count in range(1, len(taken) + 2) if f"{key}{'' if count == 1 else count}" not in taken)
+    taken.add(key := f"{key}{'' if number == 1 else number}")
+    return key
+
+
+def _words(text: str) -> list[str]:
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return _WORD.findall(plain)
+
+
+def _tex(text: str) -> str:
+    return "".join(_SPECIAL.get(sign, sign) for sign in text.replace("\r", ""))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

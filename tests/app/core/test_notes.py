@@ -1,0 +1,240 @@
+"""Notes: where they stand, how they are found and kept, what is written of them for elsewhere, what a delete takes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.core import db, notes
+from app.core.books import Books
+from app.core.db import Database
+from app.core.notes import Note, NoteStore
+from app.core.references import FORMS, Source, sources_of
+from engine.document import Document
+from engine.errors import OptionError
+
+LEASE, LOG = "a" * 64, "b" * 64
+
+
+def note(book: str = LEASE, page: int = 1, passage: str = "the north light", **more: str) -> Note:
+    return Note("", book, page, str(page) if page else "", 0, 0, passage, **more)
+
+
+@pytest.fixture
+def store() -> NoteStore:
+    return NoteStore(Database())
+
+
+def document(title: str, sha256: str, *pages: str) -> Document:
+    return replace(Document.from_pages(title, pages), sha256=sha256)
+
+
+def test_notes_stand_in_the_order_of_their_pages_and_are_found_without_accents_or_case(store: NoteStore) -> None:
+    last = store.add(note(page=0, passage="", said="Nobody knows."))
+    second = store.add(note(page=7, passage="Die Wärterin zählte", words="Compare the café"))
+    first = store.add(note(page=2))
+    other = store.add(note(LOG))
+    kept = store.of((LEASE, LOG))
+    assert [one.id for one in kept] == [first.id, second.id, last.id, other.id]
+    assert [one.id for one in notes.search(kept, "CAFE warterin")] == [second.id]
+    assert [one.id for one in notes.search(kept, "nobody")] == [last.id]
+    assert notes.search(kept, "warterin nobody") == ()
+    assert notes.search(kept, "  ") == kept
+    assert store.counts() == {LEASE: 3, LOG: 1}
+
+
+def test_a_note_is_changed_deleted_and_put_back_as_it_was(store: NoteStore) -> None:
+    kept = store.add(note())
+    changed = store.change(kept.id, "My own words", "blue")
+    assert store.of([LEASE]) == (replace(kept, words="My own words", colour="blue"),)
+    before = store.changes
+    store.delete(kept.id)
+    assert store.of([LEASE]) == ()
+    store.put_back(kept.id)
+    assert store.of([LEASE]) == (changed,)
+    assert store.changes == before + 2
+    store.delete(kept.id)
+    store.forget_book(LEASE)
+    with pytest.raises(OptionError, match="brought back"):  # what was deleted with its book is gone
+        store.put_back(kept.id)
+    with pytest.raises(OptionError, match="no longer there"):
+        store.change(kept.id, "", "blue")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (note(page=0, passage=" "), "nothing to note"),
+        (note(colour="plaid"), "no colour"),
+        (note(words="x" * 20_001), "at most 20,000"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_in_words(store: NoteStore, wrong: Note, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        store.add(wrong)
+    assert store.counts() == {}
+
+
+def test_a_passage_is_found_on_its_page_whatever_its_spacing_and_the_right_one_of_two() -> None:
+    page = document("Lease", LEASE, "The rent is due. The light-\nhouse stands. The rent is late.").pages[0]
+    start, stop = notes.marked(page, "lighthouse  stands")
+    assert page.text[start:stop] == "light-\nhouse stands"
+    start, _ = notes.marked(page, "The rent is", before="house stands.", after="late")
+    assert start == page.text.rindex("The rent")
+    assert notes.marked(page, "nowhere") == (0, 0)
+    kept = replace(note(passage="The rent is late"), start=3, stop=9)  # the text was read otherwise then
+    assert page.text[slice(*notes.marks(page, kept))] == "The rent is late"
+
+
+def test_notes_of_a_document_are_there_when_it_is_one_of_several() -> None:
+    both = Document.together([document("Log", LOG, "x", "y"), document("Lease", LEASE, "one", "two")], sha256="c" * 64)
+    assert notes.books_of(both, "c" * 64) == (LOG, LEASE, "c" * 64)
+    kept = note(page=2)
+    page = notes.page_of(both, kept)
+    assert page is not None
+    assert (page.number, notes.place(both, kept)) == (4, "Lease, p. 2")
+    assert notes.page_of(both, note("d" * 64)) is None
+    assert notes.page_of(document("Lease", LEASE, "one"), note(page=2)) is None
+
+
+def test_what_answers_come_from_are_the_notes_under_their_pages() -> None:
+    both = Document.together([document("Log", LOG, "x", "y"), document("Lease", LEASE, "one", "two")], sha256="c" * 64)
+    kept = [note(page=2, words="Mine."), note(page=2, passage="more", said="More."), note(LOG, 1), note(page=0)]
+    read = notes.to_read(both, kept)
+    assert [(page.number, page.label, page.text) for page in read.pages] == [
+        (1, "1", "the north light"),
+        (4, "2", "the north light\nMine.\n\nmore"),
+    ]
+    assert (read.kind, read.sha256) == (notes.NOTES, ""), "the engine keeps nothing of them"
+    member = read.member_at(4)
+    assert member is not None
+    assert member.title == "Lease"
+
+
+def test_notes_survive_a_restart_and_go_with_their_book(tmp_path: Path) -> None:
+    file = tmp_path / "library.db"
+    database = Database(file)
+    kept = NoteStore(database).add(note(words="Mine"))
+    NoteStore(database).add(note(LOG))
+    database.close()
+    again = Database(file)
+    store = NoteStore(again)
+    assert store.of([LEASE]) == (kept,)
+    again.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (LEASE,)))
+    assert store.counts() == {LOG: 1}
+    again.close()
+
+
+def test_a_damaged_library_keeps_its_notes(tmp_path: Path) -> None:
+    file = tmp_path / "library.db"
+    database = Database(file)
+    kept = [NoteStore(database).add(note(page=page, words=f"Number {page}")) for page in range(1, 40)]
+    database.close()
+    with closing(sqlite3.connect(file)) as connection:
+        root = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_notes_1'"
+        ).fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    with file.open("r+b") as opened:
+        opened.seek((root - 1) * size)
+        opened.write(b"\xff" * 200)
+    again = Database(file)
+    assert NoteStore(again).of([LEASE]) == tuple(kept)
+    assert "39 notes" in again.notice
+    again.close()
+
+
+def test_a_library_of_an_earlier_version_is_copied_before_it_is_changed(tmp_path: Path) -> None:
+    file = tmp_path / "library.db"
+    with closing(sqlite3.connect(file)) as old:
+        for script in db.MIGRATIONS[:2]:
+            old.executescript(script)
+        old.execute("INSERT INTO books (sha256, name) VALUES (?, 'Lamps')", (LEASE,))
+        old.execute("PRAGMA user_version = 2")
+        old.commit()
+    Database(file).close()
+    (copy,) = tmp_path.glob("library.db.version-*")
+    with closing(sqlite3.connect(copy)) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone() == (2,)
+        assert kept.execute("SELECT name FROM books").fetchone() == ("Lamps",)
+        assert kept.execute("SELECT count(*) FROM sqlite_master WHERE name = 'notes'").fetchone() == (0,)
+    Database(file).close()
+    assert copy.exists(), "for a month"
+    os.utime(copy, (0, 0))
+    Database(file).close()
+    assert not copy.exists(), "what was deleted since must not stay for good"
+
+
+# For elsewhere -------------------------------------------------------------------------------------------------------
+
+MOBY = Source(LEASE, "Moby-Dick & the 100% Whale", "Melville, Herman", "First published 1851-10-18")
+PAPER = Source(LOG, "Lamps", "Maren Holt, Tobias Wren", "", "section")
+KEPT = (
+    Note("1", LEASE, 41, "xli", 0, 0, "Call me\nIshmael.", "He says his name.", "The _first_ line", "green"),
+    Note("2", LOG, 0, "", 0, 0, "", "Nobody knows.", "", "rose"),
+)
+
+
+def written(form: str) -> str:
+    return FORMS[form][1]("Whales", (MOBY, PAPER), KEPT)
+
+
+def test_markdown_has_every_note_with_its_page_and_colour() -> None:
+    assert written("md") == (
+        "# Notes on Whales\n\n## Moby-Dick & the 100% Whale\n\n*Melville, Herman, 1851*\n\n1 note, made with Trifold."
+        "\n\n**Page xli** (green)\n\n> Call me\n> Ishmael.\n\nFrom an answer: He says his name.\n\nThe _first_ line"
+        "\n\n## Lamps\n\n*Maren Holt; Tobias Wren*\n\n1 note, made with Trifold."
+        "\n\n**Without a page** (rose)\n\nFrom an answer: Nobody knows.\n"
+    )
+
+
+def test_bibtex_says_what_the_file_says_and_no_more() -> None:
+    first, second = written("bib").split("\n\n@")
+    assert first.startswith("@misc{melville1851moby,\n  title = {{Moby-Dick \\& the 100\\% Whale}},\n")
+    assert "  author = {Melville, Herman},\n  year = {1851},\n" in first
+    assert (
+        "annote = {p. xli: “Call me Ishmael.” (From an answer: He says his name.) The \\_first\\_ line [green]}"
+        in first
+    )
+    assert "author = {Maren Holt and Tobias Wren}" in second
+    assert "year" not in second
+    assert [text.count("{") - text.count("}") for text in (first, second)] == [0, 0]
+
+
+def test_entries_of_the_same_name_are_told_apart() -> None:
+    twins = FORMS["bib"][1]("", (MOBY, replace(MOBY, sha256=LOG), Source("c" * 64, "灯")), ())
+    assert [line for line in twins.splitlines() if line.startswith("@")] == [
+        "@misc{melville1851moby,",
+        "@misc{melville1851moby2,",
+        "@misc{document,",
+    ]
+
+
+def test_ris_has_a_line_for_each_note() -> None:
+    assert written("ris").split("\r\n") == [
+        "TY  - GEN", "TI  - Moby-Dick & the 100% Whale", "AU  - Melville, Herman", "PY  - 1851",
+        "N1  - p. xli: “Call me Ishmael.” (From an answer: He says his name.) The _first_ line [green]", "ER  - ", "",
+        "TY  - GEN", "TI  - Lamps", "AU  - Maren Holt", "AU  - Tobias Wren",
+        "N1  - without a page: (From an answer: Nobody knows.) [rose]", "ER  - ", "",
+    ]  # fmt: skip
+
+
+def test_the_sources_of_several_documents_are_these_and_what_is_noted_of_all(tmp_path: Path) -> None:
+    books = Books(tmp_path / "books")
+    found = []
+    for name in ("Lease", "Log"):
+        (tmp_path / f"{name}.txt").write_text(name)
+        book = books.copy_in(tmp_path / f"{name}.txt")
+        found.append(books.remember(book, title=name, author="M. Holt", pages=1, unit="page"))
+    both, store = books.collect(found), NoteStore(books.database)
+    assert [source.title for source in sources_of(books, store, both)] == ["Lease", "Log"]
+    store.add(note(both.sha256, 0))
+    assert [source.sha256 for source in sources_of(books, store, both)] == [*(one.sha256 for one in found), both.sha256]
+    opened = replace(document("Lease", found[0].sha256, "x"), author="M. Holt", date="2024-05-01")
+    (alone,) = sources_of(books, store, found[0], opened)
+    assert (alone.year, alone.authors) == ("2024", ("M. Holt",))
