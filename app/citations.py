@@ -711,8 +711,9 @@ _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level,
 
 
 def _recognised(page: Page) -> dict[str, bool]:
-    """Whether the words of a page come from its picture, where they do."""
-    return {"recognised": True} if page.picture == "recognised" else {}
+    """Whether the words of a page come from its picture, or its picture was not read."""
+    known = {"recognised": "recognised", "figure": "unread", "unread": "unread"}.get(page.picture)
+    return {known: True} if known else {}
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ COMMANDS = {
     APP: "the app, opened in the browser; what happens when no command is given",
     "ask": "one answer in the terminal, with figures",
     "read": "what was found in a file: title, pages, tokens, warnings; with --text all of its words",
+    "notes": "what you have noted in your books: all of it, or of one, also for reference managers",
     "doctor": "this machine, what fits, what is missing and how to get it",
     "bench": "plain and hierarchical decoding side by side, one table",
     "test": "the test suite: formatting, lint, types, tests",
@@ -60,6 +61,7 @@ _SAMPLING_HELP = {
 }
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
+NOTE_FORMS = ("md", "bib", "ris")
 ALL_PARTS = 10_000
 """What ``--parts all`` means: more than any book has."""
 
@@ -222,6 +224,16 @@ def _read_parser() -> Parser:
     return parser
 
 
+def _notes_parser() -> Parser:
+    parser = Parser("notes", "[BOOK]", description="Show what you have noted in the app, of all books or of one.")
+    parser.add_argument("book", metavar="BOOK", nargs="?", help="words of its title, or its file; all books without it")
+    parser.add_argument("--find", metavar="WORDS", help="only notes with these words; case and accents do not matter")
+    parser.add_argument("--form", choices=NOTE_FORMS, default=NOTE_FORMS[0], metavar="|".join(NOTE_FORMS),
+                        help="as Markdown, or as entries for reference managers: BibTeX, RIS (md)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
+    return parser
+
+
 def _doctor_parser() -> Parser:
     parser = Parser("doctor", description="Look at this machine: what fits, what is missing and how to get it.")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
@@ -251,6 +263,7 @@ _PARSERS = {
     "bench": _bench_parser,
     "ask": _ask_parser,
     "read": _read_parser,
+    "notes": _notes_parser,
     "doctor": _doctor_parser,
     "test": _test_parser,
 }

@@ -37,6 +37,7 @@ _COMMANDS = {
     "app": "serve:run",
     "ask": "ask:run",
     "read": "read:run",
+    "notes": "notes:run",
     "doctor": "doctor:run",
     "bench": "develop:run_bench",
     "test": "develop:run_checks",

@@ -11,6 +11,7 @@ out, paints and composes; where the engine computes on the processor, that is ti
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,13 +22,15 @@ from app.citations import TARGET, UNQUOTED, Notes
 from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
+from app.core.notes import NOTES
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
-from app.core.parts import planned
+from app.core.parts import pages_numbered, planned
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from engine import HANDOVER_S, Question, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
+from engine.document import Document
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
 
@@ -67,6 +70,10 @@ def throttle_of(status: Status, card: bool = False) -> Throttle:
 # taken in ten times a second. It is formatted more seldom (``Throttle``).
 UPDATE_SECONDS = 0.1
 _POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
+_MOST_UNREAD = 5  # pages that are named above an answer
+_FIGURE = re.compile(
+    r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
+)
 _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
 
 
@@ -325,6 +332,7 @@ class _ExchangeWriter:
         self._sampling = sampling
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
+        self._unread: list[str] = []
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
         earlier = reversed(known.exchanges[: position + 1])
@@ -366,6 +374,8 @@ class _ExchangeWriter:
             self.abilities = abilities(str(model.path))
             if not in_parts:  # each part is begun by itself
                 self.begun = self.begun or self.abilities.lead(self.question)
+        document = self._state.current.document
+        self._unread = unread(document, self.question) if document is not None else []
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -489,10 +499,15 @@ class _ExchangeWriter:
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        parts = {"parts": self._parts.view()} if self._parts else {}
+        more: dict[str, Any] = {"parts": self._parts.view()} if self._parts else {}
+        document = self._state.current.document
+        if document is not None and document.kind == NOTES:
+            more["from_notes"] = True
+        if self._unread:
+            more["unread"] = self._unread
         notes = {
             **(notes or {}),
-            **parts,
+            **more,
             "made": self._made,
             "pace": self._moved.get("pace", self._state.current.pace),
         }
@@ -515,6 +530,17 @@ class _ExchangeWriter:
     def _write(self, **changes: Any) -> None:
         self._add(**changes)
         self._state.chats.update(self.chat, self._position, self._exchange)
+
+
+def unread(document: Document, question: str) -> list[str]:
+    """What is said above an answer of pages that a question names, or whose figure, and whose picture was not read."""
+    pages = [page for page in document.pages if page.picture in ("unread", "figure")]
+    named = pages_numbered(document, question) if pages else frozenset()
+    figures = set(_FIGURE.findall(question))
+    found = [page for page in pages if page.number in named or figures.intersection(_FIGURE.findall(page.text))]
+    said = {"unread": "{} is a picture, which was not read", "figure": "Most of {} is a picture, which was not read"}
+    lines = [said[page.picture].format(format.page_of(document, page, long=True)) for page in found[:_MOST_UNREAD]]
+    return [line[:1].upper() + line[1:] for line in lines]
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:

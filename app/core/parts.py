@@ -300,7 +300,18 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
 def _named_pages(question: str, document: Document) -> frozenset[int]:
     """The pages that a question names by what is printed on them, else by their numbers, or of the chapter that it
     names."""
+    if numbered := pages_numbered(document, question):
+        return numbered
     there = {page.number for page in document.pages}
+    item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
+    chapter = next(
+        (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
+    )
+    return frozenset(range(chapter.first, chapter.last + 1)) & there if chapter else frozenset()
+
+
+def pages_numbered(document: Document, question: str) -> frozenset[int]:
+    """The pages that a question names by number: by the printed one, or else by their place in the file."""
     named = _numbers_named(question)
     printed, counted = set[int](), set[int]()
     for page in document.pages if named else ():
@@ -310,13 +321,7 @@ def _named_pages(question: str, document: Document) -> frozenset[int]:
             printed.add(page.number)
         if str(page.number - (member.before if member else 0)) in numbers:
             counted.add(page.number)
-    if printed or counted:
-        return frozenset(printed or counted)
-    item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
-    chapter = next(
-        (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
-    )
-    return frozenset(range(chapter.first, chapter.last + 1)) & there if chapter else frozenset()
+    return frozenset(printed or counted)
 
 
 def _numbers_named(question: str) -> dict[str, set[str]]:

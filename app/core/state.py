@@ -28,6 +28,7 @@ from app.core.books import Book, Books, TextCache
 from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.db import Database
 from app.core.forecast import Experience, Remaining
+from app.core.notes import NOTES, NoteStore, books_of, to_read
 from app.core.parts import Part, cut
 from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
@@ -99,6 +100,7 @@ class OpenBook:
     ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
     ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
     for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
+    ``before_notes``: while the person's notes are read in the book's place, what was read before and its chat.
     """
 
     stage: Stage = Stage.EMPTY
@@ -123,6 +125,7 @@ class OpenBook:
     figures: Figures | None = None
     scores: tuple[float, ...] = field(default=())
     pace: tuple[tuple[float, float, float, int], ...] = field(default=())
+    before_notes: tuple[Document, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,7 @@ class AppState:
         self.engine = engine
         self.books = books
         self.chats = chats
+        self.notes = NoteStore(chats.database)
         self.read_document = read_document
         self._snapshots = snapshots
         self.experience = experience or Experience()
@@ -365,6 +369,40 @@ class AppState:
         if self._current.document is not None:
             self._read(self._current.document)
 
+    def read_notes(self) -> None:
+        """Read what has been noted of the open book in its place, and begin a chat about that.
+
+        Raises:
+            Busy: an answer is being written.
+            OptionError: nothing has been noted on any page.
+        """
+        with self._lock:
+            self._check_silence()
+            current = self._current
+            if current.book is None or current.whole is None:
+                raise OptionError("No book is open.", "Open one first.")
+            notes = to_read(current.whole, self.notes.of(books_of(current.whole, current.book.sha256)))
+            if not notes.pages:
+                raise OptionError("There are no notes on the pages of this book.", "Mark a passage and note it first.")
+            before = current.before_notes or (current.document or current.whole, current.chat)
+            self.begin_chat()
+            self._read(notes)
+            self._current = replace(self._current, before_notes=before)
+
+    def leave_notes(self) -> None:
+        """Read again what was read before the notes, in the chat that was open then.
+
+        Raises:
+            Busy: an answer is being written.
+        """
+        with self._lock:
+            self._check_silence()
+            if self._current.before_notes is not None:
+                document, chat = self._current.before_notes
+                if self.chats.get(chat) is not None:
+                    self._show(chat)
+                self._read(document)
+
     def stop_reading(self) -> None:
         """Cancel the reading, or the recognition before it; the pages that were read stay usable."""
         if self._current.stage is Stage.OPENING:
@@ -409,6 +447,7 @@ class AppState:
             self.stop_asking(wait=HANDOVER_S)
         self.books.forget(sha256)
         self.chats.forget_book(sha256)
+        self.notes.forget_book(sha256)
         self.passwords.pop(sha256, None)
         self._remember_parts(sha256, False)
         if self._snapshots is not None:
@@ -422,7 +461,7 @@ class AppState:
 
     def _read(self, document: Document) -> None:
         current = self._current
-        if current.book is not None and document is not current.whole:
+        if current.book is not None and document is not current.whole and document.kind != NOTES:
             self._remember_parts(current.book.sha256, False)
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=Stage.WAITING, **kept)
@@ -666,7 +705,8 @@ def _finish(state: AppState, job: Job, read: BookRead) -> None:
     if read.pages_read or read.tokens:
         state.set(job, stage=Stage.READY, read=read, paused=False)
         book = state.current.book
-        if book is not None:
+        document = state.current.document
+        if book is not None and document is not None and document.kind != NOTES:
             state.set(job, book=state.books.read(book, tokens=read.tokens_total, pages_read=read.pages_read))
     else:
         nothing = Trouble("The reading was stopped before anything was read.", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -109,13 +109,14 @@ class Library:
         state, now = self._state, time.time()
         book = state.current.book.sha256 if state.current.book else ""
         seen = (book, state.chats.database.changes, state.books.database.changes, now // LOOK_SECONDS)
+        noted = state.notes.counts() if self._listed[0] != seen else {}
         if self._listed[0] != seen:
             lines = state.chats.of_book(book) if book else ()
             chats = [{"id": line.id, "title": line.title, "line": format.moment(line.changed, now)} for line in lines]
-            self._listed = seen, {"books": [self._book(book, now) for book in state.books.all()], "chats": chats}
+            self._listed = seen, {"books": [self._book(one, now, noted) for one in state.books.all()], "chats": chats}
         return self._listed[1]
 
-    def _book(self, book: Book, now: float) -> View:
+    def _book(self, book: Book, now: float, noted: Mapping[str, int]) -> View:
         several = len(self._state.books.listed(book))
         counts = [format.counted(several, "document")] if several else []
         counts += [format.counted(book.pages, book.unit)] if book.pages else []
@@ -124,6 +125,7 @@ class Library:
         return {
             "id": book.sha256,
             "several": several,
+            "notes": noted.get(book.sha256, 0),
             "title": book.shown,
             "author": book.author,
             "line": " · ".join(counts) or "not read yet",

@@ -227,6 +227,7 @@ def _hint(current: OpenBook, status: Status) -> str:
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(read.pages_read, _unit(current)) if read is not None and partly else "this book"
+        what = "your notes" if current.before_notes else what
         quotes = status.model is not None and abilities(str(status.model.path)).only_quotes
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
     if current.stage is not Stage.READING:

@@ -24,10 +24,10 @@ from app.core.format import View
 from app.core.settings import READER
 from app.web.markdown import closed, harmless, rendered
 
-AGAIN, GO_ON, EDIT, COPY, SHOW, USE = "again", "continue", "edit", "copy", "show", "use"
+AGAIN, GO_ON, EDIT, COPY, NOTE, SHOW, USE = "again", "continue", "edit", "copy", "note", "show", "use"
 PAGES, ALOUD, REST = "pages", "aloud", "rest"
-"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES`` copies with passages,
-``REST`` asks the parts of the book that were not asked."""
+"""Message actions; ``NOTE`` keeps a sentence, ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES``
+copies with passages, ``REST`` asks the parts of the book that were not asked."""
 
 
 def under_question(exchange: Exchange) -> str:
@@ -51,6 +51,7 @@ def under_answer(exchange: Exchange) -> str:
         _button(COPY, exchange.answer_id, "Copy") if exchange.answer else "",
         _button(PAGES, exchange.answer_id, "Copy with pages") if has_pages(exchange.notes) else "",
         _button(ALOUD, exchange.answer_id, "Read aloud", "action aloud") if exchange.answer else "",
+        _button(NOTE, exchange.answer_id, "Note") if exchange.answer else "",
         _button(AGAIN, exchange.answer_id, "Ask again"),
         _button(REST, exchange.answer_id, "Ask the other parts") if _parts(exchange.notes).get("left") else "",
     )
@@ -100,6 +101,13 @@ _WORDS = {
     "drew": "drew on {}",
     "names": "{}",
 }
+_NOTED = (
+    ("The book says so", "Your notes say so"),
+    ("the book", "your notes"),
+    (">verified, ", ">in your notes, "),
+    (">word for word, ", ">in your notes, "),
+)
+"""What is said of the book, and in its place of notes."""
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
 _SAID = {
@@ -143,7 +151,7 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before
     def button(mark: re.Match[str]) -> str:
         number = int(mark[1])
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
-        return _citation_button(chips[number], unit, f"{turn}.{before + number}", follows)
+        return _of_notes(_citation_button(chips[number], unit, f"{turn}.{before + number}", follows), record)
 
     return _MARK.sub(button, text)
 
@@ -156,9 +164,11 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
         return None
     chip = chips[number]
     around = chip.get("extract") or {}
-    said = _said(chip, format.place_named(chip, _unit(notes)))
+    said = _of_notes(_said(chip, format.place_named(chip, _unit(notes))), notes)
     if any(page.get("recognised") for page in chip["pages"]):
         said += " Recognised from a picture; may have slips."
+    if any(page.get("unread") for page in chip["pages"]):
+        said += " Most of that page is a picture, which was not read."
     return {
         "kind": chip["kind"],
         "said": said,
@@ -207,7 +217,16 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def absent(notes: Mapping[str, Any] | None) -> str:
     """The line above an answer whose names or numbers stand nowhere in the book; empty where there is none."""
     missing = (notes or {}).get("missing")
-    return "" if missing is None else format.not_found(missing)
+    return "" if missing is None else _of_notes(format.not_found(missing), notes)
+
+
+def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
+    """The same words where what was asked were the person's notes and not the book."""
+    if not (notes or {}).get("from_notes"):
+        return words
+    for book, own in _NOTED:
+        words = words.replace(book, own)
+    return words
 
 
 def _said(chip: Mapping[str, Any], places: str) -> str:
@@ -355,6 +374,8 @@ def _line(exchange: Exchange) -> str:
     parts = [format.answer_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
     if exchange.interrupted:
         parts.append("cut off when Trifold ended")
+    if (exchange.notes or {}).get("from_notes"):
+        parts.append("from your notes")
     if exchange.pages_read:
         unit = str((exchange.notes or {}).get("unit", "page"))
         parts.append(f"from the first {format.counted(exchange.pages_read, unit)}, read so far")
@@ -387,8 +408,8 @@ def utf16_length(text: str) -> int:
 
 
 def _above(notes: Mapping[str, Any] | None) -> str:
-    line = absent(notes)
-    return f'<div class="above">{_only_words(line)}</div>\n\n' if line else ""
+    lines = [line for line in (absent(notes), *(notes or {}).get("unread", ())) if line]
+    return "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in lines)
 
 
 def _trouble(trouble: Trouble) -> str:

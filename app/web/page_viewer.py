@@ -4,6 +4,7 @@
     GET /citations/{turn}/{chip}    what the card beside a citation says
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
     GET /pages/{number}/marks       where the marks stand on the page's picture
+    GET /pages/{number}/words       the words of the picture with their places, to be selected there
     POST /find                      where words stand in the book, each place with a line around it
     GET /pages/{book}/{number}/{width}.png
 
@@ -12,8 +13,10 @@ Only the open book is shown, and only through these; nothing here takes a path o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.citations import excerpt
+from app.core import notes
 from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
 from app.core.format import View, counted, page_name, page_of
 from app.core.state import AppState
 from app.readers import recognition
-from app.readers.page_images import PageImages
+from app.readers.page_images import PageImages, Passage, Rectangle
 from app.web import messages
 from app.web.auth import MOST_DIGITS, AllowedRoute
 from app.web.library import WordsAsked
@@ -39,11 +43,14 @@ from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
 _AROUND = 40  # characters by which words are told from the same words elsewhere on their page
 _LINE = 60  # characters on either side of what was found
+_BAR = " | "  # between the cells of a row (``app.readers.tables``)
+_MOST_ROWS = 200  # of a table that are looked for on the picture
 _MOST_MARKS = 100  # of a page
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
     "recognised": "Recognised from a picture; may have slips.",
     "unread": "This page is a picture. It was not read.",
+    "figure": "Most of this page is a picture, which was not read; its text was.",
     "doubtful": "The text of this page is probably wrong.",
 }
 _DAY = "private, max-age=86400, immutable"  # the address names the content
@@ -74,6 +81,7 @@ class PageViewer:
             Route("/find", said(self.find), methods=["POST"]),
             Route("/pages/{number:int}", _answered(self.page)),
             Route("/pages/{number:int}/marks", _answered(self.marks)),
+            Route("/pages/{number:int}/words", _answered(self.words)),
             Route("/pages/{book}/{number:int}/{width:int}.png", _answered(self.picture)),
         )
 
@@ -108,7 +116,7 @@ class PageViewer:
     def page(self, request: Request) -> Response:
         book, document = self._open()
         page = _page(document, request.path_params["number"])
-        of = _own(book, document, page)
+        of, marked = _own(book, document, page), self._marked(request, page)
         return JSONResponse(
             {
                 "number": page.number,
@@ -122,7 +130,8 @@ class PageViewer:
                 "text": page.text,
                 "origin": _ORIGINS.get(page.picture, ""),
                 "recognisable": page.picture in ("unread", "doubtful") and not recognition.missing(),
-                "marks": [[start, end] for start, end in self._marked(request, page)],
+                "marks": [[start, end] for start, end in marked],
+                "tables": [[table.rows[0][0], table.rows[-1][1]] for table in _tables(page.text, marked)],
             }
         )
 
@@ -133,13 +142,21 @@ class PageViewer:
         page = _page(document, request.path_params["number"])
         own = _own(book, document, page)
         path, password = self._file(own.sha256)
-        passages = [
-            (page.text[max(0, start - _AROUND) : start], page.text[start:end], page.text[end : end + _AROUND])
-            for start, end in self._marked(request, page)
-        ]
-        found = self._pictures.find(path, own.number, passages, password)
+        passages = [_around(page.text, start, end) for start, end in self._marked(request, page)]
+        tables = _tables(page.text, self._marked(request, page))
+        rows = [_around(page.text, start, end) for table in tables for start, end in table.rows]
+        every = self._pictures.find(path, own.number, passages + rows, password)
+        found, placed = every[: len(passages)], iter(every[len(passages) :])
         of = [at for at, rectangles in enumerate(found) for _ in rectangles]
-        return JSONResponse({"marks": [box for rectangles in found for box in rectangles], "of": of})
+        outlines = [_outline(table, [next(placed) for _ in table.rows]) for table in tables]
+        shown = {"marks": [box for rectangles in found for box in rectangles], "of": of}
+        return JSONResponse(shown | {"tables": [outline for outline in outlines if outline]})
+
+    def words(self, request: Request) -> Response:
+        book, document = self._open()
+        own = _own(book, document, _page(document, request.path_params["number"]))
+        path, password = self._file(own.sha256)
+        return JSONResponse({"words": self._pictures.words(path, own.number, password) if own.kind == _DRAWN else []})
 
     async def find(self, request: Request) -> Response:
         """Where words stand in the book."""
@@ -185,6 +202,11 @@ class PageViewer:
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
         """The words on a page that the citation named by ?turn=..&chip=.. marks, or that ?find=.. looks for."""
+        if id := request.query_params.get("note", ""):
+            note = self._state.notes.get(id)
+            return [
+                span for span in [notes.marks(page, note)] if notes.page_of(self._open()[1], note) is page and any(span)
+            ]
         if words := request.query_params.get("find", ""):
             _, document = self._open()
             hits = self._finder.find(document, words).hits
@@ -193,12 +215,24 @@ class PageViewer:
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
         if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []
-        notes, length = self._notes(int(turn)), len(page.text)
-        found, cited = messages.marks(notes, int(chip)), messages.card(notes, int(chip))
+        record, length = self._notes(int(turn)), len(page.text)
+        found, cited = messages.marks(record, int(chip)), messages.card(record, int(chip))
         of = _own(*self._open(), page)
         if cited is None or cited["of"] not in ("", of.sha256):
             return []
+        if record.get("from_notes"):  # its characters are those of notes
+            return self._noted(page, cited["extract"]["hit"]) if found and found[0][0] == of.number else []
         return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
+
+    def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
+        """Where words of a note stand on a page; the passages that are noted there, if they are the person's own."""
+        span = notes.marked(page, words)
+        if any(span):
+            return [span]
+        book, document = self._open()
+        kept = self._state.notes.of(notes.books_of(document, book.sha256))
+        spans = [notes.marks(page, note) for note in kept if notes.page_of(document, note) is page]
+        return sorted({span for span in spans if any(span)})
 
 
 def found_in_words(found: Found) -> str:
@@ -209,6 +243,66 @@ def found_in_words(found: Found) -> str:
     return {"words": "{}", "inside": "{}, inside other words", "near": "Not as a phrase; {} with all of these words"}[
         found.how
     ].format(places)
+
+
+def _around(text: str, start: int, end: int) -> Passage:
+    return text[max(0, start - _AROUND) : start], text[start:end], text[end : end + _AROUND]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a table on a page, as characters of its text, and which of them are marked."""
+
+    rows: tuple[tuple[int, int], ...]
+    marked: frozenset[int]
+
+
+def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
+    """The tables of a page in which marks stand. A row has a bar between its cells; one line alone may have none."""
+    lines = [(line.start(), line.end()) for line in re.finditer(r"[^\n]*", text) if line.group() or not line.start()]
+    is_row = [_BAR in text[start:end] for start, end in lines]
+    tables: list[_Table] = []
+    at = 0
+    while at < len(lines):
+        if not is_row[at]:
+            at += 1
+            continue
+        last = at
+        while any(is_row[last + 1 : last + 3]) and _follow(text, lines[last : last + 3]):
+            last += 1 if is_row[last + 1] else 2
+        rows = tuple(lines[at : last + 1])
+        hit = frozenset(
+            row for row, (start, end) in enumerate(rows) if any(start < stop and begin < end for begin, stop in marks)
+        )
+        if hit and len(rows) > 1:
+            tables.append(_Table(rows[:_MOST_ROWS], hit))
+        at = last + 1
+    return tables
+
+
+def _follow(text: str, lines: Sequence[tuple[int, int]]) -> bool:
+    """Whether no empty line parts the next row from this one."""
+    upto = 1 if _BAR in text[slice(*lines[1])] else 2
+    return all(after[0] - before[1] == 1 for before, after in pairwise(lines[: upto + 1]))
+
+
+def _outline(table: _Table, places: Sequence[Sequence[Rectangle]]) -> View | None:
+    """The rectangle of a table on the page's picture, and of its marked rows; None where its rows are not found."""
+    boxes = {row: _union(found) for row, found in enumerate(places) if found}
+    if len(boxes) < 2:
+        return None
+    whole = _union(list(boxes.values()))
+    rows = [(whole[0], boxes[row][1], whole[2], boxes[row][3]) for row in sorted(table.marked) if row in boxes]
+    return {"box": whole, "rows": rows}
+
+
+def _union(boxes: Sequence[Rectangle]) -> Rectangle:
+    return (
+        min(box[0] for box in boxes),
+        min(box[1] for box in boxes),
+        max(box[2] for box in boxes),
+        max(box[3] for box in boxes),
+    )
 
 
 def _hit(document: Document, hit: Hit) -> View:

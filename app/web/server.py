@@ -118,6 +118,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     from app.web.documents_panel import DocumentsPanel
     from app.web.first_choice import FirstChoice
     from app.web.library import Library
+    from app.web.notes_panel import NotesPanel
     from app.web.openai_api import Api
     from app.web.page_viewer import PageViewer
     from app.web.parts_panel import PartsPanel
@@ -134,6 +135,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         ContentsPanel(state),
         DocumentsPanel(state),
         PartsPanel(state),
+        NotesPanel(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         preferences,

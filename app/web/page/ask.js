@@ -3,6 +3,7 @@ import { readAloud } from "./aloud.js";
 import { openFind } from "./find.js";
 import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
+import { noteSentence } from "./notes.js";
 import { asksEvery } from "./parts.js";
 
 const COPIED_MS = 1600;
@@ -297,6 +298,7 @@ function actOn(button) {
   else if (name === "aloud") readAloud(message);
   else if (name === "edit") edit(message);
   else if (name === "show") post("/chats/version", { message }).then(tell);
+  else if (name === "note") noteSentence(message);
   else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);
   else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
   else if (name === "rest") begin("/asking/continue", { message, every: true });

@@ -3,10 +3,14 @@
 import { byId } from "./frame.js";
 
 // What was chosen: "yes", "no", or "" if the dialog was left otherwise.
-export function confirmed(question, consequence, { yes, no, danger = false }) {
+// ``saving``: what can be saved before, as { words, href }.
+export function confirmed(question, consequence, { yes, no, danger = false, saving = null }) {
   const dialog = byId("confirm");
   byId("confirm-question").textContent = question;
   byId("confirm-words").textContent = consequence;
+  byId("confirm-save").hidden = !saving;
+  byId("confirm-save").textContent = saving?.words ?? "";
+  byId("confirm-save").href = saving?.href ?? "#";
   byId("confirm-no").textContent = no;
   byId("confirm-yes").textContent = yes;
   byId("confirm-yes").classList.toggle("danger", danger);

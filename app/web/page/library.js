@@ -80,6 +80,7 @@ function bookEntry(item) {
   }
   const entry = entryOf(item.id, item.title, "book", cover(item), words);
   if (item.several) entry.lastChild.dataset.several = item.several;
+  if (item.notes) entry.lastChild.dataset.notes = item.notes;
   entry.firstChild.title = [item.title, item.author, item.line, item.partly, item.foot].filter(Boolean).join("\n");
   return entry;
 }
@@ -116,7 +117,7 @@ function menuItems(button) {
   }
   const adding = openTitle() && !isShown(id) ? [[`Add to “${openTitle()}”`, () => addToOpen([id], `“${title}”`)]] : [];
   const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : adding;
-  return [...closing, ["Delete…", () => removeBook(id, title, button.dataset.several)]];
+  return [...closing, ["Delete…", () => removeBook(id, title, button.dataset)]];
 }
 
 function openMenu(button) {
@@ -215,11 +216,13 @@ async function removeChat(id, title) {
   if (chosen === "yes") tell(await post("/chats/delete", { id }));
 }
 
-async function removeBook(id, title, several) {
+async function removeBook(id, title, { several, notes }) {
   const lost = several
     ? "All chats about these documents together go with it, and what was read. The documents stay in the library."
     : "Its file in Trifold's folder, all chats about it and all that was read go with it.";
-  const chosen = await confirmed(`Delete “${title}”?`, lost, DELETING);
+  const noted = notes ? ` So ${notes === "1" ? "does its note" : `do its ${notes} notes`}.` : "";
+  const saving = notes && { words: "Save its notes first", href: `/notes/export?form=md&book=${id}` };
+  const chosen = await confirmed(`Delete “${title}”?`, lost + noted, { ...DELETING, saving });
   if (chosen === "yes") tell(await post("/books/delete", { id }));
 }
 

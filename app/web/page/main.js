@@ -14,6 +14,7 @@ import { bindLanguage } from "./language.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { bindLists } from "./lists.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
+import { bindNotes, showNotes } from "./notes.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindParts, showParts } from "./parts.js";
 import { bindPreferences, showBookSaid, showComments, showSetup } from "./preferences.js";
@@ -88,6 +89,7 @@ const show = {
     showFirstSetup(setup);
   },
   comments: showComments,
+  notes: showNotes,
   first: showFirst,
   others: showOthers,
 };
@@ -154,6 +156,7 @@ bindProvenance();
 bindPages();
 bindFind();
 bindContents();
+bindNotes();
 bindDocuments();
 bindParts();
 bindRace();

@@ -104,6 +104,16 @@ export async function openPage(number = first, { from = null, why = null, said =
 }
 
 export const pageShown = () => shown?.number;
+export const tablesMarked = () => shown?.tables ?? []; // [start, end] in the text, of those with a mark in them
+export const pageLength = () => (shown ? [...shown.text].length : 0);
+
+// The words of the page that are marked: of several places those of the one that was chosen.
+export function wordsMarked() {
+  const marks = shown?.marks ?? [];
+  const chosen = marks.filter(isNow);
+  const [first, last] = chosen.length ? [chosen[0], chosen[0]] : [marks[0], marks.at(-1)];
+  return first ? shown.text.slice(...units(first[0], last[1])) : "";
+}
 
 export function closePage() {
   if (byId("page-panel").hidden) return;
@@ -161,7 +171,7 @@ function drawPicture(query, now) {
   picture.src = address();
   if (shown.marks.length) {
     get(`/pages/${shown.number}/marks${query}`)
-      .then((told) => now === asked && drawMarks(told.marks, told.of))
+      .then((told) => now === asked && drawMarks(told))
       .catch(() => null); // the page itself is still worth seeing
   }
 }
@@ -174,22 +184,26 @@ function address() {
 // The place that was chosen among those of what was looked for.
 const isNow = ([start]) => cite?.now === start;
 
-function drawMarks(marks, of) {
+// A passage in a table marks its row in all its width, and the table has an outline.
+function drawMarks({ marks, of, tables }) {
   byId("page-marks").replaceChildren(
-    ...marks.map(([x0, y0, x1, y1], index) => {
-      const mark = document.createElement("i");
-      mark.className = isNow(shown.marks[of[index]]) ? "now" : "";
-      const percent = (value) => `${value * 100}%`;
-      Object.assign(mark.style, {
-        left: percent(x0 - 0.004),
-        top: percent(y0 - 0.002),
-        width: percent(x1 - x0 + 0.008),
-        height: percent(y1 - y0 + 0.004),
-      });
-      return mark;
-    }),
+    ...tables.flatMap(({ box, rows }) => [markAt(box, "table"), ...rows.map((row) => markAt(row, "row"))]),
+    ...marks.map((box, index) => markAt(box, isNow(shown.marks[of[index]]) ? "now" : "")),
   );
-  reveal(byId("page-marks").querySelector(".now") ?? byId("page-marks").firstElementChild);
+  reveal(byId("page-marks").querySelector(".now") ?? byId("page-marks").querySelector("i:not(.table)"));
+}
+
+function markAt([x0, y0, x1, y1], kind) {
+  const mark = document.createElement("i");
+  mark.className = kind;
+  const percent = (value) => `${value * 100}%`;
+  Object.assign(mark.style, {
+    left: percent(x0 - 0.004),
+    top: percent(y0 - 0.002),
+    width: percent(x1 - x0 + 0.008),
+    height: percent(y1 - y0 + 0.004),
+  });
+  return mark;
 }
 
 function drawText() {

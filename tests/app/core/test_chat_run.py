@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
 from app.core.state import AppState, Stage
 from engine.config import SamplingParams
+from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
 from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
@@ -343,3 +345,15 @@ def test_a_question_that_waits_for_a_busy_engine_can_be_stopped(ready: Make) -> 
     assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
     assert state.chat.exchanges[0].trouble is None
     other.cancel()
+
+
+def test_pages_whose_picture_was_not_read_are_told_where_a_question_names_them() -> None:
+    texts = ["Words.", "Figure 3: the harbour in 1881", "", "See figure 3."]
+    document = Document.from_pages("Charts", texts)
+    kinds: tuple[Picture, ...] = ("", "figure", "unread", "")
+    pages = (replace(page, picture=kind) for page, kind in zip(document.pages, kinds, strict=True))
+    document = replace(document, pages=tuple(pages))
+    assert chat_run.unread(document, "What does Fig. 3 show?") == ["Most of page 2 is a picture, which was not read"]
+    assert chat_run.unread(document, "What is on page 3?") == ["Page 3 is a picture, which was not read"]
+    assert chat_run.unread(document, "What is on pages 1 to 3?")[1:] == ["Page 3 is a picture, which was not read"]
+    assert chat_run.unread(document, "What does figure 4 show, and page 1?") == []

@@ -22,7 +22,7 @@ LEASE, LOG = "a" * 64, "b" * 64
 
 
 def note(book: str = LEASE, page: int = 1, passage: str = "the north light", **more: str) -> Note:
-    return Note("", book, page, str(page) if page else "", 0, 0, passage, **more)
+    return replace(Note("", book, page, str(page) if page else "", 0, 0, passage), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from app.core.chats import Chats
 from app.core.state import AppState
 from app.readers import read_document
 from app.readers.page_images import MOST_BYTES, WIDTHS, PageImages
+from app.web.page_viewer import _outline, _tables
 from engine.config import SamplingParams
 from tests.app.scripted import ScriptedEngine, wait_for
 from tests.app.web.entering import enter
@@ -169,3 +170,31 @@ def test_contents_are_told_with_what_can_be_asked(served: tuple[TestClient, AppS
     entry = told["entries"][1]
     assert entry["first"] <= entry["last"] < told["entries"][2]["first"] + 1
     assert entry["asks"][0].startswith(f"Summarize the chapter “{entry['title']}” (page")
+
+
+TABLE = "Fees\n\nKind | Price\nAdult | 12\nReduced rates\nChild | 4\n\nPaid at the door."
+
+
+def test_a_passage_in_a_row_marks_the_whole_table() -> None:
+    start = TABLE.index("Child | 4")
+    (table,) = _tables(TABLE, [(start, start + 5)])
+    assert [TABLE[begin:end] for begin, end in table.rows] == [
+        "Kind | Price",
+        "Adult | 12",
+        "Reduced rates",
+        "Child | 4",
+    ]
+    assert table.marked == {3}
+    assert _tables(TABLE, [(0, 4)]) == []
+    assert _tables("Only | one line", [(0, 4)]) == [], "a bar makes no table"
+    assert _tables("A | 1\n\nB | 2", [(0, 1)]) == [], "an empty line parts them"
+    places = [[(0.1, 0.1, 0.3, 0.12)], [], [(0.1, 0.2, 0.2, 0.22)], [(0.15, 0.3, 0.5, 0.32)]]
+    assert _outline(table, places) == {"box": (0.1, 0.1, 0.5, 0.32), "rows": [(0.1, 0.3, 0.5, 0.32)]}
+    assert _outline(table, [[], [], [], places[3]]) is None
+
+
+def test_the_words_of_a_picture_can_be_selected(client: TestClient) -> None:
+    words = client.get("/pages/39/words").json()["words"]
+    assert "Maren Holt kept the north light, as her mother" in "".join(text for text, *_ in words)
+    assert all(0 <= x0 <= x1 <= 1 and 0 <= y0 <= y1 <= 1 for _, x0, y0, x1, y1 in words)
+    assert client.get("/pages/999/words").status_code == 404

@@ -1,0 +1,282 @@
+"""The notes of the open book: making, changing, finding, exporting them, and asking about them.
+
+GET  the key "notes" of the live stream
+POST /notes/list         the notes in which words stand
+POST /notes/add          keep a passage of a page, or a sentence of an answer
+POST /notes/sentences    the sentences of an answer, each with its page
+POST /notes/change       other words, another colour
+POST /notes/delete       delete one
+POST /notes/restore      put it back
+POST /notes/read         answer from the notes; /notes/leave: from the book again
+GET  /notes/page/{n}     the notes on a page, with their places
+GET  /notes/export       the notes of a book, as a file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.citations import fold, sentences
+from app.core import export, notes
+from app.core.format import View, counted, place_named
+from app.core.notes import Note
+from app.core.references import FORMS, sources_of
+from app.core.state import AppState
+from app.web.auth import AllowedRoute
+from app.web.library import WordsAsked
+from app.web.routes import SMALL_BODY, Asked, Handler, MessageAsked, NumberIfSaid, Text, answer_or_refusal, parsed, said
+from engine.document import Document
+from engine.errors import OptionError
+
+_LARGEST = 8 * notes.LONGEST  # bytes of a request
+_FOUND = ("quoted", "verbatim", "says", "near")  # citations that a passage stands behind
+
+
+class NoteAsked(Asked):
+    id: Text = ""
+    words: Text = ""
+    colour: Text = notes.COLOURS[0]
+
+
+class NewNoteAsked(NoteAsked):
+    """A passage of the page ``page``, with what stands around it; or of the answer ``message`` the words ``said``."""
+
+    page: NumberIfSaid = None
+    passage: Text = ""
+    before: Text = ""
+    after: Text = ""
+    message: NumberIfSaid = None
+    said: Text = ""
+
+
+class NotesPanel:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._counted: tuple[object, View] = None, {}
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return (
+            *(
+                AllowedRoute("POST", path, limit=_LARGEST if path == "/notes/add" else SMALL_BODY)
+                for path in self._posts()
+            ),
+            AllowedRoute("GET", "/notes/page/*"),
+            AllowedRoute("GET", "/notes/export"),
+        )
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            *(Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()),
+            Route("/notes/page/{number:int}", said(self.on_page)),
+            Route("/notes/export", said(self.export)),
+        )
+
+    def _posts(self) -> dict[str, Handler]:
+        return {
+            "/notes/list": self.list,
+            "/notes/add": self.add,
+            "/notes/sentences": self.sentences,
+            "/notes/change": self.change,
+            "/notes/delete": self.delete,
+            "/notes/restore": self.restore,
+            "/notes/read": self.read,
+            "/notes/leave": self.leave,
+        }
+
+    def view(self) -> View:
+        """How many notes the open book has, whether answers come from them; ``version`` changes with them."""
+        current, store = self._state.current, self._state.notes
+        document = current.whole or current.document
+        seen = (current.book.sha256 if current.book else "", id(document), store.changes, bool(current.before_notes))
+        if self._counted[0] != seen:
+            kept = self._all() if document is not None and current.book is not None else ()
+            shown = {
+                "version": "-".join(map(str, seen)),
+                "count": len(kept),
+                "on_pages": sum(note.page > 0 for note in kept),
+                "asked": bool(current.before_notes),
+            }
+            self._counted = seen, shown
+        return {"notes": self._counted[1]}
+
+    async def list(self, request: Request) -> Response:
+        words = (await parsed(request, WordsAsked)).words
+        every = await run_in_threadpool(self._all)
+        found = notes.search(every, words)
+        document, _ = self._open()
+        here = f"{len(found)} of {counted(len(every), 'note')}" if len(found) < len(every) else ""
+        return JSONResponse({"notes": [_view(document, note) for note in found], "said": here})
+
+    async def add(self, request: Request) -> Response:
+        asked = await parsed(request, NewNoteAsked)
+        note = await run_in_threadpool(self._answered if asked.message else self._marked, asked)
+        return JSONResponse(_view(self._open()[0], self._state.notes.add(note)))
+
+    def _marked(self, asked: NewNoteAsked) -> Note:
+        document, book = self._open()
+        page = document.page(asked.page or 0)
+        if page is None:
+            raise OptionError("There is no such page in this book.", "Open the page again.")
+        member = document.member_at(page.number)
+        start, stop = notes.marked(page, asked.passage, asked.before, asked.after)
+        return Note(
+            "",
+            member.sha256 if member else book,
+            page.number - (member.before if member else 0),
+            page.label,
+            start,
+            stop,
+            page.text[start:stop] or asked.passage.strip(),
+            words=asked.words,
+            colour=asked.colour,
+        )
+
+    def _answered(self, asked: NewNoteAsked) -> Note:
+        answer, record = self._answer(asked.message or 0)
+        _, book = self._open()
+        chip = _chip(answer, record, asked.said)
+        bare = Note("", book, said=asked.said.strip(), words=asked.words, colour=asked.colour)
+        if chip is None:
+            return bare
+        page = chip["pages"][0]
+        here = [(start, stop) for number, start, stop in chip["marks"] if number == page["number"]]
+        start, stop = (min(here)[0], max(here)[1]) if here and not record.get("from_notes") else (0, 0)
+        passage = (chip.get("extract") or {}).get("hit", "")
+        passage = self._text(chip, start, stop) or passage
+        where = {"page": page["number"], "label": page["label"], "start": start, "stop": stop, "passage": passage}
+        return replace(bare, book=chip.get("of", book), **where)
+
+    def _text(self, chip: Mapping[str, Any], start: int, stop: int) -> str:
+        """The characters of the page of a citation."""
+        document, book = self._open()
+        page = notes.page_of(document, Note("", chip.get("of", book), chip["pages"][0]["number"]))
+        return page.text[start:stop] if page else ""
+
+    async def sentences(self, request: Request) -> Response:
+        asked = await parsed(request, MessageAsked)
+        answer, record = self._answer(asked.message)
+        unit = str(record.get("unit", "page"))
+        found = []
+        for span in sentences(answer):
+            chip = _chip(answer, record, answer[span.start : span.end])
+            found.append(
+                {"said": answer[span.start : span.end], "place": place_named(chip, unit, long=False) if chip else ""}
+            )
+        return JSONResponse({"sentences": found})
+
+    async def change(self, request: Request) -> Response:
+        asked = await parsed(request, NoteAsked)
+        note = await run_in_threadpool(self._state.notes.change, asked.id, asked.words, asked.colour)
+        return JSONResponse(_view(self._open()[0], note))
+
+    async def delete(self, request: Request) -> None:
+        await run_in_threadpool(self._state.notes.delete, (await parsed(request, NoteAsked)).id)
+
+    async def restore(self, request: Request) -> None:
+        await run_in_threadpool(self._state.notes.put_back, (await parsed(request, NoteAsked)).id)
+
+    async def read(self, request: Request) -> Response:
+        return await run_in_threadpool(answer_or_refusal, partial(_done, self._state.read_notes))
+
+    async def leave(self, request: Request) -> Response:
+        return await run_in_threadpool(answer_or_refusal, partial(_done, self._state.leave_notes))
+
+    async def on_page(self, request: Request) -> Response:
+        """The notes on a page, and the characters of its text that they are."""
+        return JSONResponse({"notes": await run_in_threadpool(self._on_page, request.path_params["number"])})
+
+    def _on_page(self, number: int) -> Sequence[View]:
+        document, _ = self._open()
+        page = document.page(number)
+        here = [note for note in self._all() if page is not None and notes.page_of(document, note) is page]
+        found = []
+        for note in here:
+            start, stop = notes.marks(page, note) if page else (0, 0)
+            found.append({"id": note.id, "colour": note.colour, "start": start, "stop": stop, "passage": note.passage})
+        return found
+
+    async def export(self, request: Request) -> Response:
+        form, wanted = request.query_params.get("form", "md"), request.query_params.get("book", "")
+        if form not in FORMS:
+            raise OptionError("Notes can be saved as Markdown (md), BibTeX (bib) or RIS (ris).")
+        state = self._state
+        book = state.books.get(wanted) if wanted else state.current.book
+        if book is None:
+            raise OptionError("No book is open.", "Open one first.")
+        sources = await run_in_threadpool(sources_of, state.books, state.notes, book, state.current.whole)
+        kept = state.notes.of([source.sha256 for source in sources])
+        kind, written = FORMS[form]
+        name = quote(export.file_name(f"Notes on {book.shown}", form))
+        headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "cache-control": "no-store"}
+        return Response(written(book.shown, sources, kept), media_type=kind, headers=headers)
+
+    def _open(self) -> tuple[Document, str]:
+        """The open book and its hash.
+
+        Raises:
+            OptionError: there is none.
+        """
+        current = self._state.current
+        document = current.whole or current.document
+        if current.book is None or document is None:
+            raise OptionError("No book is open.", "Open one first.")
+        return document, current.book.sha256
+
+    def _all(self) -> tuple[Note, ...]:
+        return self._state.notes.of(notes.books_of(*self._open()))
+
+    def _answer(self, message: int) -> tuple[str, Mapping[str, Any]]:
+        """An answer that is shown, and its record."""
+        chat = self._state.chat
+        at = chat.position_of(message) if chat else None
+        if chat is None or at is None:
+            raise OptionError("This message is no longer on the page.", "Load the page again.")
+        return chat.exchanges[at].answer, chat.exchanges[at].notes or {}
+
+
+def _done(work: Callable[[], None]) -> dict[str, Any]:
+    work()
+    return {}
+
+
+def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
+    """The first citation, with a page, of a sentence of an answer that some words are of."""
+    wanted = fold(words)
+    for chip in record.get("chips", ()):
+        if chip["kind"] not in _FOUND or not chip["pages"]:
+            continue
+        of = next((span for span in sentences(answer) if span.start <= chip["from"] < span.end), None)
+        text = fold(answer[of.start : of.end]) if of else ""
+        if wanted and text and (wanted in text or text in wanted):
+            return chip
+    return None
+
+
+def _view(document: Document, note: Note) -> View:
+    page, member = notes.page_of(document, note), notes.member_of(document, note)
+    return {
+        "id": note.id,
+        "page": page.number if page else None,
+        "place": notes.place(document, note),
+        "of": member.sha256 if member else "",
+        "passage": " ".join(note.passage.split()),
+        "said": note.said,
+        "words": note.words,
+        "colour": note.colour,
+    }

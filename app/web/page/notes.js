@@ -1,0 +1,419 @@
+// Notes: what is selected on a page or in an answer is kept, with a colour and words of one's own. A panel lists those of
+// the open book; a click opens the page with the passage marked.
+import { byId, call, made, post, tell } from "./frame.js";
+import { bindLetters, placesOf, showLetters } from "./letters.js";
+import { closePage, openPage, pageLength, pageShown, tablesMarked, wordsMarked } from "./pages.js";
+
+const COLOURS = ["yellow", "green", "blue", "rose"];
+const AROUND = 40; // letters by which a passage is told from the same words elsewhere on its page
+const WAIT_MS = 180;
+const LONGEST = 20000;
+
+const narrow = matchMedia("(max-width: 820px)");
+
+let now = { count: 0, version: "", asked: false };
+let notes = []; // those that are listed
+let editing = ""; // the note whose words are being written
+let gone = new Map(); // deleted ones that can be brought back, by the id of the note before
+let opener = null;
+let waiting = 0;
+let selected = null; // what the bar would note
+
+const panel = () => byId("notes");
+const field = () => byId("notes-words");
+
+export function showNotes(told) {
+  const turned = told.version !== now.version;
+  now = told;
+  byId("notes-count").textContent = now.count || "";
+  byId("open-notes").setAttribute("aria-label", now.count ? `Notes: ${now.count}` : "Notes");
+  byId("notes-ask").hidden = now.asked || !now.on_pages;
+  byId("notes-leave").hidden = !now.asked;
+  byId("notes-save").hidden = !now.count;
+  field().hidden = !now.count && !field().value;
+  if (turned && !panel().hidden && !editing) bring();
+  if (turned) drawOnPage();
+}
+
+// The list ------------------------------------------------------------------------------------------------------------
+
+async function bring() {
+  const words = field().value.trim();
+  const wanted = `${now.version} ${words}`;
+  const told = await call("/notes/list", { words });
+  if (wanted !== `${now.version} ${field().value.trim()}` || editing) return;
+  if (told.cause) return tell(told);
+  notes = told.notes;
+  const none = now.count ? "No note has these words." : "Select a passage on a page, or in an answer, to note it.";
+  byId("notes-said").textContent = notes.length ? told.said : none;
+  const focused = panel().contains(document.activeElement) ? document.activeElement.dataset.focus : "";
+  byId("notes-list").replaceChildren(...notes.map(entry));
+  for (const [id, before] of gone) place(ghost(id), before);
+  if (focused) panel().querySelector(`[data-focus="${focused}"]`)?.focus();
+}
+
+function entry(note) {
+  const item = made("li", "", "note");
+  item.dataset.id = note.id;
+  item.dataset.colour = note.colour;
+  const open = made("button", "", "open");
+  open.type = "button";
+  open.dataset.focus = `${note.id} open`;
+  open.disabled = note.page === null;
+  if (note.place) open.append(made("small", note.place, note.of ? `of-${note.of.slice(0, 12)}` : ""));
+  if (note.passage) open.append(theirs(made("q", note.passage)));
+  if (note.said) open.append(theirs(made("span", note.said, "said")));
+  open.addEventListener("click", () => openPage(note.page, { from: open, why: { note: note.id }, said: note.words }));
+  item.append(open);
+  if (note.words) item.append(theirs(made("p", note.words, "words")));
+  const tools = made("div", "", "tools");
+  const name = note.passage || note.said || note.words || note.place;
+  tools.append(
+    tool(note, "edit", note.words ? "Edit" : "Add words", name, () => edit(item, note)),
+    tool(note, "delete", "Delete", name, () => remove(item, note)),
+  );
+  item.append(tools);
+  return item;
+}
+
+// Words of a book, an answer or a person, which no translation of the page touches.
+function theirs(element) {
+  element.translate = false;
+  return element;
+}
+
+function tool(note, what, words, name, run) {
+  const button = made("button", words, "tf-link");
+  button.type = "button";
+  button.dataset.focus = `${note.id} ${what}`;
+  button.setAttribute("aria-label", `${words}: “${name.slice(0, 60)}”`);
+  button.addEventListener("click", run);
+  return button;
+}
+
+function edit(item, note) {
+  editing = note.id;
+  const form = made("form");
+  const words = made("textarea");
+  Object.assign(words, { value: note.words, rows: 3, maxLength: LONGEST });
+  words.setAttribute("aria-label", "Your own words");
+  const colours = made("fieldset");
+  colours.append(made("legend", "Colour", "unseen"), ...COLOURS.map((colour) => choice(colour, colour === note.colour)));
+  const save = made("button", "Save", "tf-primary");
+  const leave = made("button", "Cancel", "tf-small");
+  leave.type = "button";
+  const line = made("p", "", "tf-line");
+  line.append(colours, save, leave);
+  form.append(words, line);
+  const end = () => {
+    editing = "";
+    bring().then(() => panel().querySelector(`[data-focus="${note.id} edit"]`)?.focus());
+  };
+  leave.addEventListener("click", end);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const colour = form.querySelector("input:checked").value;
+    const told = await call("/notes/change", { id: note.id, words: words.value.trim(), colour });
+    if (told.cause) return tell(told); // what was written stays in the field
+    end();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      end();
+    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  item.querySelector(".words")?.remove();
+  item.querySelector(".tools").replaceWith(form);
+  words.focus();
+}
+
+function choice(colour, checked) {
+  const label = made("label", "", "colour");
+  label.dataset.colour = colour;
+  const radio = made("input");
+  Object.assign(radio, { type: "radio", name: "colour", value: colour, checked });
+  label.append(radio, made("span", colour, "unseen"));
+  label.title = colour;
+  return label;
+}
+
+async function remove(item, note) {
+  const trouble = await post("/notes/delete", { id: note.id });
+  if (trouble) return tell(trouble);
+  gone.set(note.id, item.previousElementSibling?.dataset.id ?? "");
+  const back = ghost(note.id);
+  item.replaceWith(back);
+  back.querySelector("button").focus();
+}
+
+// In the place of a deleted note, until the panel is closed.
+function ghost(id) {
+  const item = made("li", "Deleted. ", "gone");
+  item.dataset.id = id;
+  const undo = made("button", "Bring it back", "tf-link");
+  undo.type = "button";
+  undo.dataset.focus = `${id} undo`;
+  undo.addEventListener("click", async () => {
+    const trouble = await post("/notes/restore", { id });
+    if (trouble) return tell(trouble);
+    gone.delete(id);
+    item.remove();
+    field().hidden = false;
+    field().focus();
+  });
+  item.append(undo);
+  return item;
+}
+
+function place(item, before) {
+  const above = before && byId("notes-list").querySelector(`[data-id="${before}"]`);
+  if (above) above.after(item);
+  else byId("notes-list").prepend(item);
+}
+
+async function open(from) {
+  opener = from;
+  if (!byId("contents").hidden) byId("contents-close").click();
+  panel().hidden = false;
+  byId("trifold").dataset.notes = "open";
+  byId("open-notes").setAttribute("aria-expanded", "true");
+  panel().focus({ preventScroll: true });
+  await bring();
+}
+
+function close() {
+  if (panel().hidden) return;
+  const had = panel().contains(document.activeElement);
+  panel().hidden = true;
+  editing = "";
+  gone = new Map();
+  delete byId("trifold").dataset.notes;
+  byId("open-notes").setAttribute("aria-expanded", "false");
+  if (had) opener?.focus({ preventScroll: true });
+}
+
+function keys(event) {
+  if (event.key === "Escape") {
+    event.stopPropagation(); // an answer that is being written goes on
+    return close();
+  }
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by || event.target.matches("textarea, input[type=radio]")) return;
+  const stops = [field(), ...panel().querySelectorAll("#notes-list .open:not(:disabled)")];
+  const from = stops.indexOf(document.activeElement);
+  event.preventDefault();
+  stops[Math.max(0, Math.min(stops.length - 1, from + by))].focus();
+}
+
+// What is selected ----------------------------------------------------------------------------------------------------
+
+// The part of the selection that lies in one of the texts that can be noted.
+function selection() {
+  const all = getSelection();
+  if (!all.rangeCount || all.isCollapsed) return null;
+  const range = all.getRangeAt(0);
+  const answer = [...document.querySelectorAll("#chat .bot .prose")].findLast((one) => range.intersectsNode(one));
+  const texts = [byId("page-letters"), byId("page-text"), answer];
+  const text = texts.find((one) => one?.checkVisibility() && range.intersectsNode(one));
+  if (!text) return null;
+  const within = range.cloneRange();
+  if (!text.contains(within.startContainer)) within.setStart(text, 0);
+  if (!text.contains(within.endContainer)) within.setEnd(text, text.childNodes.length);
+  return { text, within, answer: text === answer };
+}
+
+function found() {
+  const { text, within, answer } = selection() ?? {};
+  if (!text) return null;
+  if (answer) {
+    const message = answerOf(text);
+    const said = wordsOf(within);
+    return message && said ? { asked: { message, said }, within } : null;
+  }
+  const passage = within.toString();
+  if (!passage.trim() || !pageShown()) return null;
+  const around = (from, to) => {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    if (from) range.setStart(...from);
+    if (to) range.setEnd(...to);
+    return range.toString();
+  };
+  const before = around(null, [within.startContainer, within.startOffset]).slice(-AROUND);
+  const after = around([within.endContainer, within.endOffset], null).slice(0, AROUND);
+  return { asked: { page: pageShown(), passage, before, after }, within };
+}
+
+// The number of the answer whose words these are.
+function answerOf(prose) {
+  const row = prose.closest(".message-row, .bot-row, .bot") ?? prose;
+  const button = row.querySelector('button.action[value^="note:"]');
+  return button ? Number(button.value.split(":")[1]) : 0;
+}
+
+// Without citations, and without what stands under the answer.
+function wordsOf(range) {
+  const part = range.cloneContents();
+  for (const other of part.querySelectorAll(".cite, .unseen, .actions, .under, .above, .trouble")) other.remove();
+  return part.textContent.replace(/\s+/g, " ").trim();
+}
+
+function showBar() {
+  selected = found();
+  const bar = byId("note-bar");
+  if (!selected) return (bar.hidden = true);
+  bar.hidden = false;
+  if (narrow.matches) return bar.removeAttribute("style"); // at the foot of the screen, out of the way of the phone's own
+  const boxes = [...selected.within.getClientRects()];
+  const box = boxes.at(-1) ?? selected.within.getBoundingClientRect();
+  bar.style.left = `${Math.max(8, Math.min(innerWidth - bar.offsetWidth - 8, box.right - bar.offsetWidth / 2))}px`;
+  bar.style.top = `${Math.max(8, Math.min(innerHeight - bar.offsetHeight - 8, box.bottom + 8))}px`;
+}
+
+function makeBar() {
+  const bar = byId("note-bar");
+  bar.append(made("span", "Note"));
+  for (const colour of COLOURS) {
+    const button = made("button", "", "colour");
+    button.type = "button";
+    button.dataset.colour = colour;
+    button.setAttribute("aria-label", `Note it in ${colour}`);
+    button.title = `Note it in ${colour}`;
+    button.addEventListener("pointerdown", (event) => event.preventDefault()); // the selection stays
+    button.addEventListener("click", () => keep({ ...selected.asked, colour }));
+    bar.append(button);
+  }
+}
+
+async function keep(asked) {
+  const told = await call("/notes/add", asked);
+  if (told.cause) return tell(told);
+  getSelection().empty();
+  byId("note-bar").hidden = true;
+  byId("note-sentences").close();
+  tell({ cause: told.place ? `Noted, ${told.place}.` : "Noted, without a page.", remedy: "“Notes” has it, and takes words of your own." });
+}
+
+// Of an answer without a mouse: its sentences, to choose one.
+export async function noteSentence(message) {
+  const told = await call("/notes/sentences", { message });
+  if (told.cause) return tell(told);
+  const list = byId("note-sentences").querySelector("ol");
+  list.replaceChildren(
+    ...told.sentences.map(({ said, place }) => {
+      const item = made("li");
+      const button = made("button");
+      button.type = "button";
+      button.append(theirs(made("span", said)));
+      if (place) button.append(" ", made("small", place));
+      button.addEventListener("click", () => keep({ message, said }));
+      item.append(button);
+      return item;
+    }),
+  );
+  byId("note-sentences").showModal();
+}
+
+// Without a selection: the passage that is marked, else the page itself.
+function notePage() {
+  const chosen = found();
+  if (chosen) return keep(chosen.asked);
+  keep({ page: pageShown(), passage: wordsMarked() });
+}
+
+// On the page ---------------------------------------------------------------------------------------------------------
+
+let here = []; // the notes of the page that is shown
+
+async function drawOnPage() {
+  const page = pageShown();
+  if (!page) {
+    here = [];
+    return paint();
+  }
+  const answer = await fetch(`/notes/page/${page}`).catch(() => null);
+  if (!answer?.ok || page !== pageShown()) return;
+  here = (await answer.json()).notes;
+  paint();
+}
+
+// On the picture as rectangles, in the text as the browser's own highlights.
+function paint() {
+  const length = pageLength() || 1;
+  byId("page-noted").replaceChildren(
+    ...here.flatMap((note) =>
+      placesOf(note.passage, note.start / length).map(([x0, y0, x1, y1]) => {
+        const mark = made("i");
+        mark.dataset.colour = note.colour;
+        const percent = (value) => `${value * 100}%`;
+        Object.assign(mark.style, { left: percent(x0), top: percent(y0), width: percent(x1 - x0), height: percent(y1 - y0) });
+        return mark;
+      }),
+    ),
+  );
+  if (!("highlights" in CSS)) return;
+  const tables = tablesMarked().map(([start, stop]) => rangeOf({ start, stop })).filter(Boolean);
+  CSS.highlights.set("table", new Highlight(...tables));
+  for (const colour of COLOURS) {
+    const ranges = here.filter((note) => note.colour === colour && note.stop).map(rangeOf).filter(Boolean);
+    CSS.highlights.set(`note-${colour}`, new Highlight(...ranges));
+  }
+}
+
+// The server counts characters, JavaScript counts UTF-16 units.
+function rangeOf({ start, stop }) {
+  const signs = [...byId("page-text").textContent];
+  const from = signs.slice(0, start).join("").length;
+  const to = from + signs.slice(start, stop).join("").length;
+  const range = document.createRange();
+  let at = 0;
+  let begun = false;
+  const walker = document.createTreeWalker(byId("page-text"), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const end = at + node.length;
+    if (!begun && from < end) {
+      range.setStart(node, from - at);
+      begun = true;
+    }
+    if (begun && to <= end) {
+      range.setEnd(node, to - at);
+      return range;
+    }
+    at = end;
+  }
+  return null;
+}
+
+export function bindNotes() {
+  makeBar();
+  bindLetters();
+  byId("open-notes").addEventListener("click", (event) => (panel().hidden ? open(event.currentTarget) : close()));
+  byId("open-contents").addEventListener("click", close, true);
+  byId("notes-close").addEventListener("click", close);
+  panel().addEventListener("keydown", keys);
+  field().addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(bring, WAIT_MS);
+  });
+  for (const [id, path] of [["notes-ask", "/notes/read"], ["notes-leave", "/notes/leave"]]) {
+    byId(id).addEventListener("click", async () => {
+      const trouble = await post(path);
+      if (trouble) return tell(trouble);
+      closePage();
+      if (narrow.matches) close();
+      document.querySelector("#ask-box textarea").focus();
+    });
+  }
+  byId("page-note").addEventListener("pointerdown", (event) => event.preventDefault()); // the selection stays
+  byId("page-note").addEventListener("click", notePage);
+  document.addEventListener("selectionchange", showBar);
+  document.addEventListener("scroll", () => byId("note-bar").hidden || showBar(), { capture: true, passive: true });
+  byId("note-sentences").addEventListener("click", (event) => event.target === byId("note-sentences") && event.target.close());
+  for (const change of ["turned", "shut"]) byId("page-panel").addEventListener(change, drawOnPage);
+  new MutationObserver(paint).observe(byId("page-text"), { childList: true });
+  const sheet = new MutationObserver(() => showLetters(paint));
+  sheet.observe(byId("page-sheet"), { attributeFilter: ["data-state"] });
+  byId("page-panel").addEventListener("shut", () => showLetters(paint));
+  new MutationObserver(() => byId("trifold").dataset.map !== "yes" && close()).observe(byId("trifold"), { attributeFilter: ["data-map"] });
+}
