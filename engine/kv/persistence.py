@@ -134,11 +134,14 @@ class KvPersistence:
         except SnapshotRefused as error:
             if not _is_damaged(error) and tokens < len(ids):
                 return
-        if known is None or known.tokens < tokens:
-            shared = self._store.beginning(identity, ids)
-            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, shared, book.borders)
-        elif self.restored.refused and known.tokens == tokens:
-            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, borders=book.borders)
+        anew = known is None or known.tokens < tokens
+        if known is not None and not anew and not (self.restored.refused and known.tokens == tokens):
+            return
+        shared = self._store.beginning(identity, ids) if anew else None
+        several = tuple(member.sha256 for member in document.members)
+        self._book_writer = SnapshotWriter(
+            self._store, identity, self._full, ids, tokens, shared, book.borders, several
+        )
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Append the saved turns of a chat to those in the cache, and tell the conversation.

@@ -122,6 +122,7 @@ class SnapshotWriter(Writer):
         tokens: the number of them that have been read.
         known: a snapshot of the same or of its beginning, whose whole shards are taken over.
         borders: tokens at which one of several documents ends and the next begins.
+        documents: hashes of the files of several documents.
     """
 
     def __init__(
@@ -133,7 +134,9 @@ class SnapshotWriter(Writer):
         tokens: int,
         known: Snapshot | None = None,
         borders: Sequence[int] = (),
+        documents: Sequence[str] = (),
     ) -> None:
+        self._documents = documents
         self._store, self._identity = store, identity
         self._ids, self._known, self._borders = ids, known, borders
         self._place = full.bounded.at(tokens)
@@ -141,7 +144,8 @@ class SnapshotWriter(Writer):
 
     def _write(self) -> None:
         shape = self._full.shape
-        partial = self._store.begin(self._identity, self.stop * shape.bytes_per_token + _size(self._place))
+        needed = self.stop * shape.bytes_per_token + _size(self._place)
+        partial = self._store.begin(self._identity, needed, self._documents)
         try:
             shards = self._take_over(partial)
             shards += self._write_shards(partial, shards[-1].stop if shards else 0, self.stop)

@@ -44,6 +44,8 @@ from engine.kv.manifest import (
     write_turn_manifest,
 )
 
+DOCUMENTS = "documents.json"
+"""In the folder of a reading of several documents: the hashes of their files."""
 CHATS = ".chats"
 """Suffix of the folder with the turns about a reading, chat by chat."""
 
@@ -104,8 +106,11 @@ class SnapshotStore:
             mark_used(best.folder / MANIFEST)
         return best
 
-    def begin(self, identity: Identity, needed: int) -> Path:
+    def begin(self, identity: Identity, needed: int, documents: Sequence[str] = ()) -> Path:
         """A temporary folder for a new snapshot of about ``needed`` bytes; frees space for it first.
+
+        Args:
+            documents: hashes of the files of several documents, with any of which it is deleted.
 
         Raises:
             ResourceError: it is larger than the cap, or the disk is too full.
@@ -115,6 +120,8 @@ class SnapshotStore:
         self.free_space(needed, keep=(own,), less=_size(own))
         partial = self.folder / partial_name(identity.folder)
         partial.mkdir()
+        if documents:
+            (partial / DOCUMENTS).write_text(json.dumps(list(documents)), encoding="utf-8")
         return partial
 
     def commit(
@@ -148,11 +155,18 @@ class SnapshotStore:
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
-        """Delete everything saved of a book, by the SHA-256 of its file; what is being written of it too."""
+        """Delete everything saved of a book, by the SHA-256 of its file, of several documents too that it is one of;
+        and what is being written of it."""
         # Looked at again: what is being written may get its name meanwhile.
-        while found := [entry for entry in _folders(self.folder) if _is_of(entry, book)]:
+        while found := self._saved_of(book):
             for entry in found:
                 self.remove(entry)
+
+    def _saved_of(self, book: str) -> list[Path]:
+        folders = _folders(self.folder)
+        readings = [entry for entry in folders if _is_of(entry, book) or book in _documents_of(entry)]
+        chats = {f"{entry.name}{CHATS}" for entry in readings}
+        return [*readings, *(entry for entry in folders if entry.name in chats and entry not in readings)]
 
     def forget_chat(self, chat: str) -> None:
         """Delete all turns of a chat; what is being written of it too."""
@@ -347,6 +361,14 @@ def _is_of(entry: Path, book: str) -> bool:
     return entry.name.removeprefix(_PARTIAL).removeprefix(_ASIDE).startswith(f"{book[:BOOK_DIGITS]}-")
 
 
+def _documents_of(entry: Path) -> list[str]:
+    """The hashes of several documents that a reading is of; none of one book, or where they cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
+        return found if isinstance(found, list) else []
+    return []
+
+
 def _aside(folder: Path) -> Path:
     """The folder to which a reading steps aside while a longer one takes its place."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
@@ -370,12 +392,14 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below a folder; deleted ones meanwhile count nothing."""
+    """Bytes of all files below a folder; deleted ones meanwhile count nothing. A shard that several readings share
+    counts for each by its part, so that it is counted once in all."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                total += os.stat(os.path.join(place, name)).st_size
+                file = os.stat(os.path.join(place, name))
+                total += file.st_size // max(1, file.st_nlink)
     return total
 
 

@@ -33,7 +33,7 @@ from engine.kv import snapshot_io as shards_module
 from engine.kv.full import FullCache
 from engine.kv.manifest import MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, restore
-from engine.kv.snapshots import SnapshotStore
+from engine.kv.snapshots import CHATS, SnapshotStore
 from engine.model import loading
 from engine.prompt import Question
 from engine.session import Session
@@ -246,6 +246,32 @@ def test_forgetting_a_book(tmp_path: Path) -> None:
     store.forget("b" * 64)
     assert store.find(identity_of(IDS), IDS) is None
     assert store.find(other, IDS) is not None
+
+
+def test_a_reading_of_several_documents_goes_with_any_of_them(tmp_path: Path) -> None:
+    """One that the terminal had kept of two files was found by neither."""
+    store, cache = SnapshotStore(tmp_path, PLENTY), filled(100)
+    saved(store, cache, 100)
+    both = identity_of(IDS, book="d" * 64)
+    SnapshotWriter(store, both, cache, IDS, 100, documents=("e" * 64, "f" * 64)).finish()
+    chat = tmp_path / f"{both.folder}{CHATS}" / "a chat"
+    chat.mkdir(parents=True)
+    store.forget("f" * 64)
+    assert store.find(both, IDS) is None
+    assert not chat.parent.exists()
+    assert store.find(identity_of(IDS), IDS) is not None
+
+
+def test_a_shard_that_two_readings_share_is_counted_once(tmp_path: Path) -> None:
+    store, cache = SnapshotStore(tmp_path, PLENTY), filled(100)
+    saved(store, cache, 100)
+    other = identity_of(IDS, book="c" * 64)
+    known = store.find(identity_of(IDS), IDS)
+    SnapshotWriter(store, other, cache, IDS, 100, known).finish()
+    files = {file.stat().st_ino: file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()}
+    assert len(files) < sum(file.is_file() for file in tmp_path.rglob("*"))
+    assert store.used() == pytest.approx(sum(files.values()), abs=4)
+    assert store.size_of("b" * 64) + store.size_of("c" * 64) == store.used()
 
 
 def stopped_after(store: SnapshotStore, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
