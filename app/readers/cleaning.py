@@ -72,7 +72,7 @@ def characters(text: str) -> str:
 
 def tidy(text: str) -> str:
     """A run of text as pdfium gives it: surrogate pairs put together, unwanted signs dropped, one kind of space."""
-    if text.isascii() and text.isprintable():
+    if _PLAIN.match(text):
         return " ".join(text.split())
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
     return " ".join(characters(text).split())

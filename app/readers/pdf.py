@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import re
 import stringprep
 import unicodedata
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Literal
 
 import pypdfium2 as pdfium
@@ -51,6 +53,7 @@ _NO_LETTERS = re.compile(
 )
 _MISMAPPED_SHARE = 0.05  # of the letters of a page
 _SYMBOLIC = 4  # the flag of a font that has signs of its own
+_ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
 FontTrouble = Literal["", "unmapped", "absent"]
@@ -253,20 +256,21 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 def _is_mismapped(text: str) -> bool:
     """Whether letters occur that no living language has together with others: numbers of glyphs taken for letters."""
-    return len(_NO_LETTERS.findall(text)) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
+    found = _NO_LETTERS.findall(text)
+    return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _is_garbled(text: str) -> bool:
     """Whether a text is more signs than letters, or letters without vowels."""
-    signs = [sign for sign in text if not sign.isspace()]
-    letters = [sign.casefold() for sign in signs if sign.isalpha()]
+    signs = "".join(text.split()).casefold()
+    letters = sum(map(str.isalpha, signs))
     if not signs:
         return False
-    if len(letters) < 0.6 * len(signs):
+    if letters < 0.6 * len(signs):
         return True
-    latin = [sign for sign in letters if sign.isascii()]
-    vowels = sum(sign in "aeiouy" for sign in latin)
-    return len(latin) > 0.8 * len(letters) and not 0.2 < vowels / len(latin) < 0.65
+    latin = sum(map(signs.count, ascii_lowercase))
+    vowels = sum(map(signs.count, "aeiouy"))
+    return latin > 0.8 * letters and not 0.2 < vowels / latin < 0.65
 
 
 def _refuse_scan(pages: _Pages, count: int) -> None:
@@ -474,7 +478,7 @@ class _SecondReader:
         self._path = path
         self._password = password
         self._reader: Any = None
-        self._failed = False
+        self._has_no_hint = not _may_name(path, b"/Type0", b"/TrueType")  # no other fonts give wrong or no text
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
@@ -484,19 +488,21 @@ class _SecondReader:
 
     def font_trouble(self, index: int) -> FontTrouble:
         """Whether a font of this page gives wrong or no text; "" also where it cannot be told."""
-        if self._failed:
+        if self._has_no_hint:
             return ""
         try:
             resources = self._open().pages[index].get("/Resources", {}).get_object()
             fonts = resources.get("/Font", {}).get_object()
             found = [self._trouble_of(reference) for reference in fonts.values()]
         except Exception:  # noqa: BLE001 - only a hint is lost
-            self._failed = True
+            self._has_no_hint = True
             return ""
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
 
     def layers(self) -> Layers | None:
         """The layers of the file; None where all are shown, and where it cannot be told."""
+        if not _may_name(self._path, b"/OCProperties"):
+            return None
         try:
             found = self._open().trailer["/Root"].get("/OCProperties", {}).get_object()
             if not found:
@@ -523,6 +529,15 @@ class _SecondReader:
         if self._reader is None:
             self._reader = _open_pypdf(self._path, self._password)
         return self._reader
+
+
+def _may_name(path: Path, *names: bytes) -> bool:
+    """Whether a file's bytes hold one of some names, or names that are packed or escaped, which may be any.
+
+    To look costs a hundredth of what it costs to open the file once more.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(name) >= 0 for name in (*names, b"/ObjStm")) or _ESCAPED_NAME.search(data) is not None
 
 
 def _font_trouble(font: Any) -> FontTrouble:

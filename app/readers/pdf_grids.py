@@ -9,13 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import byref, c_float
+from ctypes import addressof
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
+
+from app.readers import pdf_calls
 
 Box = tuple[float, float, float, float]
 Span = tuple[float, float, float]
@@ -200,26 +201,26 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
     return any(start <= place <= end for start, end in spans)
 
 
-def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Any]) -> Rules:
+def ruling_lines(page: pdfium.PdfPage, paths: Sequence[int]) -> Rules:
     """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
 
     A page of many lines is a drawing, of which the first ones are taken.
 
     Args:
-        paths: what is drawn on it; the parts of it that are drawn elsewhere are left aside.
+        paths: where what is drawn on it is; the parts of it that are drawn elsewhere are left aside.
     """
     rules = Rules()
     turn = turned(page)
-    a, b, c, d = (c_float() for _ in range(4))
-    refs = [byref(part) for part in (a, b, c, d)]
+    edges = pdf_calls.Floats(4)
     left = _MOST_SEGMENTS
     for item in paths:
         if left <= 0:
             break
-        if not raw.FPDFPageObj_GetBounds(item, *refs):
+        if not pdf_calls.bounds(item, *edges.places):
             continue
-        boxes = [(a.value, b.value, c.value, d.value)]
-        if min(c.value - a.value, d.value - b.value) > THIN:
+        a, b, c, d = edges.get()
+        boxes = [(a, b, c, d)]
+        if min(c - a, d - b) > THIN:
             boxes = list(_sides(item, left))
         left -= len(boxes)
         for box in boxes:
@@ -231,29 +232,30 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Any]) -> Rules:
     return rules
 
 
-def _sides(item: Any, most: int) -> Iterator[Box]:
-    """(left, bottom, right, top) of the straight sides of a path; none where it has curves or is a drawing."""
-    count = raw.FPDFPath_CountSegments(item)
+def _sides(item: int, most: int) -> Iterator[Box]:
+    """(left, bottom, right, top) of the sides of a path, up to the first that is a curve or slanting: of a drawing."""
+    count = pdf_calls.count_segments(item)
     if not 1 < count <= most:
         return
     matrix = raw.FS_MATRIX()
-    raw.FPDFPageObj_GetMatrix(item, byref(matrix))
+    pdf_calls.matrix(item, addressof(matrix))
     a, b, c, d, e, f = matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
-    x, y = c_float(), c_float()
-    refs = byref(x), byref(y)
+    place = pdf_calls.Floats(2)
     before = start = (0.0, 0.0)
     for at in range(count):
-        segment = raw.FPDFPath_GetPathSegment(item, at)
-        kind = raw.FPDFPathSegment_GetType(segment)
-        if kind == raw.FPDF_SEGMENT_BEZIERTO or not raw.FPDFPathSegment_GetPoint(segment, *refs):
+        segment = pdf_calls.segment(item, at)
+        kind = pdf_calls.segment_kind(segment)
+        if kind == raw.FPDF_SEGMENT_BEZIERTO or not pdf_calls.segment_point(segment, *place.places):
             return
-        across, up = x.value, y.value
+        across, up = place.get()
         point = a * across + c * up + e, b * across + d * up + f
         if kind == raw.FPDF_SEGMENT_MOVETO:
             start = point
         else:
+            if abs(point[0] - before[0]) > THIN < abs(point[1] - before[1]):
+                return
             yield _around(before, point)
-            if raw.FPDFPathSegment_GetClose(segment):
+            if pdf_calls.segment_closes(segment):
                 yield _around(point, start)
         before = point
 

@@ -8,18 +8,18 @@ what was filled in (form fields, typed notes and stamps), which pdfium's text of
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from ctypes import addressof, byref, c_float, c_int, c_uint
+from ctypes import addressof, c_int, c_uint, cast, sizeof
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from operator import itemgetter
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning
+from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Rules, ruling_lines, turned
 from app.readers.pdf_notes import layer_of
@@ -231,13 +231,13 @@ def _parted(
         stacked: the words may be short cells that stand one under the other.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
+        if not stacked and word[0] in whole:
+            yield word.span()
+            continue
         start = word.start()
         for row in boxes.rows(start, word.end()) if stacked else ():
             yield start, row
             start = row
-        if word[0] in whole and start == word.start():
-            yield word.span()
-            continue
         for letters in _LETTERS.finditer(text, start, word.end()):
             if letters[0] in whole:
                 continue
@@ -462,44 +462,44 @@ class Suspects:
         self._layers = layers
         self._covers, self.drawn = _covers(page)
         self._reach = _around([cover for _, cover in self._covers])
-        self._raw = text_page.raw
-        self._parts = [c_uint() for _ in range(4)]
-        self._refs = [byref(part) for part in self._parts]
+        self._text = pdf_calls.address(text_page.raw)
+        self._parts = (c_uint * 4)()
+        self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
         self._has_image: bool | None = None
-        self._place = 0
+        self._piece: int | None = None
         self._suspect = False
 
     def is_suspect(self, index: int, box: Box) -> bool:
         """Whether a word, by its first character and its box, may be drawn so that nobody sees it."""
-        piece = raw.FPDFText_GetTextObject(self._raw, index)
+        piece = pdf_calls.text_object(self._text, index)
         if not piece:
             return False
-        place = addressof(piece.contents)
-        if place != self._place:
-            self._place, self._suspect = place, self._judge(piece)
+        if piece != self._piece:
+            self._piece, self._suspect = piece, self._judge(piece)
         if self._suspect or not self._covers:
             return self._suspect
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
         if not _holds(self._reach, x, y):
             return False
-        drawn = self._order.get(place, 0)
-        return any(at > drawn and _holds(cover, x, y) for at, cover in self._covers)
+        drawn = self._order.get(piece, 0)
+        later = self._covers[bisect_right(self._covers, drawn, key=itemgetter(0)) :]
+        return any(_holds(cover, x, y) for _, cover in later)
 
     @cached_property
     def _order(self) -> dict[int, int]:
         """The places of the runs of text in the order of drawing; asked only where something may cover one."""
-        texts = ((at, item) for at, kind, item in _objects(self._page) if kind == raw.FPDF_PAGEOBJ_TEXT)
-        return {addressof(item.contents): at for at, item in texts}
+        page = pdf_calls.address(self._page.raw)
+        return {pdf_calls.page_object(page, at): at for at in range(_count_objects(self._page))}
 
-    def _judge(self, piece: Any) -> bool:
+    def _judge(self, piece: int) -> bool:
         """Whether a run of text may be; all its characters are drawn alike."""
-        if self._layers is not None and self._layers.may_hide(piece, addressof(piece.contents) in self._order):
+        if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
             return True
-        if raw.FPDFPageObj_GetFillColor(piece, *self._refs):
+        if pdf_calls.fill_colour(piece, *self._places):
             red, green, blue, alpha = self._parts
-            if alpha.value <= _FAINT or (red.value >= _WHITE and green.value >= _WHITE and blue.value >= _WHITE):
+            if alpha <= _FAINT or (red >= _WHITE and green >= _WHITE and blue >= _WHITE):
                 return True
-        return raw.FPDFTextObj_GetTextRenderMode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
+        return pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
 
     def _is_scan(self) -> bool:
         if self._has_image is None:
@@ -522,30 +522,29 @@ class Layers:
 
     off: frozenset[str]
 
-    def may_hide(self, piece: Any, of_page: bool) -> bool:
+    def may_hide(self, piece: int, of_page: bool) -> bool:
         """Whether a run of text may be on a layer that is off; of a part that is drawn elsewhere it cannot be told."""
-        layer = layer_of(piece)
+        layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _objects(page: pdfium.PdfPage) -> Iterator[tuple[int, int, Any]]:
-    """What a page draws: its place in the order of drawing, its kind, itself."""
-    handle, get, kind_of = page.raw, raw.FPDFPage_GetObject, raw.FPDFPageObj_GetType
-    for at in range(min(raw.FPDFPage_CountObjects(handle), MOST_OBJECTS)):
-        item = get(handle, at)
-        yield at, kind_of(item), item
+def _count_objects(page: pdfium.PdfPage) -> int:
+    """How many of the things that a page draws are looked at."""
+    return min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)
 
 
-def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[Any]]:
+def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int]]:
     """What is drawn over text and may hide it, with its place in the order of drawing; all paths that are drawn."""
     covers: list[tuple[int, Box]] = []
-    paths: list[Any] = []
-    a, b, c, d = (c_float() for _ in range(4))
-    mode, stroke = c_int(), c_int()
+    paths: list[int] = []
+    edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     turn = turned(page)
     text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
     has_text = False
-    for at, kind, item in _objects(page):
+    handle, get, kind_of = pdf_calls.address(page.raw), pdf_calls.page_object, pdf_calls.kind_of
+    for at in range(_count_objects(page)):
+        item = get(handle, at)
+        kind = kind_of(item)
         if kind == text:
             has_text = True
             continue
@@ -553,13 +552,13 @@ def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[Any]]:
             paths.append(item)
         if kind in (path, image) and has_text and len(covers) < _MOST_COVERS:
             if kind == path:
-                raw.FPDFPath_GetDrawMode(item, byref(mode), byref(stroke))
+                pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
-            if raw.FPDFPageObj_GetBounds(item, byref(a), byref(b), byref(c), byref(d)) and (
-                min(c.value - a.value, d.value - b.value) > THIN
-            ):
-                covers.append((at, turn(a.value, b.value, c.value, d.value)))
+            if pdf_calls.bounds(item, *edges.places):
+                x0, y0, x1, y1 = edges.get()
+                if min(x1 - x0, y1 - y0) > THIN:
+                    covers.append((at, turn(x0, y0, x1, y1)))
     return covers, paths
 
 

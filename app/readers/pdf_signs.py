@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from ctypes import byref, c_double
+from ctypes import addressof, byref, c_double
 from itertools import pairwise
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
+from app.readers import pdf_calls
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box
 
@@ -348,8 +349,9 @@ class CharacterBoxes:
 
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
+        self._text = pdf_calls.address(text_page.raw)
         self._rect = raw.FS_RECTF()
-        self._ref = byref(self._rect)
+        self._place = addressof(self._rect)
         self._edges = [c_double() for _ in range(4)]
         self._edge_refs = [byref(edge) for edge in self._edges]
         self._rotation = rotation
@@ -450,7 +452,7 @@ class CharacterBoxes:
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
         low = high = 0.0
         for index in range(start, end):
-            if not raw.FPDFText_GetLooseCharBox(self._raw, self.pdfium_number(index), self._ref):
+            if not pdf_calls.loose_box(self._text, self.pdfium_number(index), self._place):
                 return None
             if sideways:
                 left, right, tall = box.bottom, box.top, box.right - box.left
@@ -469,17 +471,19 @@ class CharacterBoxes:
 
     def _one(self, index: int) -> Box | None:
         known = self._known
-        if index not in known:
-            known[index] = self._looked_up(index if self._numbers is None else self._numbers[index])
-        return known[index]
+        if index in known:
+            return known[index]
+        found = self._looked_up(index if self._numbers is None else self._numbers[index])
+        known[index] = found
+        return found
 
     def _looked_up(self, index: int) -> Box | None:
-        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+        if not pdf_calls.loose_box(self._text, index, self._place):
             return None
         box = self._rect
         x0, x1, y0, y1 = box.left, box.right, box.bottom, box.top
-        width, height = x1 - x0, y1 - y0
         left, high = x0 - self._left, self._top - y1
+        width, height = x1 - x0, y1 - y0
         if not self._rotation:
             return left, left + width, high, high + height
         low, right = y0 - self._bottom, self._right - x1

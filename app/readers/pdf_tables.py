@@ -60,6 +60,7 @@ _CLEAR = 0.8  # line heights of the gaps of columns that begin at the same point
 _STRIPE = 0.4  # line heights that an empty stripe between columns is wide
 _CROSSED = 0.1  # of the rows may cross a stripe
 _FEW_ROWS = 3  # above that one row may
+_UNPARTED = 0.3  # of the rows may be one piece that crosses
 _SEVERAL = 0.3  # of the printed rows of a table, cells of several lines among them, have several parts
 _FULL_ROWS = 0.5  # of the rows have cells in two columns
 _FAR = 1.6  # times the step that three in four rows do not exceed: the end of a table
@@ -261,7 +262,9 @@ def _middle(row: Sequence[Line]) -> float:
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
     """Tables among rows: their rows, and these as lines. What is none as a whole is cut where it is widest apart."""
-    for some in map(_without_prose_above, _segments(rows)) if len(rows) > 1 else ():
+    if len(rows) < 2 or (depth < _DEEPEST and len(drawn.down) < _GRID and not _has_wide_gaps(rows)):
+        return
+    for some in map(_without_prose_above, _segments(rows)):
         full = _first_full(some)
         if depth and full >= _FEW_ROWS:
             yield from _tables(some[:full], drawn, depth - 1)
@@ -276,6 +279,15 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
             if widest > LOOSER * median(step for step, _ in steps):
                 yield from _tables(some[:at], drawn, depth - 1)
                 yield from _tables(some[at:], drawn, depth - 1)
+
+
+def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
+    """Whether two rows have gaps that part columns by themselves: no part of what is no table is one without."""
+    several = [row for row in rows if len(row) > 1]
+    if len(several) < 2:
+        return False
+    gap = _WIDE * min(piece.bottom - piece.top for row in several for piece in row)
+    return sum(any(two.x0 - one.x1 > gap for one, two in pairwise(row)) for row in several) > 1
 
 
 def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
@@ -458,7 +470,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     walls = [x for x in down if left < x < right]
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
-    if not borders:
+    if not borders or (len(down) < _GRID and all(_crossed(rows, [x]) > _UNPARTED * len(rows) for x in borders)):
         return []
     floors = _floors(rules, left, right, top, bottom)
     cells = levelled([cells_of(row, borders) for row in rows])
@@ -582,8 +594,7 @@ def _is_tabular(
         or len(several) < _FULL_ROWS * min(len(begun), most)
     ):
         return False
-    crossing = sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
-    if crossing > 0.3 * len(rows):
+    if _crossed(rows, borders) > _UNPARTED * len(rows):
         return False
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(borders) + 1)]
     numeric = any(
@@ -619,6 +630,11 @@ def _is_tabular(
     if level < ALIGNED * len(several):
         return False
     return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
+
+
+def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
+    """How many rows are one piece that runs over one of some borders."""
+    return sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
 
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:

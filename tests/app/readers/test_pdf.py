@@ -498,8 +498,15 @@ def test_text_under_an_opaque_box_is_left_out_with_a_word(files: Any) -> None:
     assert warnings == ["Text that nobody sees on the page was left out: pages 1."]
 
 
-@pytest.mark.parametrize("base", ["/OFF [9 0 R]", "/BaseState /OFF /ON [8 0 R]"])
-def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: Any, base: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("OCProperties", "/OFF [9 0 R]"),
+        ("OCProperties", "/BaseState /OFF /ON [8 0 R]"),
+        ("#4fCProp#65rties", "/OFF [9 0 R]"),  # the same name
+    ],
+)
+def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: Any, name: str, base: str) -> None:
     words = (
         _ink(72, 700, "Both.")
         + b"/OC /A BDC "
@@ -509,7 +516,7 @@ def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: An
         + b"EMC"
     )
     objects = [
-        f"<< /Type /Catalog /Pages 2 0 R /OCProperties << /OCGs [8 0 R 9 0 R] /D << {base} >> >> >>".encode(),
+        f"<< /Type /Catalog /Pages 2 0 R /{name} << /OCGs [8 0 R 9 0 R] /D << {base} >> >> >>".encode(),
         b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R /Resources << /Font << /F1 3 0 R >>"
