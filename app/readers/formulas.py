@@ -152,6 +152,11 @@ def _is_bracketed(text: str) -> bool:
     return False
 
 
+def fraction(over: str, under: str) -> str:
+    """A fraction on one line."""
+    return _fraction(over, under)[0]
+
+
 def _fraction(over: str, under: str, *, bar: bool = True) -> _Piece:
     if not bar:
         return f"{over} choose {under}", ""

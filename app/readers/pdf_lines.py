@@ -23,6 +23,7 @@ from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Rules, ruling_lines, turned
 from app.readers.pdf_notes import layer_of
+from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
     RAISED,
@@ -93,7 +94,9 @@ def page_lines(
     try:
         suspects = Suspects(page, text_page, layers)
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
-        pieces = _pieces(text_page, boxes, suspects, whole if whole is not None else set())
+        shapes = small_shapes(page, suspects.drawn)
+        text = with_fractions(joined_rows(raw_text(text_page), boxes), boxes, shapes.bars)
+        pieces = _pieces(as_read(text, boxes), boxes, suspects, whole if whole is not None else set())
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -102,7 +105,9 @@ def page_lines(
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
     if tall * 2 > len(pieces):
         return _vertical(pieces)
-    pieces = _with_values([piece for piece in pieces if piece.text], values)
+    pieces = [piece for piece in pieces if piece.text]
+    with_dots(pieces, shapes.dots)
+    pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
     return _arranged(_columns(pieces))
 
@@ -134,8 +139,7 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     return page.get_textpage()
 
 
-def _pieces(text_page: pdfium.PdfTextPage, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    text = as_read(joined_rows(raw_text(text_page), boxes), boxes)
+def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes, suspects, whole)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from ctypes import addressof, byref, c_double
 from itertools import pairwise
 
@@ -361,10 +362,18 @@ class CharacterBoxes:
         self._numbers: list[int] | None = None
         self._known: dict[int, Box | None] = {}
 
-    def number(self, numbers: list[int]) -> None:
-        """Give the characters other numbers: at each place stands pdfium's."""
-        self._numbers = numbers
+    def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
+        """Give the characters other numbers: at each place stands the one before. ``places``: some that were moved."""
+        self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
         self._known.clear()
+        self._known.update(places or {})
+
+    def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
+        """The character at or next to a point of a page that is not turned, within a distance across and down."""
+        if self._numbers is not None:
+            return None
+        at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, across, down)
+        return at if at >= 0 else None
 
     def pdfium_number(self, index: int) -> int:
         return index if self._numbers is None else self._numbers[index]

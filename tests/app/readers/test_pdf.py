@@ -532,6 +532,45 @@ def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: An
     assert len(parsed.warnings) == 1
 
 
+def _stacked(x: float, y: float, over: str, under: str, width: float) -> bytes:
+    """A fraction whose line is at the height of the middle of small letters beside it."""
+    line = f"{x} {y + 3.5} m {x + width} {y + 3.5} l 0.5 w S\n".encode()
+    return (
+        _ink(x + (width - 6.7 * len(over)) / 2, y + 7, over)
+        + line
+        + _ink(x + (width - 6.7 * len(under)) / 2, y - 8, under)
+    )
+
+
+def test_the_line_of_a_fraction_is_read_and_no_other_line(files: Any) -> None:
+    page = (
+        _ink(72, 700, "Take") + _stacked(102, 700, "1", "4", 7) + _ink(112, 700, "tablet, or 2")
+        + _stacked(177, 700, "3", "4", 7) + _ink(187, 700, "of one.")
+        + _ink(72, 640, "Oil") + _ink(150, 640, "12") + b"148 637 m 166 637 l S\n"
+        + _ink(72, 620, "Sum") + _ink(150, 620, "15")
+        + _ink(72, 580, "The word is") + _ink(134, 580, "lamp") + b"134 578 m 161 578 l S\n" + _ink(134, 566, "lit.")
+    )  # fmt: skip
+    text, _ = _seen(files, page)
+    assert text.startswith("Take 1/4 tablet, or 2 3/4 of one. ")
+    assert text.count("/") == 2
+
+
+def test_bullets_that_are_drawn_part_the_items_of_a_list(files: Any) -> None:
+    dots = b"".join(f"60 {y} 4 4 re f\n".encode() for y in (683, 653, 638))
+    page = _ink(72, 680, "Fill the oil up to the second line of the glass") + _ink(72, 665, "and never above it.")
+    page += _ink(72, 650, "Write the hour down in the book of the tower") + _ink(72, 635, "Go home.")
+    points = b"300 303 4 4 re f 340 303 4 4 re f\n" + _ink(306, 300, "P") + _ink(346, 300, "Q")  # of a drawing
+    content = _ink(72, 700, "Every evening, in any weather, whatever the keeper says:") + page + dots + points
+    stream = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content)
+    (text,) = _parsed(files.pdf("dots.pdf", [], streams=[stream]))
+    assert text.split("\n")[1:4] == [
+        "• Fill the oil up to the second line of the glass and never above it.",
+        "• Write the hour down in the book of the tower",
+        "• Go home.",
+    ]
+    assert text.count("•") == 3
+
+
 def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) -> None:
     notes = (
         "/Annots [<< /Type /Annot /Subtype /Text /Rect [300 700 320 720] /Contents (Wrong, see page 4.) /T (Ada) >>"

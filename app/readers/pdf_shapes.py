@@ -1,0 +1,216 @@
+"""What is drawn as a shape and read as a sign: the bullets of lists, the lines of fractions. Child only.
+
+Browsers print the bullets of a page so, and everything that sets formulas draws the line of a fraction: without it a
+quarter is read as "1 4".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pypdfium2 as pdfium
+
+from app.readers import formulas, pdf_calls
+from app.readers.layout import Line
+from app.readers.pdf_grids import Box, turned
+from app.readers.pdf_signs import CharacterBoxes
+
+_MOST = 2_000  # drawn things of a page that are looked at
+_MOST_BARS = 200  # of a page; what has more is a drawing or a table
+_BAR_HEIGHT = 1.5  # points
+_BAR = (2.0, 150.0)  # points of width
+_DOT = (1.2, 9.0)  # points
+_ROUND = 0.3  # of its size by which a bullet's sides differ
+_DOT_SIZE = 0.6  # line heights
+_DOT_REACH = 2.5  # line heights from a bullet to its text
+_COLUMN_LETTERS = 3  # of an item, where several bullets are one under the other
+_ALONE_LETTERS = 12
+_ALREADY = "•·▪◦‣■□●○*-–—"
+_LONGEST = 40  # characters above or below a line
+_CLOSING = ".,;:!?)]}%…’”»"  # what stands close to what is before it
+_NEAR = 5.0  # points from a line at which a character above or below it is looked for
+_BESIDE = 1.5  # line heights to what stands beside a fraction
+_AXIS = 0.3  # of its height by which the middle of what stands beside a fraction is off its line
+_CLOSE = 1.2  # of its height from the middle of a part of a fraction to the line
+_CENTRED = 0.5  # of its height by which a part's middle is off the line's
+_OVERHANG = 1.2  # heights by which the line is wider than both parts
+_INSIDE = 1.5  # points
+
+
+@dataclass
+class Shapes:
+    """Small drawn things of a page: lines across, and dots."""
+
+    bars: list[Box] = field(default_factory=list)
+    dots: list[Box] = field(default_factory=list)
+
+
+def small_shapes(page: pdfium.PdfPage, paths: Sequence[int]) -> Shapes:
+    """What may be bullets and lines of fractions among the drawn things of a page; nothing on one that is turned."""
+    found = Shapes()
+    if page.get_rotation():
+        return found
+    turn, edges = turned(page), pdf_calls.Floats(4)
+    for path in paths[:_MOST]:
+        if not pdf_calls.bounds(path, *edges.places):
+            continue
+        x0, y0, x1, y1 = edges.get()
+        width, height = x1 - x0, y1 - y0
+        if height < _BAR_HEIGHT and _BAR[0] < width < _BAR[1]:
+            found.bars.append(turn(x0, y0, x1, y1))
+        elif _DOT[0] < height < _DOT[1] and abs(width - height) < _ROUND * height:
+            found.dots.append(turn(x0, y0, x1, y1))
+    if len(found.bars) > _MOST_BARS:
+        found.bars.clear()
+    return found
+
+
+def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
+    """Put a bullet in front of each piece of text that a dot stands before; points of a drawing have short names."""
+    columns = Counter(round(x0) for x0, *_ in dots)
+    for x0, x1, top, bottom in dots:
+        middle = (top + bottom) / 2
+        beside = [piece for piece in pieces if piece.top < middle < piece.bottom and piece.x0 >= x1]
+        item = min(beside, key=lambda piece: piece.x0, default=None)
+        if item is None or item.x0 - x1 > _DOT_REACH * item.height or bottom - top > _DOT_SIZE * item.height:
+            continue
+        enough = _COLUMN_LETTERS if columns[round(x0)] > 1 else _ALONE_LETTERS
+        if item.text[0] not in _ALREADY and sum(map(str.isalpha, item.text)) >= enough:
+            item.text, item.x0 = f"• {item.text}", x0
+            item.words.insert(0, ("•", x0, x1))
+
+
+@dataclass(frozen=True)
+class _Fraction:
+    """Characters from ``start`` to before ``end``; ``beside``: the upper and the lower edge of their line."""
+
+    start: int
+    end: int
+    text: str
+    bar: Box
+    beside: tuple[float, float]
+    joins: tuple[bool, bool]  # the line of text goes on before it, and after it
+
+
+def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
+    """The signs of a page with its fractions on the line: a quarter as "1/4". ``boxes`` are numbered anew."""
+    found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
+    if not found:
+        return text
+    signs: list[str] = []
+    numbers: list[int] = []
+    places: dict[int, Box] = {}
+    at = 0
+    for one in found:
+        if one.start < at:
+            continue
+        before = text[at : one.start]
+        if one.joins[0]:
+            before = before.rstrip() or before[:0]
+            before += " " if before[-1:].isalnum() or text[one.start - 1].isspace() else ""
+        signs += before
+        numbers += [min(at + step, one.start) for step in range(len(before))]
+        x0, x1 = one.bar[:2]
+        step = (x1 - x0) / len(one.text)
+        for place in range(len(one.text)):
+            places[len(signs) + place] = x0 + place * step, x0 + (place + 1) * step, *one.beside
+        signs += one.text
+        numbers += [one.start] * len(one.text)
+        at = one.end
+        if one.joins[1]:
+            while at < len(text) and text[at] in "\r\n":
+                at += 1
+            if text[at : at + 1].strip() and text[at] not in _CLOSING:
+                signs.append(" ")
+                numbers.append(at)
+    signs += text[at:]
+    numbers += range(at, len(text))
+    boxes.number(numbers, places)
+    return "".join(signs)
+
+
+def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
+    """The fraction whose line this may be, by what is close above and below it, and beside it at its height.
+
+    The line below a word or above a sum has its text at another height.
+    """
+    x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
+    wide = bar[1] - bar[0]
+    above = boxes.found_at(x, y - _NEAR, wide / 2, _NEAR)
+    below = boxes.found_at(x, y + _NEAR, wide / 2, _NEAR)
+    if above is None or below is None or above >= below:
+        return None
+    start, over_end = _run(text, boxes, above, bar)
+    under, end = _run(text, boxes, below, bar)
+    before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
+    if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
+        return None  # a part of what is above the line was set apart from it
+    if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
+        return None
+    widest, tallest = 0.0, 0.0
+    for first, last, side in ((start, over_end, -1), (under, end, 1)):
+        box = boxes.span(first, last - 1)
+        if box is None:
+            return None
+        height = box[3] - box[2]
+        if not 0 < side * ((box[2] + box[3]) / 2 - y) < _CLOSE * height:
+            return None
+        if abs((box[0] + box[1]) / 2 - x) > _CENTRED * height:
+            return None
+        widest, tallest = max(widest, box[1] - box[0]), max(tallest, height)
+    if not widest - 2 * _INSIDE < wide < widest + _OVERHANG * tallest:
+        return None
+    on_left, on_right = (_beside(text, boxes, bar, step) for step in (range(start - 1, -1, -1), range(end, len(text))))
+    line = on_left or on_right
+    if line is None:
+        return None
+    written = formulas.fraction(text[start:over_end].strip(), text[under:end].strip())
+    return _Fraction(start, end, written, bar, line, (on_left is not None, on_right is not None))
+
+
+def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
+    """From where to before where the characters around one stand between the ends of a line, on one side of it."""
+    y = (bar[2] + bar[3]) / 2
+    side = _is_below(boxes, at, y)
+
+    def inside(other: int) -> bool:
+        box = boxes.span(other, other)
+        if text[other] in "\r\n":
+            return False
+        if box is None or text[other] == " ":
+            return True
+        return bar[0] - _INSIDE < (box[0] + box[1]) / 2 < bar[1] + _INSIDE and _is_below(boxes, other, y) == side
+
+    start, end = at, at + 1
+    while start and inside(start - 1) and end - start <= _LONGEST:
+        start -= 1
+    while end < len(text) and inside(end) and end - start <= _LONGEST:
+        end += 1
+    while text[start].isspace() and start < at:
+        start += 1
+    while text[end - 1].isspace() and end - 1 > at:
+        end -= 1
+    return start, end
+
+
+def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
+    box = boxes.span(at, at)
+    return box is not None and (box[2] + box[3]) / 2 > y
+
+
+def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
+    """The upper and lower edges of the next character, where it stands beside a line and at its height."""
+    at = next(_filled(text, order), None)
+    box = None if at is None else boxes.span(at, at)
+    if box is None:
+        return None
+    height, y = box[3] - box[2], (bar[2] + bar[3]) / 2
+    apart = max(box[0] - bar[1], bar[0] - box[1])
+    near = -_INSIDE < apart < _BESIDE * height and abs((box[2] + box[3]) / 2 - y) < _AXIS * height
+    return (box[2], box[3]) if near else None
+
+
+def _filled(text: str, order: range) -> Iterator[int]:
+    return (at for at in order if not text[at].isspace())
