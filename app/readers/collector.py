@@ -19,6 +19,8 @@ from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
 _SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript iframe object rp button title"))
+_FRAMES = frozenset(("iframe", "frame", "object", "embed"))
+_TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)  # beside the page
 _NOT_TEXT = frozenset(("script", "style", "template", "title", "rp"))
 _BLOCKS = frozenset(
     re.findall(
@@ -77,6 +79,7 @@ class _OpenTable:
     row: Row | None = None
     cell: Cell | None = None
     in_head: bool = False
+    in_foot: bool = False
 
 
 @dataclass
@@ -93,6 +96,8 @@ class _Frame:
 
 class BlockCollector:
     """Takes the parser's events and makes blocks of them; ``title``, ``author`` and ``date`` come from the head.
+
+    ``framed``: files of text that the page shows a part of. ``inner``: pages that it holds as an attribute.
 
     Args:
         text: the whole markup, in which some things are looked up ahead.
@@ -115,6 +120,8 @@ class BlockCollector:
         self.title = ""
         self.author = ""
         self.date = ""
+        self.framed: list[str] = []
+        self.inner: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
         self._images: dict[int, str] = {}  # places among the parts that hold the alternative text of a picture
@@ -244,6 +251,8 @@ class BlockCollector:
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
         """Why an element is not read; None where it is."""
+        if tag in _FRAMES:
+            self._remember_frame(attributes)
         if tag in _SKIPPED:
             self._captured.clear()
             return "" if tag in _NOT_TEXT else "other"
@@ -269,6 +278,14 @@ class BlockCollector:
         if self._hides and self._is_hidden(tag, classes, attributes):
             return "hidden"
         return None
+
+    def _remember_frame(self, attributes: Mapping[str, str]) -> None:
+        if "srcdoc" in attributes:
+            self.inner.append(attributes["srcdoc"])
+            return
+        place = (attributes.get("src") or attributes.get("data") or "").strip()
+        if _TEXT_FILE.fullmatch(place):
+            self.framed.append(place)
 
     def _is_hidden(self, tag: str, classes: list[str], attributes: Mapping[str, str]) -> bool:
         hidden = "hidden" in attributes or (tag == "dialog" and "open" not in attributes)
@@ -414,14 +431,14 @@ class BlockCollector:
             return
         here = self._tables[-1]
         if tag in ("thead", "tbody", "tfoot"):
-            here.in_head = tag == "thead"
+            here.in_head, here.in_foot = tag == "thead", tag == "tfoot"
             here.row = here.cell = None
         elif tag == "tr":
-            here.row, here.cell = Row(header=here.in_head), None
+            here.row, here.cell = Row(header=here.in_head, footer=here.in_foot), None
             here.table.rows.append(here.row)
         elif tag in ("td", "th"):
             if here.row is None:
-                here.row = Row(header=here.in_head)
+                here.row = Row(header=here.in_head, footer=here.in_foot)
                 here.table.rows.append(here.row)
             columns, rows = whole(attributes.get("colspan")), whole(attributes.get("rowspan"))
             here.cell = Cell(columns=columns or 1, rows=rows or 1)
@@ -440,8 +457,11 @@ class BlockCollector:
                 here.cell = None
             elif tag == "tr":
                 here.row = here.cell = None
+            elif tag in ("thead", "tfoot"):
+                here.in_head = here.in_foot = False
             elif tag == "table":
                 self._tables.pop()
+                here.table.rows.sort(key=lambda row: row.footer)
                 sink = self._cell()
                 if sink is None:
                     self.blocks += tables.as_blocks(here.table)

@@ -33,6 +33,7 @@ _NO_TEXT_TYPES = re.compile(
 _TEXT_NAMES = (".xhtml", ".html", ".htm")
 _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
 _NO_TEXT = "what is in it is not text"
+_MOST_SAID = 20  # warnings of one kind
 _MOST_FALLBACKS = 10
 _HEAD = 20_000  # characters of a chapter in which its style sheets are named
 _MOST_SHEETS = 20
@@ -223,14 +224,15 @@ def _chapters(
         characters += sum(len(block.text) for block in blocks)
         if characters > limits.characters:
             raise Refused(f"has more than {limits.characters:,} characters.", "Split it into parts.")
-        if number == len(package.spine):
-            spine += reader.linked()
+        if number == len(spine):
+            spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
         waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
         if entries:
             _split(blocks, here, chapters, named=named)
         else:  # nothing names the chapters but their own headings
             chapters += by_headings(blocks, split_levels(blocks))
+    warnings += reader.warnings[:_MOST_SAID]
     return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
 
 
@@ -242,6 +244,8 @@ class _ChapterReader:
         self._names = archive.Names(files)
         self._package = package
         self._links: set[str] = set()
+        self._framed: dict[str, None] = {}
+        self.warnings: list[str] = []
         self._styles: dict[tuple[str, ...], Styles] = {}
         self.left_out: Counter[str] = Counter()
 
@@ -262,11 +266,18 @@ class _ChapterReader:
                 return [], None  # a list of contents, which the app shows itself
             found = markup.read(text, styles=self._sheets(name, text))
         self.left_out.update(found.left_out)
+        for reference in found.framed:
+            place = _inside(posixpath.dirname(name), reference)[0]
+            if place in self._names:
+                self._framed[self._names.find(place) or place] = None
+            else:
+                self.warnings.append(f"A part of “{posixpath.basename(name)}” is not in the book: {reference}.")
         return found.blocks, None
 
     def linked(self) -> list[str]:
-        """Texts outside of the spine to which a file that was read leads."""
-        return [name for name in self._package.texts if name in self._links and name != self._package.nav]
+        """Texts outside of the spine to which a file that was read leads, or of which it shows a part."""
+        linked = [name for name in self._package.texts if name in self._links]
+        return [name for name in dict.fromkeys([*linked, *self._framed]) if name != self._package.nav]
 
     def _sheets(self, name: str, text: str) -> Styles:
         base = posixpath.dirname(name)

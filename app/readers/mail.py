@@ -7,6 +7,7 @@ part that is no text is named in a warning.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from email import message_from_bytes, policy
 from email.errors import MessageError
 from email.header import decode_header, make_header
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.readers import cleaning, encoding, lines, markup, text
+from app.readers.left_out import told
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Chapter, finish
 
@@ -73,7 +75,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     one = len(chapters) == 1
     title = chapters[0].title if one and chapters[0].title != "No subject" else ""
     author = _head(mail, "from") if one else ""
-    return Parsed("mail", "section", sections, title, author, outline, reader.warnings())
+    said = reader.warnings() + told(reader.left_out, (chapter.text for chapter in chapters))
+    return Parsed("mail", "section", sections, title, author, outline, said, reader.left_out)
 
 
 class _Reader:
@@ -81,6 +84,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._attached: list[str] = []
+        self.left_out: Counter[str] = Counter()
         self._broken = 0
 
     def warnings(self) -> list[str]:
@@ -126,14 +130,19 @@ class _Reader:
         plain = next((one for one in forms if one.get_content_type() == "text/plain"), None)
         rich = [one for one in forms if one is not plain and one.get_content_type() != "text/x-amp-html"]
         written = self._part(plain, depth + 1) if plain is not None else ""
+        before = Counter(self.left_out)
         shown = self._part(rich[-1], depth + 1) if rich and depth <= _DEEPEST else ""
-        return shown if len(shown) > _MORE_IN_HTML * len(written) else written
+        if len(shown) > _MORE_IN_HTML * len(written):
+            return shown
+        self.left_out = before
+        return written
 
     def _text(self, part: Message, kind: str) -> str:
         payload = part.get_payload(decode=True)
         data = payload if isinstance(payload, bytes) else b""
         if kind == "text/html":
             found = markup.read(_read(data, part) or markup.decode_html(data), lambda: None)
+            self.left_out.update(found.left_out)
             return "\n\n".join(block.text for block in found.blocks)
         raw = _read(data, part) or encoding.decode(data)[0]
         self._broken += raw.count("\ufffd")

@@ -11,7 +11,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")  # of a character as Windows cou
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
+_NAMED = 5  # files
+_MOST_INNER = 100  # pages within a page
+_DEEPEST = 3  # of them in one another
 _MOST_MARKUP = 5  # bytes of a file for each character that a book may have
 
 
@@ -50,6 +53,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
     first = next((block.text for block in found.blocks if block.level), "")
     warnings = told(found.left_out, (block.text for block in found.blocks))
+    if found.framed:
+        one = len(found.framed) == 1
+        parts = "1 part of the page is" if one else f"{len(found.framed)} parts of the page are"
+        named = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
+        warnings.append(f"{parts} in another file and not read: {named}. Open what you need by itself.")
     title = found.title.strip() or first
     return Parsed("html", "section", sections, title, found.author, outline, warnings, found.left_out, found.date)
 
@@ -69,13 +77,17 @@ def decode_html(data: bytes) -> str:
 
 @dataclass
 class Markup:
-    """What a piece of markup says. ``left_out``: characters by the reason why they are not among the blocks."""
+    """What a piece of markup says. ``left_out``: characters by the reason why they are not among the blocks.
+
+    ``framed``: files of text of which it shows a part.
+    """
 
     blocks: list[Block]
     title: str
     author: str
     date: str
     left_out: Counter[str]
+    framed: list[str] = field(default_factory=list)
 
 
 def read(
@@ -84,6 +96,7 @@ def read(
     styles: Styles | None = None,
     *,
     contents: bool = True,
+    inside: int = 0,
 ) -> Markup:
     """Read HTML or XHTML.
 
@@ -91,6 +104,7 @@ def read(
         alive: called now and then.
         styles: rules of the style sheets that the text names.
         contents: read lists of contents (``nav``) too.
+        inside: in how many pages it is held.
     """
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
@@ -99,7 +113,13 @@ def read(
     found = _collected(text, alive, styles, hides=True, contents=contents)
     if found.lost or not found.blocks:  # hidden up to the end: nobody closed it, or a script was to show it
         found = _collected(text, alive, styles, hides=False, contents=contents)
-    return Markup(found.blocks, found.title, found.author, found.date, found.left_out)
+    framed = list(dict.fromkeys(found.framed))
+    said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
+    for inner in found.inner[:_MOST_INNER] if inside < _DEEPEST else ():
+        page = read(inner, alive, styles, inside=inside + 1)
+        said.blocks += page.blocks
+        said.left_out.update(page.left_out)
+    return said
 
 
 def _collected(

@@ -380,21 +380,20 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
     if len(pages.bad) > 20:
         said.append(f"{len(pages.bad)} of {count} pages could not be read.")
     if pages.unmapped:
-        said.append(
-            f"A font has no table of its letters, so the text is probably wrong on pages {_listed(pages.unmapped)}."
-        )
+        said.append(f"A font has no table of its letters, so the text is probably wrong on {_pages(pages.unmapped)}.")
     if pages.mismapped:
-        said.append(f"A font names wrong letters; the text is probably wrong on pages {_listed(pages.mismapped)}.")
+        said.append(f"A font names wrong letters; the text is probably wrong on {_pages(pages.mismapped)}.")
     if pages.absent:
-        said.append(f"A font is not inside the file; text may be missing on pages {_listed(pages.absent)}.")
+        said.append(f"A font is not inside the file; text may be missing on {_pages(pages.absent)}.")
     if pages.unseen:
-        said.append(f"Text that nobody sees on the page was left out: pages {_listed(pages.unseen)}.")
+        said.append(f"Text that nobody sees was left out on {_pages(pages.unseen)}.")
     if pages.comments:
         count_of = sum(map(len, pages.comments.values()))
-        numbers = _listed([index + 1 for index in pages.comments])
-        which = "1 comment" if count_of == 1 else f"{count_of} comments"
-        where = "in brackets at the end of the text of" if comments else "left out, as asked, on"
-        said.append(f"{which} of readers {'stand' if comments else 'were'} {where} pages {numbers}.")
+        numbers = _pages([index + 1 for index in pages.comments])
+        which, verbs = ("1 comment", "stands was") if count_of == 1 else (f"{count_of} comments", "stand were")
+        stand, were = verbs.split()
+        where = f"{stand} in brackets at the end of the text of" if comments else f"{were} left out, as asked, on"
+        said.append(f"{which} of readers {where} {numbers}.")
     if pages.attached:
         names = list(dict.fromkeys(pages.attached))
         which = "1 file is" if len(names) == 1 else f"{len(names)} files are"
@@ -410,14 +409,18 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
     if read := [number for number, page in pages.recognised.items() if page.lines or page.is_blank]:
-        which = "Its page was" if count == 1 else f"Pages {_listed(read)} were"
+        which = "Its page was" if count == 1 else f"{_pages(read).capitalize()} {'was' if len(read) == 1 else 'were'}"
         said.append(f"{which} recognised from a picture and may have slips.")
     if foreign := sorted(pages.recognised.keys() - set(read)):
-        said.append(f"No words could be recognised on pages {_listed(foreign)}: {_SCRIPTS}")
+        said.append(f"No words could be recognised on {_pages(foreign)}: {_SCRIPTS}")
     if pages.images:
         numbers = _listed(pages.images)
         said.append(f"{len(pages.images)} of {count} pages are images without text and were left out: {numbers}.")
     return said
+
+
+def _pages(numbers: list[int]) -> str:
+    return f"{'page' if len(numbers) == 1 else 'pages'} {_listed(numbers)}"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -16,6 +16,7 @@ _LONGEST_SPAN = 60  # columns or rows that one cell may take; more is a mistake 
 _MOST_GAPS = 20_000  # places that merged cells keep in one table
 _LONGEST_RUN = 2_000  # characters of rows after which the header is said again
 _LONGEST_HEADER = 400  # characters of a header that is said again
+_MOST_EMPTY = 1 / 3  # of the columns; where more have nothing in any row, they keep others apart
 _COLUMNS_NAMED = 3  # a first row of fewer cells names columns only where the file says so
 _LONGEST_CELL = 3_000  # characters; a cell of data is shorter
 _MOST_BLOCKS = 12  # paragraphs; a cell of data has fewer
@@ -40,11 +41,15 @@ class Cell:
 
 @dataclass(slots=True)
 class Row:
-    """Cells of a row. ``skipped``: columns that it leaves out in front; ``header``: it names the columns."""
+    """Cells of a row. ``skipped``: columns that it leaves out in front.
+
+    ``header``: it names the columns. ``footer``: it is shown below the others, wherever it is written.
+    """
 
     cells: list[Cell] = field(default_factory=list)
     header: bool = False
     skipped: int = 0
+    footer: bool = False
 
 
 @dataclass
@@ -138,7 +143,7 @@ def _is_small(table: Table) -> bool:
 def _lines(table: Table) -> Iterator[tuple[str, bool]]:
     """Each row's line, and whether it belongs to the header; tables in cells follow the row that holds them."""
     grid = _grid(table)
-    used = sorted({at for parts in grid for at, part in enumerate(parts) if part})  # a column of nothing is a gap
+    used = _used(table, grid)
     for row, parts in zip(table.rows, grid, strict=True):
         filled = [part for part in parts if part]
         if len(filled) == len(row.cells) == 1 and parts[0]:
@@ -149,6 +154,16 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
             for inner in cell.tables():
                 if not _is_small(inner):
                     yield from ((f"  {line}", False) for line, _ in _lines(inner))
+
+
+def _used(table: Table, grid: list[list[str]]) -> list[int]:
+    """The columns that are shown: those with text, and empty ones of their own cells where they are not mere gaps."""
+    filled = {at for parts in grid for at, part in enumerate(parts) if part}
+    if any(cell.columns > 1 for row in table.rows for cell in row.cells):
+        return sorted(filled)  # which of the empty columns are parts of others is not known
+    width = max(map(len, grid), default=0)
+    empty = [at for at in range(width) if at not in filled]
+    return list(range(width)) if len(empty) < _MOST_EMPTY * width else sorted(filled)
 
 
 def _grid(table: Table) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,28 @@ def test_much_that_is_left_out_is_said(files: Any) -> None:
     assert parsed.left_out == {"headers": 4 * 30}
     assert len(parsed.warnings) == 1
     assert "rows that are the same on many pages, but for the first of them" in parsed.warnings[0]
+
+
+def test_every_letter_of_a_mail_is_accounted_for(files: Any) -> None:
+    """Of each part one form is read; what a page of it hides is counted."""
+    said = [
+        "The lamp costs 250 crowns, größer als erwartet.",
+        "See the table below: 12 and 31.",
+        "Weitergeleitet: alt.",
+    ]
+    page = f"<p>{said[1]}</p><p style='display:none'>Preheader that nobody sees.</p><script>var x = 1;</script>"
+    inner = EmailMessage()
+    inner["From"], inner["Subject"] = "Bray <bray@orre.example>", "Old news"
+    inner.set_content(said[2], cte="quoted-printable")
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = "Ada <ada@orre.example>", "Ines <i@orre.example>", "Prices"
+    mail.set_content(said[0], cte="base64")
+    mail.add_attachment(page, subtype="html")
+    mail.add_attachment(inner)
+    parsed = detect.parse(files.raw("a.eml", bytes(mail)), {}, Limits(), lambda *_: None)
+    text = "\n".join(section.text for section in parsed.sections)
+    heads = "From Ada <ada@orre.example> To Ines <i@orre.example> Subject Prices"
+    heads += "From Bray <bray@orre.example> Subject Old news"
+    assert parsed.left_out == {"hidden": 24}
+    assert _letters(text) == _letters(heads + "".join(said))
+    assert any("hidden" in warning for warning in parsed.warnings)

@@ -299,6 +299,16 @@ def test_parts_of_an_epub_beside_the_usual(files: Any, name: str) -> None:
     assert tuple(parsed.warnings) == warnings
 
 
+def test_a_part_that_a_page_of_an_epub_shows_is_read_or_said(files: Any) -> None:
+    page = "<p>The lamp.</p><iframe src='../parts/a.xhtml'></iframe><object data='b.html' type='text/html'></object>"
+    path = files.epub(
+        "a.epub", [("one.xhtml", f"<html><body>{page}</body></html>")], more=[("parts/a.xhtml", "<p>Shown.</p>")]
+    )
+    book = read_document(path)
+    assert "\n\n".join(page.text for page in book.pages) == "The lamp.\n\nShown."
+    assert book.warnings == ("A part of “one.xhtml” is not in the book: b.html.",)
+
+
 def test_epub_locked_by_drm(files: Any) -> None:
     lock = "<encryption><CipherData><CipherReference URI='OPS/a.xhtml'/></CipherData></encryption>"
     path = files.epub("a.epub", [("a.xhtml", "<p>x")], more=[("META-INF/encryption.xml", lock)])

@@ -44,6 +44,18 @@ TABLES = {
         "<table><tr><td><a href='/'>Home</a><td><h1>Light</h1><p>The lamp.<table><tr><td>a<td>1</table></table>",
         "Home\n\nLight\n\nThe lamp.\n\na | 1",
     ),
+    "an empty column among many": (
+        "<table><tr><th>Q1<th>Q2<th><th>Q4<tr><td>1<td>2<td><td>4</table>",
+        "Q1 | Q2 | | Q4\n1 | 2 | | 4",
+    ),
+    "a foot that is written first": (
+        "<table><thead><tr><th>Item<th>Sum</thead><tfoot><tr><td>Total<td>9</tfoot><tr><td>Oil<td>9</table>",
+        "Item | Sum\nOil | 9\nTotal | 9",
+    ),
+    "a page within a page": (
+        '<p>Out.</p><iframe srcdoc="&lt;p&gt;In &amp;amp; out.&lt;/p&gt;">no</iframe>',
+        "Out.\n\nIn & out.",
+    ),
     "a column that is only a gap": ("<table><tr><td>a<td><td>1<tr><td>b<td><td>2</table>", "a | 1\nb | 2"),
     "a line end and a list in a cell": (
         "<table><tr><td>Bring<td><ul><li>a rope<li>oil</ul><tr><td>Leave<td>at<br>nine</table>",
@@ -273,6 +285,13 @@ def test_text_never_shrinks_in_silence(body: str) -> None:
     source = _letters("start" + re.sub(r"<[^>]*>", " ", body))
     missing = source - _letters("".join(block.text for block in found.blocks))
     assert sum(missing.values()) <= sum(found.left_out.values())
+
+
+def test_parts_in_files_of_their_own_are_said(files: Any) -> None:
+    page = "<p>The lamp.</p><iframe src='notes/a.html'></iframe><iframe src='https://ads.example/x.html'></iframe>"
+    assert read_document(files.text("a.html", page)).warnings == (
+        "1 part of the page is in another file and not read: notes/a.html. Open what you need by itself.",
+    )
 
 
 def test_a_large_hidden_part_is_said(files: Any) -> None:

@@ -334,7 +334,7 @@ def test_text_that_nobody_sees_is_left_out_with_a_word(files: Any, make_stream: 
     plain = _ink(72, 700, "Black as usual.")
     document = read_document(files.pdf("white.pdf", [], streams=[make_stream(plain), make_stream(page)]))
     assert " ".join(document.text.split()) == "Black as usual. The keeper went up. White on blue. Grey."
-    assert document.warnings == ("Text that nobody sees on the page was left out: pages 2.",)
+    assert document.warnings == ("Text that nobody sees was left out on page 2.",)
 
 
 def test_the_unseen_letters_of_a_scanned_page_are_its_text(files: Any, make_stream: Any) -> None:
@@ -495,7 +495,7 @@ def test_text_under_an_opaque_box_is_left_out_with_a_word(files: Any) -> None:
         + _ink(72, 620, "The end."),
     )
     assert text == "The keeper went up. On a grey ground. The end."
-    assert warnings == ["Text that nobody sees on the page was left out: pages 1."]
+    assert warnings == ["Text that nobody sees was left out on page 1."]
 
 
 @pytest.mark.parametrize(
@@ -584,12 +584,12 @@ def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) ->
     comments = "[Comment by Ada: Wrong, see page 4.] [Struck out on “Never again.”]"
     assert text == f"The lamp was lit. Never again. Approved 3 May. {comments}"
     assert warnings == [
-        "2 comments of readers stand in brackets at the end of the text of pages 1.",
+        "2 comments of readers stand in brackets at the end of the text of page 1.",
         "1 file is attached to it and not part of its text: log.txt. Save and open what you need.",
     ]
     without = detect.parse(next(files.folder.glob("*.pdf")), {"comments": False}, Limits(), lambda *_: None)
     assert " ".join(without.sections[0].text.split()) == "The lamp was lit. Never again. Approved 3 May."
-    assert without.warnings[0] == "2 comments of readers were left out, as asked, on pages 1."
+    assert without.warnings[0] == "2 comments of readers were left out, as asked, on page 1."
 
 
 @pytest.mark.parametrize(
