@@ -1,7 +1,7 @@
 """Mixtures of experts: of the many MLPs of a layer a router chooses a few for every token.
 
 transformers holds the experts of a layer as tensors of three axes. Here each expert is two linear layers like all
-others, which ``layers`` packs and rounds, and which come from host memory one by one (``decoder.place``): only those
+others, which ``layers`` packs and rounds, and which come from host memory one by one (``host_weights``): only those
 that are asked for are read. On a processor with our own kernels router and experts give a token the same bits whatever
 tokens come with it, so a verification asks the very experts that a step would have asked.
 
@@ -22,6 +22,9 @@ from torch.nn import functional
 
 from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
+
+_Asked = tuple[int, torch.Tensor]
+"""An expert, and the places in the list of asked ones where it stands."""
 
 
 class Router(nn.Module):
@@ -113,6 +116,8 @@ class Experts(nn.Module):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
+        self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
+        """Goes through the experts that are asked, and has the weights of each where it computes."""
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
         """``answers`` for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
         self.most_rows = 0
@@ -124,7 +129,7 @@ class Experts(nn.Module):
         summed."""
         (count, chosen), width = ids.shape, hidden_states.shape[1]
         answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
-        for expert, places in _asked(ids.flatten()):
+        for expert, places in self.at_hand(_asked(ids.flatten())):
             asking = hidden_states[places // chosen]
             if len(places) <= self.most_rows:
                 answers[places] = self.fused[expert](asking)
@@ -206,7 +211,7 @@ def _mixture_of(layer: Any) -> Any:
     return next((block for block in blocks if hasattr(block, "experts")), None)
 
 
-def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
     """Each expert of ``ids`` (places,), and where it stands there."""
     order = ids.argsort(stable=True)
     at = 0

@@ -1,15 +1,18 @@
-"""Weights that wait in host memory beside a GPU: pinned, and brought one layer ahead of the one that computes.
+"""Weights that wait in host memory beside a GPU: pinned, and brought ahead of what computes with them.
 
 A card that cannot hold a model leaves the weights of some layers there, and every pass brings them. Two pieces of the
 card's memory take them in turns: while a layer computes, the next one comes over the bus on a stream of its own.
-Between the calls of a layer its parameters are those in host memory, so whoever else reads weights finds them whole. Of
-experts only those that are asked come, one after the other, by the hooks of accelerate.
+Between the calls of a layer its parameters are those in host memory, so whoever else reads weights finds them whole.
+
+Of experts only those come that are asked. Which ones is known once their router has said so: while one computes the
+next one comes. They have as much of the card's memory as the experts of two layers, and what was asked last stays
+there, for the tokens that ask the same ones again.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,120 +24,107 @@ from engine.model.products import fixed
 
 # Weights begin at multiples of so many bytes: more than any kernel asks of an address.
 _ALIGNED = 256
-_SLOTS = 2
+# Layers whose weights have a place on the card at a time.
+_LAYERS = 2
 
 
-class _Layer:
-    """A decoder block whose weights lie in one piece of host memory."""
+class _Piece:
+    """Weights that come together, side by side in host memory.
 
-    def __init__(self, block: nn.Module, device: torch.device) -> None:
-        self._named: list[tuple[nn.Module, str]] = []
-        self._places: list[tuple[int, torch.Size, torch.dtype]] = []
-        found: list[torch.Tensor] = []
-        size = 0
-        apart = {id(part) for mixture in block.modules() if isinstance(mixture, Experts) for part in mixture.modules()}
-        for part in block.modules():
-            for name, weights in part._parameters.items():
-                if weights is None or id(part) in apart:
-                    continue
-                self._named.append((part, name))
-                self._places.append((size, weights.shape, weights.dtype))
-                found.append(weights.detach())
-                size += -(-weights.nbytes // _ALIGNED) * _ALIGNED
-            for name, buffer in part._buffers.items():
-                part._buffers[name] = None if buffer is None else buffer.to(device)
-        self.held = torch.empty(size, dtype=torch.uint8)
-        if KINDS[device.type].streams:
-            pin(self.held, device)
-        self.own = self.within(self.held)
-        for mine, given in zip(self.own, found, strict=True):
+    Args:
+        named: their modules, with their names there.
+        held: memory of ``size`` bytes, a part of ``whole``, which is pinned as long as it lives.
+    """
+
+    def __init__(self, named: Sequence[tuple[nn.Module, str]], held: torch.Tensor, whole: torch.Tensor) -> None:
+        self.held, self.whole, self._named = held, whole, named
+        found = _found(named)
+        self._kinds = [(weights.shape, weights.dtype) for weights in found]
+        self._own = self._within(held)
+        for mine, given in zip(self._own, found, strict=True):
             mine.copy_(given)
-        self.use(self.own)
+        self.wait()
 
-    def within(self, memory: torch.Tensor) -> list[nn.Parameter]:
+    @staticmethod
+    def size(named: Sequence[tuple[nn.Module, str]]) -> int:
+        return sum(_whole(weights.nbytes) for weights in _found(named))
+
+    def _within(self, memory: torch.Tensor) -> list[nn.Parameter]:
         """The weights as they lie in memory that has a copy of ``held``."""
-        made = []
-        for start, shape, dtype in self._places:
+        made, start = [], 0
+        for shape, dtype in self._kinds:
             count = shape.numel() * dtype.itemsize
             made.append(fixed(memory[start : start + count].view(dtype).view(shape)))
+            start += _whole(count)
         return made
 
-    def use(self, weights: list[nn.Parameter]) -> None:
-        """Let the block compute with these."""
+    def compute_in(self, memory: torch.Tensor) -> None:
+        """Let the modules compute with a copy of ``held``."""
+        self._use(self._within(memory))
+
+    def wait(self) -> None:
+        """Let them have their weights in host memory."""
+        self._use(self._own)
+
+    def _use(self, weights: list[nn.Parameter]) -> None:
         for (part, name), held in zip(self._named, weights, strict=True):
             part._parameters[name] = held
 
 
 class _Slot:
-    """Memory of the device for one layer's weights; ``layer`` is whose it has, or is getting."""
+    """Memory of the device for one piece; ``key`` is whose it has, or is getting."""
 
-    def __init__(self, layers: Mapping[int, _Layer], device: torch.device) -> None:
-        self.memory = torch.empty(max(len(layer.held) for layer in layers.values()), dtype=torch.uint8, device=device)
-        self.weights = {number: layer.within(self.memory) for number, layer in layers.items()}
-        self.layer: int | None = None
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        self.key: Hashable = None
         self.filled: Any = torch.cuda.Event() if KINDS[device.type].streams else None
 
 
-class HostWeights:
-    """The weights of decoder blocks that compute on one device and wait in host memory. Their calls bring them.
+class _Places:
+    """Pieces in host memory, and places for some of them on a device.
 
     Args:
-        blocks: by the number of their layer.
+        count: of the places.
     """
 
-    def __init__(self, blocks: Mapping[int, nn.Module], device: torch.device) -> None:
-        self._device, self._streams = device, KINDS[device.type].streams
+    def __init__(self, pieces: Mapping[Any, _Piece], count: int, device: torch.device) -> None:
+        self._pieces, self._device, self._streams = pieces, device, KINDS[device.type].streams
         self._stream: Any = stream_of(device, "weights") if self._streams else None
-        self._layers = {number: _Layer(block, device) for number, block in sorted(blocks.items())}
-        self._slots = [_Slot(self._layers, device) for _ in range(min(_SLOTS, len(blocks)))]
-        self._order = list(self._layers)
-        self._current = self._slots[0]
-        for number, block in blocks.items():
-            before, after = self._hooks(number)
-            block.register_forward_pre_hook(before)
-            block.register_forward_hook(after)
+        size = max(len(piece.held) for piece in pieces.values())
+        self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]  # what was used last is the last
         if self._stream is not None:  # what is on its way would read and write memory that others have by then
-            for whole in (self, *(layer.held for layer in self._layers.values())):
+            for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False
 
-    def _hooks(self, number: int) -> tuple[Callable[..., None], Callable[..., None]]:
-        layer = self._layers[number]
-
-        def before(*_: object) -> None:
-            layer.use(self._bring(number).weights[number])
-
-        def after(*_: object) -> None:
-            layer.use(layer.own)
-
-        return before, after
-
-    def _bring(self, number: int) -> _Slot:
-        """The slot with a layer's weights; the next layer's begin to come."""
-        slot = self._holding(number)
-        if slot is None:
-            slot = self._other()
-            self._begin(slot, number)
+    def bring(self, key: Hashable, following: Hashable = None) -> None:
+        """Let a piece compute on the device; the one that follows begins to come."""
+        slot = self._begin(key)
         if self._streams:
             torch.cuda.current_stream(self._device).wait_event(slot.filled)
-        self._current = slot
-        following = self._order[(self._order.index(number) + 1) % len(self._order)]
-        if self._holding(following) is None:
-            self._begin(self._other(), following)
+        self._pieces[key].compute_in(slot.memory)
+        if following is not None:
+            self._begin(following)
+
+    def wait(self, key: Hashable) -> None:
+        """A piece has computed."""
+        self._pieces[key].wait()
+
+    def _begin(self, key: Hashable) -> _Slot:
+        """The place of a piece, which is there or begins to come."""
+        slot = next((slot for slot in self._slots if slot.key == key), self._slots[0])
+        self._slots.remove(slot)
+        self._slots.append(slot)
+        if slot.key != key:
+            slot.key = key
+            self._copy(self._pieces[key].held, slot)
         return slot
 
-    def _holding(self, number: int) -> _Slot | None:
-        return next((slot for slot in self._slots if slot.layer == number), None)
-
-    def _other(self) -> _Slot:
-        return next((slot for slot in self._slots if slot is not self._current), self._current)
-
-    def _begin(self, slot: _Slot, number: int) -> None:
-        held = self._layers[number].held
-        slot.layer, memory = number, slot.memory[: len(held)]
+    def _copy(self, held: torch.Tensor, slot: _Slot) -> None:
+        memory = slot.memory[: len(held)]
         if not self._streams:
             memory.copy_(held)
             return
-        # What has been enqueued so far may still read this slot.
+        # What has been enqueued so far may still read this place.
         before = torch.cuda.current_stream(self._device).record_event()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
@@ -144,18 +134,89 @@ class HostWeights:
 
 def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[str, torch.Tensor]:
     """Let the weights of decoder blocks, by the number of their layer, wait in host memory: they are returned by their
-    names in the model."""
-    held: dict[str, torch.Tensor] = {}
-    for number, block in blocks.items():
-        for path, part in block.named_modules():
-            if isinstance(part, Experts):
-                from accelerate import cpu_offload
+    names in the model. The blocks' calls bring them."""
+    mixtures = {
+        number: part for number, block in blocks.items() for part in block.modules() if isinstance(part, Experts)
+    }
+    experts: dict[tuple[int, int], _Piece] = {}
+    layers: dict[int, _Piece] = {}
+    for number, block in sorted(blocks.items()):
+        for part in block.modules():
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else buffer.to(device)
+        apart = mixtures.get(number)
+        if apart is not None:
+            each = [_named(pair) for pair in zip(apart.gates, apart.down, strict=True)]
+            experts |= {(number, expert): piece for expert, piece in enumerate(_pinned(each, device))}
+        layers[number] = _pinned([_named([block], apart)], device)[0]
+    places = _Places(layers, _LAYERS, device)
+    order = list(layers)
+    for at, number in enumerate(order):
+        following = order[(at + 1) % len(order)]
+        before, after = _hooks(places, number, following if len(order) > 1 else None)
+        blocks[number].register_forward_pre_hook(before)
+        blocks[number].register_forward_hook(after)
+    if experts:
+        most = max(len(part.gates) for part in mixtures.values())
+        held = _Places(experts, _LAYERS * most, device)
+        for number, part in mixtures.items():
+            part.at_hand = _one_by_one(held, number)
+    return {
+        f"model.layers.{number}.{name}": weights
+        for number, block in blocks.items()
+        for name, weights in block.named_parameters()
+    }
 
-                own = {name: weights.data for name, weights in part.named_parameters()}
-                held |= {f"model.layers.{number}.{path}.{name}": weights for name, weights in own.items()}
-                cpu_offload(part, device, state_dict=own)
-    HostWeights(blocks, device)
-    for number, block in blocks.items():
-        names = ((f"model.layers.{number}.{name}", weights) for name, weights in block.named_parameters())
-        held |= {name: weights for name, weights in names if name not in held}
-    return held
+
+def _whole(count: int) -> int:
+    """Bytes that weights of ``count`` bytes take with the gap behind them."""
+    return -(-count // _ALIGNED) * _ALIGNED
+
+
+def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
+    """The weights of modules that are named so."""
+    return [weights.detach() for part, name in named if (weights := part._parameters[name]) is not None]
+
+
+def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list[tuple[nn.Module, str]]:
+    """The weights of modules, but for those of one within."""
+    apart = set() if without is None else {id(part) for part in without.modules()}
+    modules = (part for whole in parts for part in whole.modules() if id(part) not in apart)
+    return [(part, name) for part in modules for name, weights in part._parameters.items() if weights is not None]
+
+
+def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.device) -> list[_Piece]:
+    """A piece for each group of weights, all in one pinned piece of host memory."""
+    sizes = [_Piece.size(named) for named in groups]
+    whole = torch.empty(sum(sizes), dtype=torch.uint8)
+    if KINDS[device.type].streams:
+        pin(whole, device)
+    return [_Piece(named, held, whole) for named, held in zip(groups, whole.split(sizes), strict=True)]
+
+
+def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callable[..., None], Callable[..., None]]:
+    """What goes before and after a layer: functions, which copies of a block share."""
+
+    def before(*_: object) -> None:
+        places.bring(number, following)
+
+    def after(*_: object) -> None:
+        places.wait(number)
+
+    return before, after
+
+
+def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
+    """``Experts.at_hand`` of a layer."""
+
+    def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
+        order = list(asked)
+        following = [(number, expert) for expert, _ in order[1:]]
+        for (expert, where), then in zip(order, [*following, None], strict=True):
+            places.bring((number, expert), then)
+            try:
+                yield expert, where
+            finally:
+                places.wait((number, expert))
+
+    return bring

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from engine.model.backends.walk import Walk
+from engine.model.experts import Experts
 from engine.model.products import fixed, replace
 from engine.model.products.quantized import Linear4
 from engine.model.products.tiled import MOST_TILED_ROWS, TILE_OUT, TiledLinear4, multiplies_tiles
@@ -60,8 +61,10 @@ class TiledBackend(Walk):
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # which bring the block's weights from host memory for every pass
+        hooks.clear()  # these, and ``at_hand``, bring the block's weights from host memory for every pass
     for path, layer in list(twin.named_modules()):
+        if isinstance(layer, Experts):
+            layer.at_hand = iter
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
     for part in twin.modules():  # of what is left, weights that wait in host memory are copied

@@ -21,7 +21,7 @@ from engine.kv import full, offload
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.model.graphs import CudaRecorder
-from engine.model.host_weights import HostWeights
+from engine.model.host_weights import wait_in_host
 from engine.model.kv_shape import KvShape
 from tests.engine.gpu.simulated_cuda import SCHEDULES, Gpu, simulated_cuda
 from tests.house import ROOT
@@ -132,7 +132,7 @@ def weights_are_right() -> None:
     layers = [nn.Linear(8, 8, bias=False).requires_grad_(False) for _ in range(3)]
     weights, x = [layer.weight.detach().clone() for layer in layers], torch.randn(2, 8)
     expected, there = x.clone(), x.to(GPU)
-    HostWeights(dict(enumerate(layers)), GPU)
+    wait_in_host(dict(enumerate(layers)), GPU)
     for layer, weight in list(zip(layers, weights, strict=True)) * 2:
         expected = expected @ weight.t()
         there = layer(there)
