@@ -127,6 +127,12 @@ class RoundModel:
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
+    def kept_for(self, token_ms: float) -> float | None:
+        """The smallest kept share, in hundredths, with which a token takes at most so many milliseconds; None where
+        none does."""
+        shares = (hundredth / 100 for hundredth in range(100))
+        return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
+
 
 def probed(costs: CostModel, context: int, kv: KvBytes, buses: int = 1) -> RoundModel:
     """Passes behind a context whose computing has been probed, without a draft model; spilled KV comes by ``buses``
