@@ -172,12 +172,13 @@ class Hierarchy:
 
     def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
         """A backend of a model whose passes over one cache are recorded, where this is done at all."""
-        recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device)
+        others = decoder.split.devices[1:] if decoder.split else ()
+        recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device, *others)
         if recorder is None:
             return backend
         for reason, holds in (
             ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
-            ("its layers lie on several GPUs, and a recording is of one", decoder.split),
+            ("layers on several GPUs are read for longer than they are launched", level == "verify" and decoder.split),
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
             ("a sliding window begins elsewhere in every pass", level != "draft" and decoder.kv_shape.sliding),
             ("a recurrent state lies elsewhere in every pass", decoder.kv_shape.recurrent),

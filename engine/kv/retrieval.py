@@ -42,6 +42,7 @@ from engine.kv.selection import (
 )
 from engine.model import attention
 from engine.model.attention import Seen
+from engine.model.graphs import sent
 from engine.model.kernels import cpu
 from engine.model.view import Blocks, FixedView, InPlace
 
@@ -424,9 +425,11 @@ class FixedRetrievalPass(FixedView):
     def __init__(self, cache: RetrievalCache, position: torch.Tensor, place: torch.Tensor, count: int) -> None:
         self._cache, self._position = cache, position
         self.queries: Sequence[torch.Tensor] = ()
-        self._places = place + torch.arange(count, device=place.device)
-        size = cache._keys[0].shape[1]
-        self._seen = Seen(torch.arange(size, device=place.device) <= self._places[:, None])
+        places = place + torch.arange(count, device=place.device)
+        split = cache.full.shape.split
+        # On each device that has layers; what of them its layers see is made there, by the first of them.
+        self._places = {device: sent(places, device) for device in (split.devices if split else (place.device,))}
+        self._seen: dict[torch.device, Seen] = {}
 
     def positions(self, count: int) -> torch.Tensor:
         return self._position + torch.arange(count, device=self._position.device)
@@ -443,9 +446,13 @@ class FixedRetrievalPass(FixedView):
     ) -> torch.Tensor:
         assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
         keys, values = self._cache._parts(layer)
-        keys.index_copy_(1, self._places, k[0])
-        values.index_copy_(1, self._places, v[0])
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen, sinks, cap)
+        places = self._places[keys.device]
+        keys.index_copy_(1, places, k[0])
+        values.index_copy_(1, places, v[0])
+        if keys.device not in self._seen:
+            self._seen[keys.device] = Seen(torch.arange(keys.shape[1], device=keys.device) <= places[:, None])
+        seen = self._seen[keys.device]
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 
 
 class VerifyObserver(Protocol):

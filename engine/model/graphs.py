@@ -7,6 +7,8 @@ tokens are cropped: what lies in the buffers changes, not where they are. Those 
 and most of its keys are read without a mask: its recordings are bound to the memory and to the number of these keys
 (``FullCache.fixed_span``), and made anew for others.
 
+Where layers lie on several GPUs each run of them is a graph of its own, and between two of them hidden states cross.
+
 A recording is taken only if its first replay says what the ordinary pass says, and if it is faster here; an exception
 or a difference ends all recording of the level, with a line in the log. ``--graphs off`` never begins. Of the cheap
 levels a replay can cost speed, never the answer: what they say is only ever proposed. What a verification says is the
@@ -15,11 +17,15 @@ answer, so its replays are held against the ordinary pass now and then for good.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -60,41 +66,38 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs of one level on a device.
+    """Records CUDA graphs of one level, whose passes lie on one device or on several.
 
     torch keeps one workspace of cuBLAS per stream. The workspace of a capturing stream lies in the pool of the first
     graph captured on it, and is freed with any graph of that pool (pytorch 193402): the others would compute in freed
-    memory. So each recorder captures on a stream of its own, and its graphs are freed together.
+    memory. So each recorder captures on streams of its own, and its graphs are freed together.
+
+    Args:
+        device: where passes begin and end.
+        others: further devices with layers.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *others: torch.device) -> None:
         self._device = device
-        self._warm_up = stream_of(device, "warm-up")
-        self._stream = torch.cuda.Stream(device)
+        self._warm_ups = {each: stream_of(each, "warm-up") for each in (device, *others)}
+        self._streams = {each: torch.cuda.Stream(each) for each in (device, *others)}
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        with torch.cuda.device(self._device):
-            self._warm_up.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._warm_up):
+        capture = _Capture(self._streams, self._graphs)
+        with torch.cuda.device(self._device), _handing_over(capture):
+            with contextlib.ExitStack() as warm:
+                for device, stream in self._warm_ups.items():
+                    stream.wait_stream(torch.cuda.current_stream(device))
+                    warm.enter_context(torch.cuda.stream(stream))
                 for _ in range(_WARM_UPS):
-                    work()
-            graph = torch.cuda.CUDAGraph()
-            self._graphs.append(graph)
-            # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or
-            # keeping the book meanwhile; what it does is not part of this, and it need not pause: it waits for events
-            # of its own store (``HostStore.arrived``), which stand before any capture since no recorded pass writes to
-            # such a store, never for the device, and works on streams that a capturing one, which torch makes
-            # non-blocking, has nothing to do with. The outer block puts the stream back: a capture that fails leaves
-            # its own in place.
-            with (
-                torch.cuda.stream(torch.cuda.current_stream(self._device)),
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-            ):
+                    capture.rehearse(work)
+            with capture.on(self._device):
                 out = work()
 
         def replay() -> _T:
-            graph.replay()
+            for step in capture.steps:
+                step()
             return out
 
         return replay
@@ -102,18 +105,136 @@ class CudaRecorder:
     def forget(self) -> None:
         for graph in self._graphs:
             graph.reset()
-        self._graphs = []
+        self._graphs.clear()
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        torch.cuda.synchronize(self._device)
-        began = time.perf_counter()
+        began = self._seconds()
         work()
-        torch.cuda.synchronize(self._device)
-        return (time.perf_counter() - began) * 1000.0
+        return (self._seconds() - began) * 1000.0
+
+    def _seconds(self) -> float:
+        """The clock, when all that was launched is done."""
+        for device in self._streams:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
 
 
-def recorder_for(device: torch.device) -> Recorder | None:
-    """The recorder of a device; None where nothing can be recorded, or launching costs nothing."""
+class _Capture:
+    """One pass that is captured: a graph for each run of layers on one device, and copies from device to device
+    between them.
+
+    A capture is of one device, and its thread may ask no other one for memory meanwhile. So what crosses has its memory
+    from the rehearsal, and is copied behind the graph that made it.
+
+    Args:
+        streams: to capture on, by device.
+        graphs: gets those that are made.
+    """
+
+    def __init__(self, streams: Mapping[torch.device, Any], graphs: list[torch.cuda.CUDAGraph]) -> None:
+        self._streams, self._graphs = streams, graphs
+        self._pools = {device: torch.cuda.graph_pool_handle() for device in streams}
+        self._into: list[torch.Tensor] = []
+        self._sent = 0
+        self._copies: list[Callable[[], object]] = []
+        self._running: contextlib.ExitStack | None = None
+        self.steps: list[Callable[[], object]] = []
+        """Of a replay, in order."""
+
+    def rehearse(self, work: Callable[[], object]) -> None:
+        """Run it as it is."""
+        self._sent = 0
+        work()
+
+    @contextlib.contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        """Capture what is launched, which begins on this device."""
+        self._sent = 0
+        self._begin(device)
+        try:
+            yield
+        except BaseException:
+            if self._running is not None:
+                self._running.__exit__(*sys.exc_info())
+            raise
+        self._end()
+
+    def send(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A copy of x on another device; what reads it is launched after ``move`` went there."""
+        if self._sent == len(self._into):
+            self._into.append(torch.empty_like(x, device=device))
+        into = self._into[self._sent]
+        self._sent += 1
+        copy = functools.partial(into.copy_, x, non_blocking=True)
+        if self._running is None:
+            copy()
+        else:
+            self._copies.append(copy)
+        return into
+
+    def move(self, device: torch.device) -> None:
+        """What follows is launched on this device."""
+        if self._running is not None:
+            self._end()
+            self._begin(device)
+
+    def _begin(self, device: torch.device) -> None:
+        graph, pool, stream = torch.cuda.CUDAGraph(), self._pools[device], self._streams[device]
+        self._graphs.append(graph)
+        # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or
+        # keeping the book meanwhile; what it does is not part of this, and it need not pause: it waits for events
+        # of its own store (``HostStore.arrived``), which stand before any capture since no recorded pass writes to
+        # such a store, never for the device, and works on streams that a capturing one, which torch makes
+        # non-blocking, has nothing to do with. The outer block puts the stream back: a capture that fails leaves
+        # its own in place. Graphs of one device share their memory: they are replayed in the order of their capture.
+        self._running = contextlib.ExitStack()
+        self._running.enter_context(torch.cuda.device(device))
+        self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
+        capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        self._running.enter_context(capture)
+
+    def _end(self) -> None:
+        assert self._running is not None
+        running, self._running = self._running, None
+        running.close()
+        self.steps += [self._graphs[-1].replay, *self._copies]
+        self._copies = []
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def _handing_over(capture: _Capture) -> Iterator[None]:
+    """This thread's passes are run for this capture."""
+    _here.capture = capture
+    try:
+        yield
+    finally:
+        _here.capture = None
+
+
+def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on another GPU, without the host waiting: torch lets the streams of both wait for each other."""
+    if x.device == device:
+        return x
+    capture: _Capture | None = getattr(_here, "capture", None)
+    return x.to(device, non_blocking=True) if capture is None else capture.send(x, device)
+
+
+def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``sent``, and what follows in the pass computes there."""
+    if hidden.device == device:
+        return hidden
+    there = sent(hidden, device)
+    if (capture := getattr(_here, "capture", None)) is not None:
+        capture.move(device)
+    return there
+
+
+def recorder_for(device: torch.device, *others: torch.device) -> Recorder | None:
+    """The recorder of a device, and of others with layers; None where nothing can be recorded, or launching costs
+    nothing."""
     if not KINDS[device.type].streams:
         return None
     if tuple(map(int, torch.__version__.split(".")[:2])) < _FIRST_TORCH:
@@ -121,7 +242,7 @@ def recorder_for(device: torch.device) -> Recorder | None:
             "passes are not recorded by torch %s: a capture that fails leaves its memory taken", torch.__version__
         )
         return None
-    return CudaRecorder(device)
+    return CudaRecorder(device, *others)
 
 
 class Replays:

@@ -25,6 +25,7 @@ from engine.model.architectures import (
     sliding_layers,
 )
 from engine.model.families import FAMILIES
+from engine.model.graphs import carried, sent
 
 if TYPE_CHECKING:
     from engine.model.kv_shape import Split
@@ -56,10 +57,10 @@ class Rope(NamedTuple):
 
     def on(self, device: torch.device) -> Rope:
         """The positions on another device; a tensor that stands twice is sent once."""
-        sent = {id(part): part for part in self._placed}
-        sent = {name: _sent(part, device) for name, part in sent.items()}
-        inputs = None if self.inputs is None else _sent(self.inputs, device)
-        return Rope(*(sent[id(part)] for part in self._placed))._replace(inputs=inputs)
+        parts = {id(part): part for part in self._placed}
+        there = {name: sent(part, device) for name, part in parts.items()}
+        inputs = None if self.inputs is None else sent(self.inputs, device)
+        return Rope(*(there[id(part)] for part in self._placed))._replace(inputs=inputs)
 
     @property
     def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -236,7 +237,7 @@ class Pieces:
 
     def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
         """Hidden states on the device of a layer: they cross where the layer before it lies on another."""
-        return hidden if self.split is None else _sent(hidden, self.split.devices[self.split.part_of[layer]])
+        return hidden if self.split is None else carried(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
         """The positions on each device that has layers, by ``part_of``."""
@@ -250,7 +251,7 @@ class Pieces:
         Args:
             product: with the head's weights.
         """
-        hidden = hidden if self.split is None else _sent(hidden, self.device)
+        hidden = hidden if self.split is None else carried(hidden, self.device)
         logits: torch.Tensor = product(self.last_norm(hidden))[0]
         logits = logits if self._logits_divisor == 1.0 else logits / self._logits_divisor
         logits = logits.float()
@@ -265,11 +266,6 @@ class Pieces:
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
         """Token ids as a tensor where tokens are drawn."""
         return to_device(tokens, self.token_device)
-
-
-def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor on another GPU, without the host waiting: torch lets the streams of both wait for each other."""
-    return x if x.device == device else x.to(device, non_blocking=True)
 
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -182,7 +182,7 @@ class Graph:
         self.valid = True
         self.workspaces: set[Workspace] = set()
         self.captured_on: tuple[int, int] | None = None
-        self._gpu = _now()
+        self._gpu, self._card = _now(), _now().card_of()
 
     def reset(self) -> None:
         if self.captured_on is not None:
@@ -195,14 +195,15 @@ class Graph:
         self._gpu.replays_on_freed_workspaces += any(held.freed for held in self.workspaces)
         _now().replayed += len(self.works) - 1
         for work in self.works:
-            _now().current().enqueue(work)
+            _now().current(self._card).enqueue(work)
 
 
 class _CaptureStream(Stream):
     """Records instead of running; waiting for it makes the capture void. Its memory is the graph's for good."""
 
-    def __init__(self, graph: Graph, on: Stream) -> None:
-        super().__init__()
+    def __init__(self, graph: Graph, on: Stream, pool: Any) -> None:
+        super().__init__(on.key[0])
+        self.memory = self._gpu.graph_pools.setdefault(pool, self) if pool else self
         self._gpu.streams.remove(self)
         self._gpu.drawn[on.key[0]] -= 1
         self.key = on.key
@@ -274,6 +275,8 @@ class Gpu:
         self.streams: list[Stream] = []
         self.drawn = [_STREAMS - 1] * cards
         """Streams of each card that were asked for; the first is its own."""
+        self.graph_pools: dict[object, Stream] = {}
+        """Memory of graphs that share it, by the handle of their pool."""
         self.workspaces: dict[tuple[int, int], Workspace] = {}
         """Of matrix products, by stream."""
         self.replays_on_freed_workspaces = 0
@@ -364,6 +367,12 @@ class Gpu:
         """The numbers, waited for."""
         self.current(x.device).await_here()
         return x.elem
+
+    def captures_here(self) -> bool:
+        """Whether this thread captures on a card."""
+        return any(
+            isinstance(stream, _CaptureStream) and stream.graph is not None for stream in self.streams_here().values()
+        )
 
     def crosses(self, elem: torch.Tensor, source: DeviceTensor, card: int) -> None:
         """Copy to another card as torch does: on the source's stream, behind what the other one's has to do before, and
@@ -484,10 +493,13 @@ class _Block:
     def __init__(self, gpu: Gpu, size: int, stream: Stream) -> None:
         self._gpu, self._key = gpu, None
         card = stream.device.index
+        capturing, stream = stream, getattr(stream, "memory", stream)
         with gpu.lock:
             free = gpu.pool.get((stream, size))
             gpu.allocations += size > 0
             fails = size > 0 and gpu.allocations == gpu.fails_at
+            if not free and not isinstance(capturing, _CaptureStream) and gpu.captures_here():
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing")  # cudaMalloc
             if fails or (not free and not gpu.has_room(card, size)):
                 gpu.empty_cache()
                 if fails or not gpu.has_room(card, size):
@@ -979,15 +991,15 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
             streams[card] = before
 
     class Capture:
-        def __init__(self, graph: Graph, *_: Any, stream: Stream | None = None, **__: Any) -> None:
+        def __init__(self, graph: Graph, pool: Any = None, stream: Stream | None = None, **_: Any) -> None:
             if stream is None:
                 stream = gpu.captures_on = gpu.captures_on or Stream()
-            self._graph, self._stream = graph, stream
+            self._graph, self._stream, self._pool = graph, stream, pool
 
         def __enter__(self) -> None:
             gpu.synchronize()
             self._before = gpu.current()
-            self._captured = gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph, self._stream)
+            self._captured = gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph, self._stream, self._pool)
             gpu.capturing.append(self._graph)
 
         def __exit__(self, kind: Any, *_: Any) -> None:
@@ -1043,6 +1055,7 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         (c, "device", gpu.on_card),
         (c, "CUDAGraph", Graph),
         (c, "graph", Capture),
+        (c, "graph_pool_handle", object),
         (c, "empty_cache", gpu.empty_cache),
         (c, "set_per_process_memory_fraction", gpu.set_fraction),
         (c, "cudart", lambda: gpu),

@@ -178,15 +178,16 @@ BITS_IN_WORDS = {"stored": "bfloat16", "4bit": "4 bits"}
 
 
 def calls(*, recorded: bool = False, spilled: bool = False) -> RoundCalls:
-    """Of the pair, with 32 and 16 layers, by what one layer more adds."""
-    layers = (3, 1), (4, 2)
+    """Of the pair, with 32 and 16 layers, by what one layer more adds. Of two spilled ones each keeps its buffer."""
+    layers = ((3, 1), (4, 2)) if spilled else ((1, 1), (2, 2))
+    more_layers = 32 - layers[0][0]
     few, more = (
         round_calls(each, middle="4bit", spilled=range(each[0] if spilled else 0), recorded=recorded) for each in layers
     )
     return RoundCalls(
         few.draft + (more.draft - few.draft) * 15,
-        few.middle + (more.middle - few.middle) * 29,
-        few.verify + (more.verify - few.verify) * 29,
+        few.middle + (more.middle - few.middle) * more_layers,
+        few.verify + (more.verify - few.verify) * more_layers,
     )
 
 

@@ -91,6 +91,14 @@ def test_a_graph_runs_again_on_what_lies_there_now() -> None:
         assert out.cpu().tolist() == [3.0, 6.0, 9.0]
 
 
+def test_who_captures_asks_no_other_card_for_memory() -> None:
+    """That is a call of the driver, which a capture on this thread forbids."""
+    with simulated_cuda("eager", cards=2):
+        there = torch.zeros(4, device="cuda:1")
+        with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            there.clone()
+
+
 def test_memory_ends() -> None:
     with simulated_cuda(limit=1000), pytest.raises(torch.OutOfMemoryError):
         torch.empty(2000, dtype=torch.uint8, device=GPU)

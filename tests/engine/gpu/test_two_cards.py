@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,17 @@ import torch
 from app.cli.doctor import Findings, lines_of
 from app.core.diagnostics import Machine
 from engine.config import EngineConfig, SamplingParams
-from engine.decode.rounds import full_pass
+from engine.decode.rounds import full_pass, middle_logits
 from engine.document import Document, Page
 from engine.events import AnswerDone, KvBytes
 from engine.kv import offload
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
+from engine.kv.retrieval import RetrievalCache
 from engine.kv.spilling import retry_with_spill
 from engine.model import decoder, loading
+from engine.model.backends.recorded import RecordedBackend
+from engine.model.graphs import CudaRecorder, Replays
 from engine.model.kv_shape import KvShape, Split
 from engine.plan import hardware, planner, probe
 from engine.plan.memory_budget import Share
@@ -42,8 +46,8 @@ OPTIONS: dict[str, Any] = {
     "dtype": "float32",
     "retrieval_budget": 64,
     "refresh_every": 2,
-    "num_draft_tokens": 3,
-    "num_pending_tokens": 8,
+    "num_draft_tokens": 2,
+    "num_pending_tokens": 6,
 }
 
 
@@ -63,7 +67,7 @@ def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
         )
         session = Session.load(EngineConfig(model=pair[0], draft=pair[1], device=device, **{**OPTIONS, **options}))
         list(session.read(BOOK))
-        done = list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=8))))[-1]
+        done = list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=6))))[-1]
         assert isinstance(done, AnswerDone)
         session.close()
         return done.token_ids
@@ -71,13 +75,52 @@ def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
     return answer
 
 
-def test_a_session_on_two_cards_says_what_it_says_on_one(answered: Answer, caplog: pytest.LogCaptureFixture) -> None:
-    """Middle passes are not recorded, and it is said why; the draft's steps are where replaying them is faster."""
-    expected = answered("cpu")
+def test_a_session_on_two_cards_says_what_it_says_on_one(
+    answered: Answer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Verifications are not recorded, and it is said why; middle passes and the draft's steps are."""
+    expected, made = answered("cpu"), []
+    monkeypatch.setattr(Replays, "_is_faster", lambda self, *_: not made.append(self._level))
     with simulated_cuda("delayed", 2, cards=2), caplog.at_level(logging.INFO, "engine.decode.levels"):
         assert answered("cuda:0,cuda:1", SPILLED, Tier.HOST) == expected
-    reason = "middle passes are not recorded: its layers lie on several GPUs, and a recording is of one"
-    assert [said for record in caplog.records if "middle" in (said := record.getMessage())] == [reason]
+    reason = "verify passes are not recorded: layers on several GPUs are read for longer than they are launched"
+    assert [said for record in caplog.records if "not recorded" in (said := record.getMessage())] == [reason]
+    assert {*made} == {"draft", "middle"}
+
+
+@pytest.mark.parametrize(("schedule", "shares", "runs"), [("delayed", SPILLED, 6), ("random", [Share(4), Share(2)], 2)])
+def test_a_middle_pass_on_two_cards_is_a_graph_for_each_run_of_layers(
+    schedule: str, shares: list[Share], runs: int, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between them hidden states cross. It says what the ordinary pass says, wherever it stands and whatever lies in
+    the memory of others, waits for nothing, and the host launches a handful for each run."""
+    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    with simulated_cuda(schedule, 4, cards=2) as gpu, torch.no_grad():
+        made = Passes.on(gpu, pair[0], planner.layout_of(shares, CARDS), Tier.DEVICE)
+        model, retrieval = made.model, RetrievalCache(made.cache, 64, 8, 256)
+        heads = [torch.ones(1, 4, 20, 16, device=made.cache.shape.device_of(layer)) for layer in range(LAYERS)]
+        retrieval.reselect(CONTEXT - 40, heads, 0.25)
+        replays = Replays(CudaRecorder(*CARDS), "middle", model.dtype)
+        backend = RecordedBackend(model, replays)
+        for at in range(10):
+            fed, count = [20 + at, 40 + at, 60 + at, 80 + at], 1 + at % 2 * 3
+            ids = model.ids(fed[:count])
+            expected = middle_logits(model, retrieval, ids, count).cpu()
+            before, waits, replayed = gpu.launches - gpu.replayed, Counter(gpu.waits), replays.replayed
+            gpu.crossed.clear()
+            found = middle_logits(backend, retrieval, ids, count)
+            if replays.replayed > replayed:
+                assert gpu.launches - gpu.replayed - before <= 3 * runs + 16
+                assert sum(gpu.crossed.values()) == runs + 4, "with the tokens' places and RoPE"
+                assert not gpu.waits - waits
+            held = [torch.full((4096,), float("nan"), device=card) for card in CARDS]
+            assert torch.allclose(found.cpu(), expected, atol=1e-4), at
+            retrieval.advance(count)
+            del held
+        assert not replays.off
+        assert replays.replayed == 4
+        replays.drop()
+        made.cache.clear()
 
 
 def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
