@@ -6,9 +6,9 @@
 
 The script runs the parts of ``SCRIPT`` one after the other, and ends within ten minutes: what is not measured after
 seven is left out, and said; after nine it ends itself, whatever it waits for. ``--part`` runs one of them alone, in its
-full size. Each figure is in the file as soon as
-it is measured, with the date and the device. Every row comes after an answer in which passes are recorded. ``--table``
-prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
+full size. Each figure is in the file as soon as it is measured, with the date and the device; whether the file can be
+written is tried first. Every row comes after an answer in which passes are recorded. ``--table`` prints all of them as
+Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
 (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
 are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens are those of plain
 decoding. An error ends its part and is written down.
@@ -24,10 +24,12 @@ bits), ``graphs`` (passes of all levels recorded and not, and how often a round 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -41,7 +43,16 @@ import psutil
 import torch
 
 from engine.bench.peers import generate
-from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, as_they_come, figure_table
+from engine.bench.report import (
+    STAND_IN,
+    Figure,
+    Measurement,
+    add_figures,
+    as_they_come,
+    figure_table,
+    machine,
+    results_of,
+)
 from engine.bench.rows import Bench
 from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
@@ -67,8 +78,9 @@ _KEYS = (32_768, 131_072)
 _GB = 1e9
 # Seconds after which nothing more is measured: what is under way then, such as the reading of a book, ends in time.
 LIMIT_S = 420
-# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
-END_S = 540
+# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs. A
+# driver that hangs in a call that lets no other thread of Python run is ended so many seconds later.
+END_S, _HELD_S = 540, 20
 # A context that is cut to the memory is a multiple of so many tokens, and beside it answers have place.
 _STEP, _ANSWERS = 4096, 1024
 # Pinned memory is asked for in pieces of this many bytes, each twice the one before.
@@ -482,21 +494,29 @@ def _options(sizes: Sizes) -> argparse.Namespace:
 
 
 def run(
-    part: str, sizes: Sizes, book: Path, out: Path, label: str = "", is_over: Callable[[], bool] = lambda: False
+    part: str,
+    sizes: Sizes,
+    book: Path,
+    out: Path,
+    label: str = "",
+    is_over: Callable[[], bool] = lambda: False,
+    here: dict[str, Any] | None = None,
 ) -> None:
     """Measure a part, add each figure to the file when it is there, and print them.
 
     Args:
         is_over: whether the time for all of it is over, asked after each figure.
+        here: the machine; None asks.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}
+    here = here or machine()
     with closing(as_they_come(measure(part, sizes, book), part)) as measured:
         for figure in measured:
             figures.append(figure)
             if over := is_over():
                 figures.append(Figure(part, "the rest", "left out, the time is over", ""))
-            results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures)
+            results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures, here)
             if over:
                 break
     sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
@@ -520,19 +540,22 @@ def run_script(
     began, end = clock(), timer(END_S, _end)
     end.daemon = True
     end.start()
+    faulthandler.dump_traceback_later(END_S + _HELD_S, exit=True, file=sys.__stderr__ or 2)
     try:
         _run_parts(book, out, lambda: clock() - began > LIMIT_S)
     finally:
+        faulthandler.cancel_dump_traceback_later()
         end.cancel()
 
 
 def _run_parts(book: Path, out: Path, is_over: Callable[[], bool]) -> None:
+    here = machine()
     for part, sizes in SCRIPT:
         label = f"{part}, {sizes.shape}, {sizes.context:,} tokens"
         if is_over():
             sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
             continue
-        run(part, sizes, book, out, label, is_over)
+        run(part, sizes, book, out, label, is_over, here)
 
 
 def shared_text(results: dict[str, Any]) -> str:
@@ -561,6 +584,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     if not torch.cuda.is_available():
         parser.error("torch sees no NVIDIA GPU here")
+    if not options.book.is_file():
+        parser.error(f"there is no text {options.book}")
+    try:  # before ten minutes of measuring have been for nothing
+        results_of(options.out)
+        with tempfile.TemporaryFile(dir=options.out.absolute().parent):
+            pass
+    except (OSError, ValueError) as error:
+        parser.error(f"{options.out} cannot take the figures ({error}): name another file with --out")
     if options.part:
         run(options.part, USUAL[options.part], options.book, options.out)
     else:

@@ -474,18 +474,34 @@ def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None
         yield Figure(part, "ended early", f"{type(error).__name__}: {error}"[:200], "")
 
 
-def add_figures(out: Path, part: str, model: str, figures: Sequence[Figure]) -> dict[str, Any]:
+def results_of(out: Path) -> dict[str, Any]:
+    """What a file of results has, of which there may be none yet.
+
+    Raises:
+        ValueError: it is a file of something else.
+    """
+    found: Any = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
+    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+        raise ValueError(f"{out} holds no results")
+    results: dict[str, Any] = found
+    return results
+
+
+def add_figures(
+    out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Add a part's figures to the file of results, in the place of those that it has of this part. The file is whole
     at any moment.
 
     Args:
         model: its name or shape, and what has to be said of its weights.
+        here: ``machine``, of before; None asks now, which a GPU that has failed may not answer.
     """
-    results: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
+    results = results_of(out)
     run = {
         "part": part,
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": here or machine(),
         "model": model,
         "figures": [asdict(figure) for figure in figures],
     }

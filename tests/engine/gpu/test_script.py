@@ -135,6 +135,50 @@ def test_figures_are_in_the_file_as_they_come_whatever_comes_next(
         assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
 
 
+@pytest.mark.parametrize("held", ["no results", "[1]", '{"runs": 2}', None])
+def test_a_file_that_cannot_take_figures_is_said_before_anything_is_measured(
+    held: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "run_script", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    book, out = tmp_path / "book.txt", tmp_path / ("gpu.json" if held else "folder/gpu.json")
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--book", str(book), "--out", str(out)])
+    assert "there is no text" in capsys.readouterr().err
+    book.write_text(TEXT, encoding="utf-8")
+    if held:
+        out.write_text(held, encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--book", str(book), "--out", str(out)])
+    assert "name another file with --out" in capsys.readouterr().err
+
+
+def test_a_card_that_has_failed_takes_no_figure_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an illegal access every question to CUDA fails, that for its name too."""
+    out = tmp_path / "gpu.json"
+    failed: list[str] = []
+
+    def name() -> str:
+        if failed:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return "card"
+
+    def figures(part: str, *_: object) -> Iterator[Figure]:
+        yield Figure(part, "one", 1.0, "ms")
+        failed.append(part)
+        name()
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", name)
+    monkeypatch.setattr(gpu, "measure", figures)
+    gpu.run_script(tmp_path, out)
+    runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert len(runs) == len(gpu.SCRIPT)
+    for run in runs:
+        assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
+        assert run["machine"]["gpu"] == "card"
+
+
 def test_what_never_ends_is_ended_and_the_figures_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,9 +204,17 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
 
     monkeypatch.setattr(gpu, "measure", figures)
     monkeypatch.setattr(gpu.os, "_exit", leave)
+    held: list[object] = []  # where a call of the driver lets no thread of Python run
+    monkeypatch.setattr(
+        gpu.faulthandler,
+        "dump_traceback_later",
+        lambda seconds, exit, file: held.append((seconds, exit)),
+    )
+    monkeypatch.setattr(gpu.faulthandler, "cancel_dump_traceback_later", lambda: held.append("cancelled"))
     with pytest.raises(SystemExit, match="0"):
         gpu.run_script(tmp_path, out, timer=Timer)
     assert "The time is over" in capsys.readouterr().out
+    assert held == [(560, True), "cancelled"]
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert [figure["what"] for figure in run["figures"]] == ["one"]
     before = out.read_text(encoding="utf-8")
