@@ -18,12 +18,21 @@ def opened(page: Page) -> None:
     page.wait_for_selector("#offers > li")
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+def speak(page: Page, language: str, title: str) -> None:
+    """Choose the language of the page, which changes at once."""
+    page.click('[data-tab="reading"]')
+    page.select_option("#language", language)
+    until(page, lambda: page.inner_text("#preferences-title") == title)
+    assert page.get_attribute("html", "lang") == (language or "en")
+
+
+@pytest.mark.parametrize(("size", "scheme", "language"), [(WIDE, "light", "en"), (PHONE, "dark", "de")])
 def test_every_tab_can_be_read_and_stays_within_the_screen(
-    scripted: Server, open_page: Open, size: tuple[int, int], scheme: str
+    scripted: Server, open_page: Open, size: tuple[int, int], scheme: str, language: str
 ) -> None:
     page = open_page(scripted, size, scheme)
     opened(page)
+    speak(page, language, "Einstellungen" if language == "de" else "Settings")
     assert page.locator("#offers > li").count() >= len(pairs()), "and files of other programs, where there are some"
     assert not page.locator("#offers-wait").is_visible()
     for tab in TABS:
@@ -34,6 +43,7 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
         panel = page.locator(f"#tab-{tab}")
         assert panel.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    speak(page, "", "Settings")
 
 
 def test_what_takes_a_while_is_said_meanwhile(scripted: Server, open_page: Open) -> None:

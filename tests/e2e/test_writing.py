@@ -98,21 +98,21 @@ def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(scrip
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/gradio_api/" in request.url else None)
     page.evaluate(RECORDS)
-    ask(page, f">>>{' '.join(WORDS[:200])}<<<")
+    ask(page, f">>>{' '.join(WORDS[:60])}<<<")
     answered(page)
     page.wait_for_timeout(300)
     records = [record for record in page.evaluate("window.records") if "." in record]  # not of the empty chat
     assert [record.rpartition(".")[2] for record in records] == ["open", "ended"]
     assert page.evaluate("window.places.size") == 1
     assert {url.rpartition("/gradio_api")[2] for url in asked} == {"/run/predict"}, "its queue was used"
-    assert plain(last_answer(page))[:200] == WORDS[:200]
+    assert plain(last_answer(page))[:60] == WORDS[:60]
 
 
 def test_what_is_formatted_stays_while_more_comes(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
     read_text(page, "Words of a fourth lamplighter", "formatted.txt")
     clean_page(page)
-    ask(page, f">>>- **one**\n- two `<b>`\n\n{' '.join(WORDS)}<<<")
+    ask(page, f">>>- **one**\n- two `<b>`\n\n{' '.join(WORDS[:120])}<<<")
     until(page, lambda: page.locator("#chat .writing li strong").count() > 0)
     assert page.locator("#chat .writing li strong").inner_text() == "one"
     until(page, lambda: page.locator("#chat .writing p .caret").count() > 0)

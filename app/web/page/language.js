@@ -19,7 +19,7 @@ const ANOTHERS = [
   ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
 ].join(", ");
 // Of the chat, what is the page's own.
-const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .advice), #find-hits small";
+const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b), #find-hits small";
 
 let language = ENGLISH;
 let kinds = new Intl.PluralRules(ENGLISH);
@@ -69,8 +69,11 @@ function load(found) {
     .sort((one, other) => other.letters - one.letters);
 }
 
+// Where a sentence ends: not in "p. 7".
+const END = "(?<![ (]pp?)[.!?…](?=\\s+[A-Z“\\d])";
+const SENTENCES = new RegExp(`.+?(?:${END}|$)\\s*`, "gs");
 // What may stand in a place: a number, or anything that goes on in the same sentence.
-const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": "((?:(?![.!?…]\\s+[A-Z“]).)+?)" };
+const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": `((?:(?!${END}).)+?)` };
 
 const matcher = (key) =>
   new RegExp(
@@ -99,8 +102,10 @@ function phrase(words) {
   for (const between of ["\n", " · "]) {
     if (words.includes(between)) return words.split(between).map(phrase).join(between);
   }
-  const sentences = words.match(/.+?(?:[.!?…](?=\s+[A-Z“])|$)\s*/gs) ?? [words];
-  return sentences.length > 1 ? sentences.map(translated).join("") : words;
+  const sentences = words.match(SENTENCES) ?? [words];
+  if (sentences.length > 1) return sentences.map(translated).join("");
+  const listed = words.split(", ").map(whole);
+  return listed.includes(null) ? words : listed.join(", ");
 }
 
 function whole(words) {
@@ -108,19 +113,9 @@ function whole(words) {
   if (Object.hasOwn(texts, words)) return put(texts[words], []);
   for (const { key, own, match } of patterns) {
     const found = match.exec(words)?.slice(1);
-    if (found) return put(texts[key], found.map((part, at) => (own[at] ? part : piece(part))), found);
+    if (found) return put(texts[key], found.map((part, at) => (own[at] ? part : translated(part))), found);
   }
   return null;
-}
-
-function piece(words) {
-  const one = whole(words);
-  if (one !== null) return one;
-  for (const between of [" · ", ", "]) {
-    const parts = words.split(between).map(whole);
-    if (parts.length > 1 && parts.every((part) => part !== null)) return parts.join(between);
-  }
-  return words;
 }
 
 function put(translation, pieces, found = []) {
