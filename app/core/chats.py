@@ -21,6 +21,7 @@ from typing import Any
 
 from app.core import db
 from app.core.db import Database
+from app.core.languages import spellings
 from engine.events import Figures, StopReason
 
 QUESTION, ANSWER = "question", "answer"
@@ -519,13 +520,16 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """Turn what a person typed into a query in which every word is only a word, whatever signs it holds."""
+    """Turn what a person typed into a query in which every word is only a word, whatever signs it holds, in any of its
+    spellings."""
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]
     if not said:
         return ""
-    quoted = [f'"{word}"' for word in said]
-    return " ".join([*quoted[:-1], quoted[-1] + "*"])
+    begun = ["" for _ in said[1:]] + ["*"]
+    quoted = [[f'"{spelled}"{end}' for spelled in spellings(word)] for word, end in zip(said, begun, strict=True)]
+    several = any(len(each) > 1 for each in quoted)
+    return " AND ".join(f"({' OR '.join(each)})" for each in quoted) if several else " ".join(map("".join, quoted))
 
 
 def _parts(snippet: str) -> tuple[tuple[str, bool], ...]:

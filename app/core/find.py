@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Literal
 
 from app.citations import BookIndex, PageSpan, fold
+from app.core.languages import spellings
 from engine.document import Document
 
 How = Literal["words", "inside", "near"]
@@ -90,9 +91,17 @@ class Finder:
             return self._last[2]
         if self._index.document is not document:
             self._index = BookIndex(document)
-        found = _find(self._index, words)
+        found = next(filter(lambda found: found.hits, (_find(self._index, each) for each in _tried(words))), Found())
         self._last = document, words, found
         return found
+
+
+def _tried(words: str) -> Iterator[str]:
+    """The words, and where nothing has them, as a German text may spell them; in quotation marks only these very
+    words."""
+    yield words
+    if not _QUOTED.fullmatch(words):
+        yield from spellings(words)[1:]
 
 
 def _find(index: BookIndex, words: str) -> Found:

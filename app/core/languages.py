@@ -1,4 +1,4 @@
-"""The language of a text, among those that the page knows more of than their letters: by its commonest words. Pure."""
+"""What is known of languages: which one a text is in, and how German words may be spelled. Pure."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def language_of(text: str) -> Language | None:
     found = {language: sum(words[word] for word in common.split()) for language, common in _COMMON.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]
     return best if found[best] >= _FEWEST and found[best] > found[second] else None
+
+
+_WIDE = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
+_NARROW = (("ae", "ä"), ("oe", "ö"), ("ue", "ü"))
+
+
+def spellings(words: str) -> tuple[str, ...]:
+    """Words as they were typed, then in small letters as a German text may spell them: "strasse" is "straße", and
+    "mueller" is "müller", and the other way round."""
+    typed = words.lower()
+    wide = typed.translate(_WIDE)
+    umlauts = wide
+    for two, one in _NARROW:
+        umlauts = umlauts.replace(two, one)
+    found = (wide, umlauts, wide.replace("ss", "ß"), umlauts.replace("ss", "ß"))
+    return (words, *dict.fromkeys(each for each in found if each != typed))

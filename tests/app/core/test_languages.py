@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.chats import Chats
+from app.core.find import Finder
 from app.core.languages import language_of
+from engine.document import Document
 
 
 @pytest.mark.parametrize(
@@ -21,3 +24,14 @@ from app.core.languages import language_of
 )
 def test_it_is_told_by_common_words(text: str, language: str | None) -> None:
     assert language_of(text) == language
+
+
+@pytest.mark.parametrize("words", ["strasse", "Straße", "Mueller", "müller", "MÜLLERSTRASSE", "Muller"])
+def test_german_words_are_found_however_they_are_typed(words: str) -> None:
+    """Without a German keyboard people type ss for ß, and ue for ü: chats had no ß for them, and books no ü."""
+    written = {"strasse": "Straße", "straße": "Strasse", "mueller": "Müller", "müller": "Mueller", "muller": "Müller"}
+    text = f"Am Ende der {written.get(words.lower(), 'Müllerstraße')} stand ein Haus."
+    assert len(Finder().find(Document.from_pages("Haus", (text,)), words).hits) == 1
+    chats = Chats()
+    chats.ask(chats.begin("a" * 64).id, text)
+    assert [found.role for found in chats.search(f"haus {words}")] == ["question"]
