@@ -8,6 +8,7 @@ const HOVER_MS = 140;
 
 let first = 1; // number of the first page on the map
 let numbers = []; // of every page on the map, where some between are left out
+let told = ""; // what is said of a citation above its page, as the server says it
 let shown = null; // the page in the panel, as the server told it
 let cite = null; // what opened it: a citation { turn, chip }, or a place of what was looked for { find, now }
 let zoom = 0;
@@ -91,7 +92,7 @@ export async function openPage(number = first, { from = null, why = null, said =
   const wasShut = byId("page-panel").hidden;
   byId("page-panel").hidden = false;
   root().dataset.page = "open";
-  byId("page-said").textContent = said;
+  byId("page-said").textContent = told = said;
   if (wasShut) byId("page-panel").focus({ preventScroll: true });
   try {
     const page = await get(`/pages/${number}${query}`);
@@ -142,7 +143,7 @@ function draw(query, now) {
   byId("page-after").disabled = shown.number >= shown.last;
   byId("page-panel").dispatchEvent(new Event("turned"));
   byId("page-trouble").hidden = true;
-  byId("page-origin").hidden = !shown.origin || byId("page-said").textContent.includes(shown.origin);
+  byId("page-origin").hidden = !shown.origin || told.includes(shown.origin);
   byId("page-origin").firstElementChild.textContent = shown.origin;
   byId("page-recognise").hidden = !shown.recognisable;
   byId("page-body").scrollTop = 0;
@@ -267,7 +268,7 @@ function trouble(sentence) {
 function turn(by) {
   if (!shown) return;
   const number = shown.number + by;
-  if (number >= shown.first && number <= shown.last) openPage(number, { why: cite, said: byId("page-said").textContent });
+  if (number >= shown.first && number <= shown.last) openPage(number, { why: cite, said: told });
 }
 
 function setZoom(by) {
