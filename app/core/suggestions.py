@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.citations import sentences
-from app.core.languages import language_of
+from app.core.languages import Language, language_of
 from engine.document import Document
 
 MOST = 5
@@ -36,7 +36,7 @@ _ONLY_COUNTED = re.compile(
     re.I,
 )
 _WHOLE = "What is the book about?"
-_ENGLISH = "en"
+_ENGLISH: Language = "en"
 _ASKED = {
     "en": {
         "heading": "What does the book say in “{}”?",
@@ -110,8 +110,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         general: those that can be asked of any book too, and all in the book's language. Who was taught to find
             passages has no passage for them, and some for what the book is about; it was taught in English.
     """
-    language = language_of(" ".join(page.text for page in document.pages[:_LOOKED_AT])) if general else _ENGLISH
-    words: Any = _ASKED[language or _ENGLISH]
+    words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:
         both = "two" if len(document.members) == 2 else "several"
         others = suggestions(replace(document, members=()), pages_read)
@@ -121,6 +120,11 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     named = [words["name"].format(name) for name in _names(document, pages_read)]
     of_any = words["any"] if pages_read >= len(document.pages) else words["any"][:-1]
     return (*asked, *named, *of_any)[:MOST] if general else (_WHOLE, *asked, *named)[:MOST]
+
+
+def language_of_book(document: Document) -> Language | None:
+    """The language of its first pages; None where it is not known here."""
+    return language_of(" ".join(page.text for page in document.pages[:_LOOKED_AT]))
 
 
 def _names(document: Document, pages_read: int) -> list[str]:

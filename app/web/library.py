@@ -24,12 +24,13 @@ from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
 from app.core.languages import language_of
 from app.core.state import AppState
-from app.core.suggestions import Sample, continuations, phrase_questions, suggestions
+from app.core.suggestions import Sample, continuations, language_of_book, phrase_questions, suggestions
 from app.core.trial import Trial
 from app.readers import recognition
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
+from engine.document import Document
 from engine.errors import OptionError
 
 LOOK_SECONDS = 5.0  # sizes on disk and days are looked at this often
@@ -70,6 +71,7 @@ class Library:
         self._listed: tuple[object, View] = (None, {})
         self._trial = Trial(state)
         self._suggested: tuple[object, list[str]] = (None, [])
+        self._language: tuple[Document | None, str] = (None, "")
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -103,7 +105,8 @@ class Library:
     def view(self) -> View:
         database = self._state.chats.database
         database.mend()
-        return {**self._lists(), "suggestions": self.suggestions(), "storage": database.trouble or database.notice}
+        notice = database.trouble or database.notice
+        return {**self._lists(), "suggestions": self.suggestions(), "language": self.language(), "storage": notice}
 
     def _lists(self) -> View:
         state, now = self._state, time.time()
@@ -159,6 +162,13 @@ class Library:
         if self._suggested[0] != seen:
             self._suggested = seen, list(own or suggestions(document, read))
         return self._suggested[1]
+
+    def language(self) -> str:
+        """The language of the open book, by which a screen reader pronounces it; empty where it is not known."""
+        document = self._state.current.document
+        if self._language[0] is not document:
+            self._language = document, (language_of_book(document) or "") if document else ""
+        return self._language[1]
 
     def passages(self) -> tuple[str, ...]:
         """Questions that make any model write words of the open book: a model that only quotes is asked for passages,

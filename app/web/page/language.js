@@ -213,6 +213,16 @@ async function speak() {
   watch.observe(document.body, seen);
 }
 
+// Elements that hold words of the book or of its answers alone are pronounced and divided as these are.
+const OF_BOOK = ["book-title", "spoken", "aloud-words", "suggestions", "contents-list", "find-hits", "page-text"];
+
+export function showBookLanguage(name) {
+  for (const id of OF_BOOK) {
+    if (name) document.getElementById(id).lang = name;
+    else document.getElementById(id).removeAttribute("lang");
+  }
+}
+
 export function bindLanguage() {
   speak();
   const choice = document.getElementById("language");

@@ -10,7 +10,7 @@ import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js"
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
-import { bindLanguage } from "./language.js";
+import { bindLanguage, showBookLanguage } from "./language.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { bindLists } from "./lists.js";
 import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showReading } from "./map.js";
@@ -76,6 +76,7 @@ const show = {
   },
   parts: showParts,
   suggestions: showSuggestions,
+  language: showBookLanguage,
   provenance: showProvenance,
   paging: (paging) => {
     showPaging(paging);

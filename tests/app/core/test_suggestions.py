@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.suggestions import phrase_questions, suggestions, telling_headings
+from app.core.suggestions import language_of_book, phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
 from engine.passages import asks_for_whole
 from tests.app.scripted import book
@@ -173,4 +173,5 @@ def test_questions_come_in_the_language_of_the_book(text: str, first: str, last:
     document = replace(book(), pages=pages, outline=(OutlineItem("Vorwort", 1, 0), OutlineItem("Nordlicht", 2, 0)))
     asked = suggestions(document, 2)
     assert (asked[0], asked[-1]) == (first, last)
+    assert language_of_book(document) == {"W": "de", "Q": "fr", "¿": "es"}[first[0]]
     assert suggestions(document, 2, general=False)[0] == "What is the book about?"
