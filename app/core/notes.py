@@ -8,6 +8,7 @@ Owns the table ``notes``, how notes are searched, and the text that a question a
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
 import threading
@@ -28,6 +29,7 @@ NOTES = "notes"
 """The kind of a document that holds what a person has noted, and not the pages themselves."""
 LONGEST = 20_000
 """Characters of a passage, and of the person's own words."""
+_OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")  # signs around the letters of a passage
 _MOST_UNDONE = 200  # deleted notes that can be put back until the program ends
 
 
@@ -221,7 +223,14 @@ def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
     found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))
-    return (letters[found[0]][1], letters[found[1] - 1][1] + 1) if found else (0, 0)
+    if found is None:
+        return 0, 0
+    start, stop = letters[found[0]][1], letters[found[1] - 1][1] + 1
+    for sign in _OPENING.match(passage.strip())[0][::-1]:  # type: ignore[index]
+        start -= page.text[start - 1 : start] == sign
+    for sign in _CLOSING.search(passage.strip())[0]:  # type: ignore[index]
+        stop += page.text[stop : stop + 1] == sign
+    return start, stop
 
 
 def marks(page: Page, note: Note) -> tuple[int, int]:

@@ -354,11 +354,16 @@ function paint() {
   );
   if (!("highlights" in CSS)) return;
   const tables = tablesMarked().map(([start, stop]) => rangeOf({ start, stop })).filter(Boolean);
-  CSS.highlights.set("table", new Highlight(...tables));
+  highlight("table", tables);
   for (const colour of COLOURS) {
     const ranges = here.filter((note) => note.colour === colour && note.stop).map(rangeOf).filter(Boolean);
-    CSS.highlights.set(`note-${colour}`, new Highlight(...ranges));
+    highlight(`note-${colour}`, ranges);
   }
+}
+
+function highlight(name, ranges) {
+  if (ranges.length) CSS.highlights.set(name, new Highlight(...ranges));
+  else CSS.highlights.delete(name);
 }
 
 // The server counts characters, JavaScript counts UTF-16 units.

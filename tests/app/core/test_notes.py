@@ -86,6 +86,8 @@ def test_a_passage_is_found_on_its_page_whatever_its_spacing_and_the_right_one_o
     assert page.text[start:stop] == "light-\nhouse stands"
     start, _ = notes.marked(page, "The rent is", before="house stands.", after="late")
     assert start == page.text.rindex("The rent")
+    start, stop = notes.marked(page, "(The rent is due.)")
+    assert page.text[start:stop] == "The rent is due.", "with its signs, as far as they stand there"
     assert notes.marked(page, "nowhere") == (0, 0)
     kept = replace(note(passage="The rent is late"), start=3, stop=9)  # the text was read otherwise then
     assert page.text[slice(*notes.marks(page, kept))] == "The rent is late"

@@ -154,7 +154,7 @@ def test_answers_come_from_the_notes_and_lead_back_to_the_pages(state: AppState,
     page = seen(viewer.page(asked("turn=0&chip=0", number=2)))
     ((start, stop),) = page["marks"]
     assert page["text"] == PAGES["a"][1], "the page itself, and not the note"
-    assert page["text"][start:stop] == "keeper counts every barrel of it"
+    assert page["text"][start:stop] == "keeper counts every barrel of it."
     assert told(panel.leave(posted())) == {}
     wait_for(lambda: state.current.stage is Stage.READY)
     assert (state.current.document, state.current.chat) == (whole, before.id)

@@ -1,0 +1,98 @@
+"""Notes in a real browser: from the picture of a page to an answer that comes from them."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+
+from tests.e2e.steps import PHONE, Open, Server, answered, ask, until
+from tests.e2e.test_page_viewer import QUOTE, fine, open_quote, with_answer
+
+NOTED = "The tower was not large."
+OWN = "Compare the lamp of the harbour"
+
+
+def select_on_picture(page: Page, words: str) -> None:
+    """Drag the mouse over words of the page's picture."""
+    page.wait_for_selector("#page-letters span")
+    texts = [text.strip() for text in page.locator("#page-letters span").all_text_contents()]
+    wanted = words.split()
+    first = next(at for at in range(len(texts)) if texts[at : at + len(wanted)] == wanted)
+    start, end = (page.locator("#page-letters span").nth(at).bounding_box() for at in (first, first + len(wanted) - 1))
+    assert start is not None
+    assert end is not None
+    page.mouse.move(start["x"] + 1, start["y"] + start["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(end["x"] + end["width"] - 1, end["y"] + end["height"] / 2, steps=3)
+    page.mouse.up()
+    page.wait_for_selector("#note-bar", state="visible")
+
+
+def test_a_passage_becomes_a_note_and_notes_answer(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+    open_quote(page)
+    select_on_picture(page, NOTED)
+    fine(page)
+    page.click("#note-bar [data-colour=green]")
+    until(page, lambda: page.locator("#page-noted i").count() == 1)
+    page.keyboard.press("Escape")
+    page.focus("#chat button.action[value^='note:']")  # of the answer, without a mouse
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#note-sentences[open]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#note-sentences", state="hidden")
+    until(page, lambda: page.inner_text("#notes-count") == "2")
+    page.focus("#open-notes")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.locator("#notes .note").count() == 2)
+    first, second = page.locator("#notes .note").all()
+    assert NOTED in first.inner_text()
+    assert "p. 39" in second.inner_text()
+    assert "Maren Holt did." in second.inner_text()
+    assert QUOTE in second.inner_text()
+    fine(page)
+    first.get_by_text("Add words").click()
+    page.keyboard.type(OWN)
+    page.keyboard.press("Control+Enter")
+    until(page, lambda: page.locator("#notes .words").all_inner_texts() == [OWN])
+    page.fill("#notes-words", "HÁRBOUR")
+    until(page, lambda: page.inner_text("#notes-said") == "1 of 2 notes")
+    page.locator("#notes .open").click()
+    page.wait_for_selector("#page-marks i")
+    assert page.inner_text("#page-said") == OWN
+    page.keyboard.press("Escape")
+    page.fill("#notes-words", "")
+    until(page, lambda: page.locator("#notes .note").count() == 2)
+    page.locator("#notes .note").nth(1).get_by_text("Delete").click()
+    page.locator("#notes .gone button").click()
+    until(page, lambda: page.locator("#notes .note").count() == 2)
+    page.click("#notes-ask")
+    until(page, lambda: page.inner_text("#book-title").startswith("Notes on"))
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    ask(page, f">>>The book says: “{NOTED}” I thought so.<<<")
+    answered(page)
+    page.locator("#chat .cite.quoted").click()
+    page.wait_for_selector("#page-marks i")
+    assert page.inner_text("#page-name") == "Page 39 of 76"
+    assert page.inner_text("#chat .cite.quoted") == "in your notes, p. 39"
+    page.keyboard.press("Escape")
+    page.click("#notes-leave")
+    until(page, lambda: page.inner_text("#book-line").startswith("76 pages"))
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    for _ in range(2):
+        page.locator("#notes .note .tools button:last-child").first.click()
+    until(page, lambda: page.inner_text("#notes-count") == "")
+
+
+def test_on_a_phone_the_bar_stands_at_the_foot(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, PHONE, "light")
+    with_answer(page)
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#chat .bot .prose p'))")
+    page.wait_for_selector("#note-bar", state="visible")
+    box = page.locator("#note-bar").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= PHONE[1]
+    assert box["y"] > PHONE[1] - 80
+    fine(page)
+    page.evaluate("getSelection().empty()")
+    page.wait_for_selector("#note-bar", state="hidden")
