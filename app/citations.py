@@ -473,14 +473,13 @@ class Support:
         self._question = question
         self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
-        self._unmentioned: tuple[str, ...] | None = None
+        self._unmentioned: dict[bool, tuple[str, ...]] = {}
 
-    @property
-    def unmentioned(self) -> tuple[str, ...]:
-        """What the question asks for in words that the book never uses."""
-        if self._unmentioned is None and self._index.done():
-            self._unmentioned = self._index.result().unmentioned(self._question)
-        return self._unmentioned or ()
+    def unmentioned(self, answered: bool) -> tuple[str, ...]:
+        """What the question asks for in words that the book never uses. ``answered``: a passage says the answer."""
+        if answered not in self._unmentioned and self._index.done():
+            self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
+        return self._unmentioned.get(answered, ())
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
         """What a sentence rests on. ``last``: the answer is whole, so that the index is waited for."""
@@ -564,7 +563,7 @@ class Notes:
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
         kinds = {chip["kind"] for chip in self._chips}
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
-        missing = [*(self._support.unmentioned if self._support and kinds else ()), *self._missing]
+        missing = [*(self._support.unmentioned("says" in kinds) if self._support and kinds else ()), *self._missing]
         return record | ({"missing": list(dict.fromkeys(missing))} if missing or bare else {})
 
     def provenance(self) -> str:

@@ -7,10 +7,11 @@
 The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
 2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
-other words; it is *near* when it is related, and no more is known. A sentence is *not found* when its names or numbers
-stand nowhere in the book, or when the book does not speak of what was asked, or speaks of it elsewhere. One that claims
-nothing about the book (small talk, an opinion, a refusal) has no level. What a question asks for in words that the book
-never uses is told apart (``EvidenceIndex.unmentioned``): a passage can say so, and be no answer.
+other words, and does not tell it of somebody else (``roles``); it is *near* when it is related, and no more is known. A
+sentence is *not found* when its names or numbers stand nowhere in the book, or when the book does not speak of what was
+asked, or speaks of it elsewhere. One that claims nothing about the book (small talk, an opinion, a refusal) has no
+level. What a question asks for in words that the book never uses is told apart (``EvidenceIndex.unmentioned``): a
+passage can say so, and be no answer.
 
 Knows no model and no page: what words share is a fact about two texts. The attention of pages decides between passages
 alike. The model itself is not asked whether a passage says so: words put the right one first for 69 of 69 good answers
@@ -26,11 +27,12 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from engine import roles
 from engine.document import Document
 from engine.passages import SILENT, STEM, asks_for_whole, spans
 
@@ -63,6 +65,8 @@ MANY, NEARLY_ALL = 4, 0.85
 """Words that the question has not said, and the share of them, which stand in one passage by no chance."""
 OF_THE_SUBJECT = 0.45
 """Share of the question's words that a passage and its surroundings have which says so."""
+OF_A_FRAGMENTS_SUBJECT = 0.65
+"""The same for "Seventeen." and "It was a gull.", which say no more than that they answer the question."""
 ABOUT = 0.5
 """Share of the question's words that the book has which stand around a passage that is about what was asked."""
 OTHER_WORDS = 0.1
@@ -148,7 +152,7 @@ _EMPTY = (
     "nor off often only other otherwise over per same several shall should since still such therefore these those "
     "though through thus too toward towards under until upon used using via well were whether while within "
     "without yes st nd rd th don doesn didn isn wasn aren nothing none nobody everything something anything "
-    "answer question according based stated mentioned described following specific"
+    "mr mrs ms mme mlle answer question according based stated mentioned described following specific"
 )
 
 
@@ -180,6 +184,7 @@ _ADJECTIVES = (
     "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
 )
 """Words between "the" and its noun that a book may well do without."""
+_KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
     r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
@@ -345,17 +350,22 @@ class EvidenceIndex:
             if counts[first] == 1:
                 yield first
 
-    def unmentioned(self, question: str) -> tuple[str, ...]:
-        """The nouns and names of a question that the book never uses, whatever an answer says.
+    def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
+        """The nouns and names of a question that the book never uses.
 
         Empty where all of the book is asked about, and for what is no question: "a table" is then how to answer.
+
+        Args:
+            answered: a passage says what a sentence of the answer says. The noun right after "which" is then the kind
+                of thing that the answer names: "which disease" of a book that has the name alone.
         """
         if not question.rstrip().endswith("?") or asks_for_whole(question):
             return ()
         nouns = _nouns(question)
         asked = [term for term in self._terms(question) if term.raw in nouns]
         found = [term.raw for term in asked if self._is_unknown(term) or self._is_price_of_nothing(term)]
-        return tuple(dict.fromkeys(found))
+        kinds = {match[1] for match in _KIND.finditer(question)} if answered else set()
+        return tuple(word for word in dict.fromkeys(found) if word not in kinds)
 
     def _is_price_of_nothing(self, term: _Term) -> bool:
         """Whether a price is asked of a book without the word and without any money."""
@@ -399,6 +409,7 @@ class EvidenceIndex:
         found = [
             self._judged(place, terms, asked, stranger, negated) for place in self._ranked(terms, asked, favour, places)
         ]
+        found = [self._if_same_subject(judged, sentence) for judged in found]
         best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
         if talk and (best is None or best.level != "says so"):
             return Evidence(sentence, "", claims=False)
@@ -536,12 +547,26 @@ class EvidenceIndex:
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact, subject = share(terms), share(new), share(asked)
-        most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= OF_THE_SUBJECT
+        needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
+        most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         if most and numbers and names and same and adds and not stranger:
             level: Level = "says so"
         else:
             level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
+
+    def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
+        """A passage only near where it tells of somebody else what the sentence tells of its subject."""
+        place = self._places[judged.place]
+        passage = self.document.text[place.start : place.end]
+        ordered = not _is_german(raw for raw, _ in _tokens(sentence))
+        if judged.level == "says so" and roles.contradicts(sentence, passage, self._words_of, ordered=ordered):
+            return replace(judged, level="near")
+        return judged
+
+    def _words_of(self, text: str) -> list[tuple[str, int]]:
+        """The words of a text that say something, as keys, and where they begin."""
+        return [(key, at) for raw, at in _tokens(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
 
     def _keys_around(self, place: int, reach: int) -> set[str]:
         near = self._places[max(0, place - reach) : place + reach + 1]
@@ -583,8 +608,7 @@ class EvidenceIndex:
         found: dict[str, _Term] = {}
         capitals = [raw[0].isupper() for raw, _ in tokens if raw[0].isalpha()]
         heading = len(capitals) >= SHORTEST_HEADING and sum(capitals) > 0.7 * len(capitals)
-        words = [_folded(raw) for raw, _ in tokens]
-        german = sum(word in _GERMAN_FOLDED for word in words) > sum(word in _ENGLISH for word in words)
+        german = _is_german(raw for raw, _ in tokens)
         for key, raw, _ in _numbers(tokens, text):
             found.setdefault(key, _Term(key, key, raw, "number"))
         for raw, start in tokens:
@@ -666,6 +690,12 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
             continue
         for line in re.finditer(r"[^\n]+", text[start:end]):
             yield start + line.start(), start + line.end()
+
+
+def _is_german(words: Iterable[str]) -> bool:
+    """Whether words of a sentence are German rather than English."""
+    folded = [_folded(word) for word in words]
+    return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
 
 
 def _is_generic(term: _Term) -> bool:

@@ -28,6 +28,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.passages",
         "engine.contents",
         "engine.evidence",
+        "engine.roles",
         "engine.version",
         "engine.sandbox",
         "engine.model_files",

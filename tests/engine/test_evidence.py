@@ -180,6 +180,46 @@ def test_what_a_passage_denies_it_does_not_say(passage: str, sentence: str, leve
     assert index.find("What is it?", sentence).level == level
 
 
+LEASE = (
+    "The Landlord lets the boathouse to the Tenant. The Landlord insures the building against fire and flood, and "
+    "keeps the walls in repair. The Tenant insures her tools. When the lease ends the Tenant removes her machines. "
+    "The mediator is appointed by the Chamber of Kelmouth. Her fee is paid by both."
+)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "level"),
+    [
+        ("The Landlord insures the building against fire.", "says so"),
+        ("The Tenant insures the building against fire.", "near"),
+        ("The Landlord lets the boathouse to the Tenant.", "says so"),
+        ("The Tenant lets the boathouse to the Landlord.", "near"),
+        ("The Tenant removes her machines when the lease ends.", "says so"),
+        ("The Landlord removes her machines when the lease ends.", "near"),
+        ("The Chamber of Kelmouth appoints the mediator.", "says so"),
+        ("The mediator appoints the Chamber of Kelmouth.", "near"),
+        ("The fee of the mediator is paid by both.", "says so"),
+    ],
+)
+def test_a_passage_does_not_say_of_one_what_it_tells_of_another(sentence: str, level: str) -> None:
+    """Words alone gave every action to everybody who stood beside it: 29 of 52 such sentences were said to be there."""
+    index = EvidenceIndex(Document.from_text("Lease", LEASE))
+    assert index.find("Who does what?", sentence).level == level
+
+
+def test_a_form_of_address_is_no_name_that_a_book_lacks() -> None:
+    index = EvidenceIndex(Document.from_text("Lease", "Miriam Osei-Brandt, boatbuilder, rents the house."))
+    assert index.find("What is Ms Osei-Brandt?", "Ms Osei-Brandt is a boatbuilder.").level == "says so"
+    assert index.unmentioned("What is Ms Osei-Brandt?") == ()
+
+
+def test_the_kind_of_a_thing_that_is_named_need_not_stand_in_the_book() -> None:
+    index = EvidenceIndex(Document.from_text("Bees", "One colony was infected with Nosema."))
+    assert index.unmentioned("Which disease did one colony have?", answered=True) == ()
+    assert index.unmentioned("Which disease did one colony have?") == ("disease",)
+    assert index.unmentioned("Which colony had the vaccine?", answered=True) == ("vaccine",)
+
+
 def test_a_summary_is_not_suspect_for_its_question(orre: EvidenceIndex) -> None:
     found = orre.find("Summarize chapter II.", "It tells of the cat and of those who wrote about harbours.")
     assert found.missing == ()

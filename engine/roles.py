@@ -1,0 +1,123 @@
+"""Who did what: whether a passage gives to somebody else what a sentence says of its subject.
+
+    contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True)        True
+
+Shared words cannot tell the two apart where both persons stand around a passage. So one clause of the passage, the one
+with most of the sentence's words, must name the subject of the sentence or refer back to it ("it", "her husband"); and
+subject and verb must stand in it in the order of the sentence, or in the other one where only one of the two is
+passive.
+
+Knows no grammar beyond some words of English, German and French. It takes a good sentence for a doubtful one sooner
+than the reverse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+Words = Callable[[str], Sequence[tuple[str, int]]]
+"""The words of a text that say something: the key that each is compared by, and where it begins."""
+
+AGENT_WITHIN = 40
+"""Characters behind a verb within which its agent is named."""
+INVERTED_WITHIN = 12
+"""Characters behind a verb within which its pronoun stands: "entdeckte er"."""
+
+FEWEST_SHARED = 0.5
+"""Share of the words behind the subject that one clause has of what its subject does."""
+
+_WORD = re.compile(r"\w+")
+_TITLES = "".join(rf"(?<!\b{title})" for title in ("Mr", "Ms", "Dr", "Mrs", "[A-Z]"))
+_CLAUSE = re.compile(rf"{_TITLES}[.;!?][”\"’)]*\s+(?=\S)|\s\|\s|\n\s*\n")
+_AUXILIARY = re.compile(
+    r"\b(?:is|are|was|were|has|have|had|will|would|can|could|may|might|must|shall|should|did|does|do"
+    r"|ist|sind|war|waren|wird|werden|wurde|wurden|hat|haben|hatte|kann|muss|darf|soll"
+    r"|est|sont|était|étaient|fut|furent|ont|avait|avaient|doit|peut|sera)\b",
+    re.IGNORECASE,
+)
+_IS = re.compile(r"(?:is|are|was|were|ist|sind|war|waren|est|sont|était|étaient|fut|furent)\b", re.IGNORECASE)
+_PRONOUN = re.compile(r"\b(?:he|she|it|they|them|him|i|we|you|er|sie|es|ich|wir|ils?|elles?|je|nous)\b", re.IGNORECASE)
+_POSSESSIVE = re.compile(
+    r"\W*(?:and |but |when |then |und |et |mais )?"
+    r"(?:his|her|its|their|my|our|sein|seine[mnrs]?|ihr|ihre[mnrs]?|son|sa|ses|leurs?)\b",
+    re.IGNORECASE,
+)
+_PART = re.compile(r"[,;:]|\b(?:that|which|who|because|when|if|dass|weil|que|qui)\b", re.IGNORECASE)
+_AGENT = re.compile(r"\b(?:by|par)\s", re.IGNORECASE)
+
+
+def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> bool:
+    """Whether a passage tells of somebody else what a sentence tells of its subject.
+
+    Args:
+        ordered: the language puts the subject before the verb.
+    """
+    said = [(key, start) for key, start in words(sentence) if not _AUXILIARY.match(sentence, start)]
+    if _plain(sentence) in _plain(passage):
+        return False
+    auxiliary = _AUXILIARY.search(sentence)
+    if auxiliary is not None and _PART.search(sentence, 0, auxiliary.start()):
+        auxiliary = None
+    subject = _subject(sentence, said, auxiliary)
+    others = [key for key, _ in said if key not in subject]
+    if not subject or not others:
+        return False
+    clause = max(_clauses(passage), key=lambda one: len({key for key, _ in words(one)}.intersection(others)))
+    there = words(clause)
+    places = dict(reversed(there))
+    shared = [(key, start) for key, start in said if key in places and key not in subject]
+    if len(shared) < FEWEST_SHARED * len(others):
+        return True
+    verb = places[shared[0][0]]
+    stands = min((places[key] for key in subject if key in places), default=None)
+    is_passive = _has_agent(sentence, shared[0][1])
+    is_state = auxiliary is not None and _IS.match(auxiliary[0]) is not None and not is_passive
+    if stands is None:
+        elsewhere = is_state and not subject.isdisjoint(key for key, _ in words(passage))
+        return not elsewhere and not _refers_back(clause, verb)
+    if is_state or not ordered:
+        return False
+    objects = [places[key] for key, _ in shared[1:]]
+    if is_passive != _has_agent(clause, verb):
+        return stands < verb and any(place > verb for place in objects)
+    turned = stands > verb and any(place < verb for place in objects)
+    return turned or (not is_passive and _is_anothers(clause, there, verb, subject))
+
+
+def _plain(text: str) -> str:
+    """The words of a text in a row, without what stands between them."""
+    return f" {' '.join(_WORD.findall(text.casefold()))} "
+
+
+def _clauses(passage: str) -> list[str]:
+    return [clause for clause in _CLAUSE.split(passage) if clause.strip()] or [passage]
+
+
+def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
+    """The words of a sentence before its auxiliary verb; without one the first, with those of the same name."""
+    if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
+        return before
+    found: set[str] = set()
+    for key, start in said:
+        if found and not (sentence[start].isupper() and sentence[start - 1] in " -"):
+            break
+        found.add(key)
+    return found
+
+
+def _refers_back(clause: str, verb: int) -> bool:
+    """Whether the subject of a clause is somebody from before it."""
+    return _POSSESSIVE.match(clause) is not None or _PRONOUN.search(clause, 0, verb + INVERTED_WITHIN) is not None
+
+
+def _has_agent(text: str, verb: int) -> bool:
+    return _AGENT.search(text, verb, verb + AGENT_WITHIN) is not None
+
+
+def _is_anothers(clause: str, there: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
+    """Whether the name right before a verb, without a comma between, is not the subject's."""
+    before = [(key, start) for key, start in there if start < verb]
+    if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
+        return False
+    return not subject.intersection(key for key, start in before if start == before[-1][1])
