@@ -155,6 +155,7 @@ def main() -> None:
     rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]
     figures = scoring.figures(rows, {name: (text.title, text.text) for name, text in found.items()})
     print(json.dumps(figures, indent=1))
+    print("swapped", scoring.swapped({name: (text.title, text.text) for name, text in found.items()}))
     if options.half == "both" and not options.instruction:
         report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
         for key, said in figures.items():

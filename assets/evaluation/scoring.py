@@ -1,17 +1,19 @@
-"""What an answer is worth, and what was shown as its evidence: judged from the words alone, without a model.
+"""What an answer is worth, and what was shown as its evidence: judged without a model.
 
-A natural question is answered right when the fact stands in the answer. The evidence of a right answer is right when
-the passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is wrong
-when it stands at an answer without the fact, or at one to a question whose answer is not there: a bound from above,
-since such a sentence can still be true. A question whose answer is not there is recognised when the answer says so, or
-when the app says that its names or numbers, or words of the question, are not found; a good answer is suspected when
-either happens to it.
+A natural questionis answered right when the fact stands in the answer. The evidence of a right answer is right when the
+passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is false where
+a person who read sentence and document found it so (``read.json``). One that nobody has read is true where it stands in
+the document word for word, or in an answer with the fact, and false elsewhere. A question whose answer is not there is
+recognised when the answer says so, or when the app says that its names or numbers, or words of the question, are not
+found; a good answer is suspected when either happens to it.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from engine.evidence import Evidence, EvidenceIndex
 
 NEAR = 300
 """Characters before and behind the words of the passage with the fact, in which a passage that has it begins."""
+FEWEST_VERBATIM = 4
+"""Words of a sentence that stand in a document together by no chance."""
+READ, SWAPPED = (Path(__file__).with_name(name) for name in ("read.json", "swapped.json"))
 WHOLE = "documents"
 """In the place of a length: the six whole documents."""
 SAYS_SO, NOT_FOUND = "says so", "not found"
@@ -49,7 +54,7 @@ _ROWS = {
     "suspected": "… of these: wrongly called not found, or refused",
     "absent said": "what is not there: the answer says so",
     "absent recognised": "… or the app does",
-    "false says so": "sentences called *says so* in wrong answers, of all such",
+    "false says so": "sentences called *says so* that are false, of all such",
     "talk": "small talk: answered as such",
 }
 
@@ -81,21 +86,52 @@ def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[
     found = [index.find(row["question"], answer[span.start : span.end]) for span in sentences(answer)]
     says_so = [one for one in found if one.level == SAYS_SO]
     refused = asking.says_absent(answer) or (bool(found) and not any(one.claims for one in found))
-    strange = index.unmentioned(row["question"]) if any(one.claims for one in found) else ()
+    strange = index.unmentioned(row["question"], bool(says_so)) if any(one.claims for one in found) else ()
     suspected = refused or bool(strange) or any(one.level == NOT_FOUND for one in found)
     if row["kind"] == "natural":
         right = asking.has_fact(answer, row["facts"])
         yield "fact", right
-        yield from (("false says so", not right) for _ in says_so)
+        yield from (("false says so", _is_false(one.sentence, row, right, text)) for one in says_so)
         if right:
             yield "evidence", _is_shown(found, row, text)
             yield "suspected", suspected
     elif row["kind"] == "absent":
         yield "absent said", refused
         yield "absent recognised", suspected
-        yield from (("false says so", True) for _ in says_so)
+        yield from (("false says so", _is_false(one.sentence, row, False, text)) for one in says_so)
     else:
         yield "talk", asking.is_talk(answer)
+
+
+def _is_false(sentence: str, row: Mapping[str, Any], right: bool, text: str) -> bool:
+    """Whether a *says so* is false, as far as that is known.
+
+    Args:
+        right: the answer has the fact.
+    """
+    read = _read().get((row["text"], row["question"], sentence))
+    if read is not None:
+        return not read
+    words = asking.plain(sentence).strip(asking.MARKS)
+    return not right and not (len(words.split()) >= FEWEST_VERBATIM and words in asking.plain(text))
+
+
+@cache
+def _read() -> dict[tuple[str, str, str], bool]:
+    found = json.loads(READ.read_text(encoding="utf-8"))
+    return {(one["text"], one["question"], one["sentence"]): one["true"] for one in found}
+
+
+def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    """How many of the pairs of ``swapped.json`` about some texts there are, and of how many of their true and of their
+    false sentences a passage says so. The false one gives an action to somebody else of the same text."""
+    pairs = [pair for pair in json.loads(SWAPPED.read_text(encoding="utf-8")) if pair["text"] in texts]
+    indexes = {name: EvidenceIndex(Document.from_text(*texts[name])) for name in {pair["text"] for pair in pairs}}
+    says = {
+        kind: sum(indexes[pair["text"]].find(pair["question"], pair[kind]).level == SAYS_SO for pair in pairs)
+        for kind in ("true", "false")
+    }
+    return {"pairs": len(pairs), **says}
 
 
 def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> bool:

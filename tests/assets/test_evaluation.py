@@ -78,6 +78,38 @@ def test_an_answer_is_judged_by_its_fact_and_by_the_passage_that_is_shown(
     assert expected.items() <= {kind: one["share"] for kind, one in found.items()}.items()
 
 
+@pytest.mark.parametrize(
+    ("question", "answer", "false"),
+    [
+        ("How much is the monthly rent?", "The rent is 1,450 pounds.", 0.0),
+        (
+            "What does the heating cost each year?",
+            "The rent rises each year on 1 May by the rise of the consumer price index.",
+            0.0,
+        ),
+        ("What does the heating cost each year?", "Each year the rent rises on 1 May.", 1.0),
+        (
+            "On which days may no power tools be used?",
+            "On weekdays, from 7.30 in the morning to 7 in the evening, and on Saturdays, from 9 to 1.",
+            1.0,
+        ),
+    ],
+)
+def test_a_sentence_is_false_that_was_read_so_or_that_nobody_has_read(question: str, answer: str, false: float) -> None:
+    kind = "natural" if any(one["question"] == question for one in OWN["natural"]) else "absent"
+    texts = {"contract": (TEXTS["contract"].title, TEXTS["contract"].text)}
+    (found,) = scoring.figures([row(kind, question, answer)], texts).values()
+    assert found["false says so"] == {"of": 1, "share": false}
+
+
+def test_an_action_that_is_given_to_somebody_else_is_rarely_said_to_be_there() -> None:
+    """Of these documents' pairs the false ones were said to be there in more than half of the cases."""
+    found = scoring.swapped({name: (text.title, text.text) for name, text in TEXTS.items()})
+    assert found["pairs"] == 43
+    assert found["true"] >= 35
+    assert found["false"] <= 6
+
+
 def test_the_table_of_the_card_has_a_column_for_every_model_and_length(tmp_path: Path) -> None:
     card = tmp_path / "README.md"
     card.write_text(f"Before\n{scoring.BEGIN}\nold\n{scoring.END}\nbehind\n")

@@ -18,7 +18,7 @@ SHORTEST_QUOTATION = 12
 REPEATED_WORDS, REPEATS = 6, 3
 """An answer runs in a circle when so many words in a row come so often in it."""
 
-_MARKS = "“”\"‘’' \n….,;:!?"
+MARKS = "“”\"‘’' \n….,;:!?"
 _QUOTED = re.compile(r"“([^“”]+(?:“[^“”]*”[^“”]*)*)”|\"([^\"\n]+)\"|“ ?“([^”]+)”")
 _NOT_THERE = re.compile(
     r"\b(?:does not (?:say|mention|tell|contain|provide|specify|state)|doesn[’']t (?:say|mention|tell|specify|state)"
@@ -63,7 +63,7 @@ def plain(words: str) -> str:
 def quotations(answer: str) -> list[str]:
     """What stands in an answer between quotation marks, without the marks and pauses at its ends."""
     found = [next(part for part in match if part) for match in _QUOTED.findall(answer)]
-    return [part for part in (words.strip(_MARKS) for words in found) if len(part) >= SHORTEST_QUOTATION]
+    return [part for part in (words.strip(MARKS) for words in found) if len(part) >= SHORTEST_QUOTATION]
 
 
 def verified(answer: str, text: str) -> bool:
@@ -101,4 +101,4 @@ def summarizes(answer: str, text: str) -> bool:
 
 def quotes(answer: str, passage: str) -> bool:
     """Whether an answer holds a passage word for word."""
-    return plain(passage).strip(_MARKS) in plain(answer)
+    return plain(passage).strip(MARKS) in plain(answer)
