@@ -213,6 +213,12 @@ def test_a_form_of_address_is_no_name_that_a_book_lacks() -> None:
     assert index.unmentioned("What is Ms Osei-Brandt?") == ()
 
 
+def test_a_name_in_quotation_marks_is_a_name() -> None:
+    index = EvidenceIndex(Document.from_text("Kidnapped", "David rode the horse of his uncle to the ferry."))
+    found = index.find("What was the name of the horse?", 'The name of the horse was "Barnaby".')
+    assert (found.level, found.missing) == ("not found", ("Barnaby",))
+
+
 def test_the_kind_of_a_thing_that_is_named_need_not_stand_in_the_book() -> None:
     index = EvidenceIndex(Document.from_text("Bees", "One colony was infected with Nosema."))
     assert index.unmentioned("Which disease did one colony have?", answered=True) == ()
