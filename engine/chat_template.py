@@ -1,7 +1,7 @@
 """A chat template cut into the pieces that never change: the words around the book, the questions and the answers.
 
-Templates are programs that strangers wrote, so they run where ``engine.foreign`` says. Here is what is asked of one and
-what becomes of its answers. Standard library only.
+Templates are programs that strangers wrote, so ``engine.foreign`` decides where they run. This module asks a template
+to render messages and cuts the results into pieces. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from engine.errors import ModelError
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Stand for the words of a chat while a template is cut. Letters only, so that no template escapes or trims them.
+# Marks that stand for the words of a chat while a template is cut. They have letters only, so that no template escapes
+# or trims them.
 _TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
@@ -30,7 +31,7 @@ FALLBACK_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}Answer:{% endif %}"
 )
-"""For base models, which bring no chat template of their own."""
+"""The chat template of base models, which have none of their own."""
 
 
 class Renderer(Protocol):
@@ -40,7 +41,7 @@ class Renderer(Protocol):
 
 
 def book_message(title: str, text: str) -> str:
-    """The content of the message that carries the book.
+    """Make the content of the message that carries the book.
 
     Args:
         title: the book's title on one line.
@@ -51,7 +52,7 @@ def book_message(title: str, text: str) -> str:
 
 
 def book_frame(title: str) -> tuple[str, str]:
-    """The words of the book's message before and after the text of the book."""
+    """Return the words of the book's message before and after the book's text."""
     return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
 
 
@@ -77,12 +78,12 @@ class ChatFormat:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The template's pieces, in the order of ``of_pieces``."""
+        """The template's pieces, in the order of the arguments of ``of_pieces``."""
         return (self.before_title, self.before_book, self.after_book, self.after_question, self.between_turns)
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[str], title: str) -> ChatFormat:
-        """The template's pieces around a book of this title."""
+        """Make the format from the template's pieces and a book's title."""
         before_title, *others = pieces
         return cls(before_title, _on_one_line(title), *others)
 
@@ -94,11 +95,11 @@ def chat_format(render: Renderer, title: str) -> ChatFormat:
     text before the book's tokens at every turn), get the book at the head of the first question.
 
     Args:
-        render: the template; may raise for roles that it does not know.
+        render: renders messages by the template; may raise for roles that the template does not know.
         title: the book's title.
 
     Raises:
-        ModelError: the template keeps the book at the front in neither way.
+        ModelError: the book stays at the front in neither place.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

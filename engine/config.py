@@ -20,7 +20,8 @@ Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 
 MAX_SEED = 2**63 - 1
-# Below these the numbers of float32 end: a temperature that divides logits to infinity, a sum that nothing reaches.
+# The least values at which float32 still computes: a lower temperature divides logits to infinity, a lower top_p
+# selects no token.
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
@@ -29,8 +30,8 @@ MAX_COUNT = 1_000_000
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one answer is sampled. Each of the first five that is None is as the model's own settings say
-    (``own_sampling``), and where they say nothing greedy, or off (``GREEDY``).
+    """How one answer is sampled. A None among the first five falls back to the model's own settings (``own_sampling``),
+    and then to greedy or off (``GREEDY``).
 
     Args:
         temperature: 0 is greedy; at most 5.
@@ -70,7 +71,7 @@ class SamplingParams:
         return 1.0 if value is None else value
 
     def over(self, own: SamplingParams) -> SamplingParams:
-        """This, and what ``own`` says where this says nothing."""
+        """Fill the options that are None from ``own``."""
         return replace(self, **{name: getattr(own, name) for name in OWN_SAMPLING if getattr(self, name) is None})
 
 
@@ -198,7 +199,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 WEIGHTS = ("stored", "8bit", "4bit")
 MIDDLES = ("auto", *WEIGHTS)
 KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
-"""How KV is kept, and what a person is told of it."""
+"""The note that a person is shown for each way of keeping KV."""
 
 REFRESHES = ("every", "drop", "never")
 GRAPHS = ("auto", "off")
@@ -232,7 +233,7 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
 
 
 OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
-"""Options that a model's own settings can set; of a greedy model only the last two count."""
+"""Options that a model's own settings can set. For a greedy model only the last two count."""
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
 """The options where neither a person nor the model sets them."""
@@ -242,9 +243,9 @@ def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
     """Read how a model's maker wants it sampled from its ``generation_config.json``; None for options that it leaves
     out.
 
-    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` count. The latter is our own,
-    and ignored by other programs. The library's usual values for options that are left out (a top-k of 50, say) are
-    ignored, since nobody chose them for this model. So are values that make no sense.
+    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` count. ``exact_quotes`` is
+    Trifold's own key, which other programs ignore. transformers' defaults for options that the file leaves out (a top-k
+    of 50, say) are ignored, since they were not chosen for this model. Values out of range are ignored too.
     """
     sampled = settings.get("do_sample") is True
     said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-2:])}

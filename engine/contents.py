@@ -1,9 +1,9 @@
-"""A question about a whole text or one of its chapters, with what the book's contents say of it.
+"""Puts a question about a whole text or one of its chapters to a model, with the book's table of contents as a guide.
 
-A model asked for a summary of a long book tells its beginning, and one asked for chapter 3 has to find it first. Where
-the book has contents, the question as it is put to the model names the chapters to go along, or the title of the one
-that is asked for. (Its first words would have a model copy what follows them.) The book before it stays as it is, token
-for token; the same question is the same words.
+A model asked for a summary of a long book retells its beginning; asked for chapter 3, it has to find the chapter first.
+Where the book has contents, the question names the chapters to follow, or the title of the chapter that is asked for.
+(A chapter's first words in the question would make a model copy the text after them.) The book before the question
+stays unchanged, token for token, and equal questions give equal words.
 
 Knows no model and no tokens.
 """
@@ -17,14 +17,14 @@ from engine.document import Document, OutlineItem
 from engine.passages import asks_for_whole
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
-"""Chapters that a summary goes along; of a book with more some from all over it."""
+"""Chapters that a summary follows: the least, and the most. A book with more chapters gives some from all its parts."""
 ALONG = (
     "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said in it. "
     "Do not list the titles."
 )
-"""What is asked of a summary. A model that was only told to go along the parts repeated their titles."""
+"""The words that ask for a summary. A model that was only told to follow the parts repeated their titles."""
 LONGEST_TITLE = 80
-"""Characters of a title."""
+"""Characters of a chapter's title at most."""
 
 _SUMMARY = re.compile(
     r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|résum|de quoi)",
@@ -49,10 +49,10 @@ _FRAME = re.compile(
 
 
 def guided(question: str, document: Document, pages_read: int) -> str:
-    """A question as it is put to a model.
+    """Word a question as the model is asked it.
 
     Args:
-        pages_read: pages from the first that the model has before it.
+        pages_read: number of pages, from the first, that the model has read.
     """
     whole = asks_for_whole(question)
     if not (whole or _SUMMARY.search(question)):
@@ -69,8 +69,9 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
-    """The chapters among the contents, as far as the text has been read: of the level with most numbers, else of the
-    outermost that has several."""
+    """Choose the chapters among the contents of the read part: the level with most numbered entries, else the outermost
+    level with several entries.
+    """
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]
     levels = [[item for item in shown if item.level == level] for level in sorted({item.level for item in shown})]
@@ -127,6 +128,6 @@ def _title(item: OutlineItem) -> str:
 
 
 def _spread(chapters: Sequence[OutlineItem]) -> list[OutlineItem]:
-    """Some of them, from all over the book."""
+    """Pick some entries, spread evenly over the book."""
     count = min(len(chapters), MOST_CHAPTERS)
     return [chapters[(2 * number + 1) * len(chapters) // (2 * count)] for number in range(count)]

@@ -1,8 +1,8 @@
-"""The kinds of devices that a model computes on, and what each can do: the one place that knows them apart.
+"""The kinds of devices that a model computes on, and the abilities of each. Only this module distinguishes them.
 
-``cpu`` has kernels of our own. ``cuda`` are NVIDIA's GPUs, and AMD's in torch's build for ROCm. ``xpu`` are Intel's
-with memory of their own, ``mps`` is Apple's. The last two have never been run: they take the plain way everywhere, one
-copy after the other, and tokens are drawn on the processor. Which kernels compute is known beside the kernels.
+``cpu`` has our own kernels. ``cuda`` are NVIDIA GPUs, and AMD GPUs in torch's build for ROCm. ``xpu`` are Intel GPUs
+with memory of their own, ``mps`` is Apple's GPU. The last two have never been run: they take the simplest path
+everywhere, one copy after another, and tokens are drawn on the processor. The kernels themselves decide where they run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 
 _log = logging.getLogger(__name__)
 
-# The first of NVIDIA's GPUs with fast products in bfloat16.
+# Compute capability of the first NVIDIA GPUs with fast products in bfloat16.
 _BFLOAT16_CAPABILITY = (8, 0)
-# Share of a GPU's free memory up to which Windows' driver pages nothing, with some left for the desktop.
+# Share of a GPU's free memory up to which Windows' driver pages nothing; the rest is left for the desktop.
 _UNPAGED = 0.97
-# cudaHostRegisterPortable: memory is pinned for every card, not for the one that is current.
+# cudaHostRegisterPortable: memory is pinned for every card, and not only for the current one.
 _PORTABLE = 1
 
 
@@ -32,16 +32,17 @@ class DeviceKind:
     """The abilities of one kind of device.
 
     Args:
-        gpu: what a person calls one of them; empty for a processor.
-        untested: whether nobody has run one, which a person is told.
-        own_memory: has memory apart from the host's, from which KV can be spilled to the host. Without it the two are
-            the same bytes, counted once.
-        streams: copies from pinned memory run beside the computation in an order that events keep, and passes can be
+        gpu: the name of this kind for a person; empty for a processor.
+        untested: whether this kind has never been run, which a person is told.
+        own_memory: has memory apart from the host's, from which KV can be spilled to the host. Otherwise both are the
+            same memory, counted once.
+        streams: copies from pinned memory run in parallel with the computation, ordered by events, and passes can be
             recorded.
-        has_64_bits: float64, and sums of int64 that are right.
-        takes_threads: several threads may use it at once. Apple's crashes the process where two do (pytorch 197805).
-        block: tokens of a block of prefill by default. A CPU finishes one in well under a second, a GPU needs more to
-            be busy, and plain attention holds a number for every two tokens of one.
+        has_64_bits: computes float64, and correct sums of int64.
+        takes_threads: several threads may use the device at once. On Apple's GPU, two threads crash the process
+            (pytorch 197805).
+        block: tokens of a block of prefill by default. A CPU finishes a block in well under a second, a GPU needs a
+            larger one to be busy, and plain attention holds a number for every pair of tokens in it.
     """
 
     gpu: str = ""
@@ -59,37 +60,37 @@ KINDS = {
     "xpu": DeviceKind("Intel GPUs with memory of their own", untested=True),
     "mps": DeviceKind("Apple GPUs", untested=True, own_memory=False, takes_threads=False),
 }
-"""By torch's name of the type."""
+"""Kinds of devices by torch's name of the type."""
 
 
 def found(kind: str) -> list[torch.device]:
-    """The GPUs of a kind that are here and that this build of torch can use."""
+    """The GPUs of a kind that this computer has and that this build of torch can use."""
     if kind == "mps":
         return [torch.device(kind, 0)] if torch.backends.mps.is_available() else []
     module: Any = getattr(torch, kind)
     indices = list(range(module.device_count())) if module.is_available() else []
-    if kind == "xpu":  # one inside of a processor has the processor's memory
+    if kind == "xpu":  # an xpu inside of a processor has the processor's memory
         indices = [index for index in indices if not torch.xpu.get_device_properties(index).is_integrated_gpu]
     return [torch.device(kind, index) for index in indices]
 
 
 def name_of(device: torch.device) -> str:
-    """The maker's name of a GPU."""
+    """The name that a GPU's maker gives it."""
     return "Apple GPU" if device.type == "mps" else str(_module(device).get_device_name(device))
 
 
 def total_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory; of Apple's those that the system recommends to take at most."""
+    """Bytes of a GPU's memory; for Apple's GPU the most that the system recommends to use."""
     if device.type == "mps":
         return torch.mps.recommended_max_memory()
     return int(_module(device).get_device_properties(device).total_memory)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory that are free, with those that torch keeps for itself without use.
+    """Bytes of a GPU's memory that are free, including unused memory that torch holds.
 
-    The pools of recorded passes are not counted as free. On Apple's GPUs the free bytes are those that the system
-    recommends, less those of this process; what other programs took shows in the host's memory alone.
+    The pools of recorded passes do not count as free. On Apple's GPU the free bytes are the recommended ones less those
+    of this process; memory of other programs shows in the host's memory alone.
     """
     if device.type == "mps":
         return total_memory(device) - torch.mps.current_allocated_memory()
@@ -104,21 +105,22 @@ def free_memory(device: torch.device) -> int:
 
 
 def memory_without_us(device: torch.device) -> int:
-    """Bytes that a GPU with memory of its own would have free if this process held nothing on it."""
+    """Bytes that a GPU with its own memory would have free if this process used none of it."""
     module = _module(device)
     return int(module.mem_get_info(device)[0] + module.memory_reserved(device))
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a GPU has fast products in bfloat16. NVIDIA's before Ampere (RTX 20, T4) compute slowly in it."""
+    """Whether a GPU has fast products in bfloat16. NVIDIA GPUs before Ampere (RTX 20, T4) compute them slowly."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return True
     return torch.cuda.get_device_capability(device) >= _BFLOAT16_CAPABILITY
 
 
 def forbid_paging(device: torch.device) -> None:
-    """Let torch say that a CUDA GPU's memory runs out where the driver would not: on Windows it moves memory to the
-    host without a word, and everything becomes slow."""
+    """Let torch raise where a CUDA GPU's memory runs out. On Windows the driver would silently move memory to the host,
+    and everything would become slow.
+    """
     if device.type != "cuda" or sys.platform != "win32":
         return
     share = memory_without_us(device) / total_memory(device)
@@ -127,8 +129,11 @@ def forbid_paging(device: torch.device) -> None:
 
 @functools.cache
 def stream_of(device: torch.device, purpose: str) -> Any:
-    """The stream of a CUDA GPU for a purpose. torch makes 32 of them and then hands out the first ones again: who asked
-    for a new one every time would meet one that records, or one whose matrix products hold a workspace."""
+    """The stream of a CUDA GPU for a purpose.
+
+    torch makes 32 streams and then hands out the first ones again. A caller that asked torch each time would meet a
+    stream that records passes, or one whose matrix products hold a workspace.
+    """
     return torch.cuda.Stream(device)
 
 
@@ -136,8 +141,8 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place: the allocator for pinned memory would take the next power of two.
 
     Returns:
-        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and one refusal
-        makes it refuse what it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
+        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and after one
+            refusal it refuses amounts that it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
     """
     if sys.platform == "win32":
         return False
@@ -152,13 +157,13 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
 
 
 def forget_error(device: torch.device) -> None:
-    """Clear the error that a call of CUDA's runtime has left, which the next launch would raise."""
+    """Clear an error that a call of CUDA's runtime has left, which the next launch would raise."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 
 
 def empty_cache(device: torch.device) -> None:
-    """Let torch give back what it keeps of a GPU's memory without use."""
+    """Make torch give back unused memory of a GPU."""
     if device.type != "cpu":
         _module(device).empty_cache()
 
@@ -173,7 +178,7 @@ def empty_caches() -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done all that it was told."""
+    """Wait until a GPU has finished its queued work."""
     if device.type == "mps":
         torch.mps.synchronize()
     elif device.type != "cpu":
@@ -181,5 +186,5 @@ def synchronize(device: torch.device) -> None:
 
 
 def _module(device: torch.device) -> Any:
-    """``torch.cuda`` and its like."""
+    """The module of a kind of GPU: ``torch.cuda`` or its equivalent."""
     return getattr(torch, device.type)

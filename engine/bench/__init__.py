@@ -39,11 +39,12 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
+# Characters of a book that are encoded for each token of the longest context: enough for any tokenizer, and far from a
+# whole library.
 _CHARACTERS_PER_TOKEN = 16
-# Runs that say whether a row is ever slower than plain decoding.
+# Runs of a row, enough to tell whether it is ever slower than plain decoding.
 _RUNS = 7
-# Held-back books that a table is the median of.
+# Held-back books whose median a table shows.
 BOOKS = 6
 
 
@@ -63,7 +64,7 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def parser(prog: str = "bench") -> argparse.ArgumentParser:
-    """The bench's command line. ``prog``: what the person has typed to get here."""
+    """Make the bench's command line. ``prog`` is the command that the person typed."""
     p = argparse.ArgumentParser(prog=prog, description="Decoding loops side by side on one book.")
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
@@ -138,7 +139,7 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
 
 
 def load_session(options: argparse.Namespace) -> Session:
-    """The session that the options ask for."""
+    """Load the session that the options describe."""
     if options.tokens < 2 or options.repeats < 1 or options.questions < 1:
         raise OptionError("--tokens must be at least 2, --repeats and --questions at least 1.")
     if options.plot and options.plot.suffix != ".svg":
@@ -163,8 +164,10 @@ def load_session(options: argparse.Namespace) -> Session:
 
 
 def check_window(options: argparse.Namespace) -> None:
-    """Raises:
-    OptionError: the window has too few tokens behind the longest context for the answers.
+    """Check that the window holds the longest context with the answers.
+
+    Raises:
+        OptionError: the window has too few tokens after the longest context for the answers.
     """
     behind = tokens_behind(options.workloads, options.tokens)
     limit = int(loading.settings_of(options.model, None).max_position_embeddings)
@@ -177,8 +180,10 @@ def check_window(options: argparse.Namespace) -> None:
 
 
 def take_real_model(options: argparse.Namespace) -> None:
-    """Put the real model's folder and its GGUF file into the options, with a window for the longest context. It has no
-    draft of its own; one that was distilled from it can be named."""
+    """Put the real model's folder and its GGUF file into the options, with a window for the longest context.
+
+    The real model comes without a draft. A draft that was distilled from it can be named in the options.
+    """
     if options.model:
         raise OptionError("--real brings its own model.", "Leave out --model.")
     factor, needed = 1, max(options.context) + tokens_behind(options.workloads, options.tokens)
@@ -189,7 +194,7 @@ def take_real_model(options: argparse.Namespace) -> None:
 
 
 def _own_file(model: str) -> Path | None:
-    """The GGUF file that a model folder of ours was made for; None where it is another folder."""
+    """Find the GGUF file that a model folder of ours was made for; None for any other folder."""
     index = Path(model) / GGUF_INDEX
     if not index.is_file():
         return None
@@ -198,7 +203,7 @@ def _own_file(model: str) -> Path | None:
 
 
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
-    """Load the models that the options ask for; as much of the book as the longest context may need."""
+    """Load the models that the options name, and as much of the book as the longest context may need."""
     check_window(options)
     return _bench_on(load_session(options), options, document)
 
@@ -232,7 +237,7 @@ def held_back_benches(
     open_book: Callable[[Path], Document],
     leave_out: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Bench]]:
-    """A bench on every held-back book that is long enough, in the order of the rule."""
+    """Yield a bench for every held-back book that is long enough, in the order of ``held_back_books``."""
     for path in held_back_books(options.books):
         bench = None if path in leave_out else _bench_on(session, options, open_book(path))
         if bench is not None and len(bench.ids) >= max(options.context):
@@ -244,11 +249,11 @@ def held_back_benches(
 def run_books(
     options: argparse.Namespace, open_book: Callable[[Path], Document]
 ) -> tuple[Session, list[Measurement], list[Path]]:
-    """Run every row on held-back books, one after another: the session, medians, and which books. A sweep is run on the
-    others: settings are not chosen on the books that tables are made of.
+    """Run every row on held-back books, one after another. Return the session, the medians and the books' names. A
+    sweep takes the held-back books that no table uses, so that settings are not chosen on the books of the tables.
 
     Raises:
-        OptionError: too few of them are long enough.
+        OptionError: too few held-back books are long enough.
     """
     check_window(options)
     session = load_session(options)
@@ -267,8 +272,10 @@ def run_books(
 
 
 def check_enough(options: argparse.Namespace, found: int, needed: int) -> None:
-    """Raises:
-    OptionError: fewer books are long enough than are needed.
+    """Check that there are enough books.
+
+    Raises:
+        OptionError: fewer books are long enough than are needed.
     """
     if found < needed:
         raise OptionError(
@@ -295,7 +302,7 @@ def main(
         prog: as ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    if options.processor and not is_limited():  # libraries read it when they are imported
+    if options.processor and not is_limited():  # libraries read the variable when they are imported
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
     if options.real:

@@ -1,7 +1,7 @@
 """llama.cpp in a process of its own: lines of JSON in, lines of JSON out. A program; it imports neither ours nor torch.
 
-The first line loads a model, every further one asks for tokens. Of a prompt, what its cache holds already is not read
-again: that is the binding's own doing.
+The first line loads a model; every further line asks for tokens. The binding reads only the part of a prompt that its
+cache does not hold yet.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 
 def loaded(request: dict[str, Any]) -> Any:
-    """A model: ``gguf``, ``window``, ``threads``; ``half_kv``: KV in float16, else in 8 bits; ``yarn`` is None, or its
-    factor and the window that it stretches."""
+    """Load a model from the request's ``gguf``, ``window`` and ``threads``. ``half_kv`` keeps KV in float16, else in 8
+    bits. ``yarn`` is None, or YaRN's factor with the window that it stretches.
+    """
     import llama_cpp
 
     stretched: dict[str, Any] = {}
@@ -38,10 +39,11 @@ def loaded(request: dict[str, Any]) -> Any:
 
 
 def speculate(llama: Any, most: int) -> None:
-    """Let the binding's prompt lookup propose so many tokens from now on; none turn it off.
+    """Let the binding's prompt lookup propose at most ``most`` tokens at once from now on; 0 turns lookup off.
 
-    The binding wants to be told when it loads, and then keeps the logits of every token of a book, 600 KB each with
-    151,936 words. So it is told here, behind the book, where memory that is not touched costs nothing.
+    When lookup is set at loading, the binding keeps the logits of every token of a book: 600 KB a token with a
+    vocabulary of 151,936. Lookup is therefore set after the book has been read, where logits that are never written
+    take no memory.
     """
     llama.draft_model, llama._logits_all = None, most > 0
     if most:
@@ -54,8 +56,9 @@ def speculate(llama: Any, most: int) -> None:
 
 
 def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """At most ``count`` tokens after ``prompt``, until one of ``ends``; with the moment of each in seconds, and the
-    processor time from the first to the last."""
+    """Generate at most ``count`` tokens after ``prompt``, until one of ``ends``. Return them with the moment of each in
+    seconds, and the processor time from the first token to the last.
+    """
     llama.set_seed(request["seed"])
     speculate(llama, request.get("lookup", 0))
     spent = 0.0
@@ -74,7 +77,7 @@ def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # The library writes to standard output, so the answers use a copy of it.
+    # The library writes to standard output, so answers go to a copy of that file descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     llama: Any = None

@@ -1,8 +1,9 @@
 """``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
-One load of the models. Tables are medians over the held-back books of a folder, each read further and further; sweeps
-take the first held-back book after these. A file of results after each part, and at the end a page of tables and the
-pictures. With ``--parts`` only some of them; ``--page`` draws the page anew from the files.
+The models are loaded once. Tables are medians over the held-back books of a folder, and contexts of a book only grow.
+Sweeps take the first held-back book that no table uses. Each part writes its file of results when it is done; at the
+end come a page of tables and the pictures. ``--parts`` measures some parts only; ``--page`` draws the page anew from
+the files.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEFT_OUT = (
     "Trees of drafted tokens would gain 2 % at best at 2K, lose 12 % on prose at 32K and gain 10 % on quotations "
     "there, where the book itself proposes better: left out."
 )
-"""Results of experiments whose code is no longer in the program, so that no row can measure them again."""
+"""Results of experiments whose code has been removed from the program, so that no row can measure them again."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequenc
 
 
 def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measurement]]]:
-    """The parts that have been measured."""
+    """Read the results of the parts that have been measured."""
     known = {field.name for field in fields(Measurement)}
     for part in PARTS:
         file = out / f"{part.name}.json"
@@ -174,7 +175,7 @@ def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measureme
 
 
 def draw(out: Path) -> None:
-    """The page of tables, and a picture of every sweep and of time against context."""
+    """Draw the page of tables, with a picture of every sweep and of time against context."""
     sections: list[str] = []
     against: list[Measurement] = []
     for part, record, results in read(out):
@@ -197,7 +198,7 @@ def draw(out: Path) -> None:
 
 
 def conditions(record: dict[str, Any]) -> str:
-    """Machine and settings of a part, in a line."""
+    """Describe the machine and the settings of a part in one line."""
     how, on = record["how"], record["machine"]
     sizes = how["target_parameters"] / 1e6, (how["draft_parameters"] or 0) / 1e6
     runs = "one run" if how["repeats"] == 1 else f"median of {how['repeats']} runs"

@@ -1,8 +1,8 @@
-"""The peers: transformers' own generate on a copy of the same KV (plain, with prompt lookup, the draft as assistant),
-and llama.cpp on its own file of the same model.
+"""Runs the peers of the bench on the same book.
 
-What a peer does once at its start (a copy of the KV, its own reading of the whole context) is left out of its time per
-token: the first step of every peer is not counted.
+transformers' own generate runs on a copy of the same KV: plain, with prompt lookup, and with the draft model as
+assistant. llama.cpp runs on its own file of the same model. The first step of every peer is not counted in its time per
+token, since a peer copies the KV or reads the whole context there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 PEERS = ("hf_generate", "hf_prompt_lookup", "hf_assisted")
 LLAMA_CPP = "llama_cpp"
 LLAMA_LOOKUP = "llama_cpp_lookup"
-"""llama.cpp through its Python binding, where that is installed and a GGUF file is at hand; with its prompt lookup."""
-# Tokens that transformers' prompt lookup proposes at once: the value of its documentation's example.
+"""The name of llama.cpp with its binding's prompt lookup. It needs the Python binding and a GGUF file."""
+# Tokens that transformers' prompt lookup proposes at once: the value in the example of its documentation.
 _LOOKUP_TOKENS = 10
 
 
@@ -48,7 +48,8 @@ def generate(
     end_ids: list[int] | None,
     sampling: dict[str, Any],
 ) -> Run:
-    """At most ``count`` tokens after ``prompt``, all of which but the last is in ``full``.
+    """Generate at most ``count`` tokens after ``prompt``. ``full`` holds the KV of all tokens of the prompt but the
+    last.
 
     Args:
         end_ids: tokens that end the text; None decodes all.
@@ -70,8 +71,7 @@ def generate(
         spent.append(time.process_time())
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
-    # The model's own sampling settings, which generate would fall back to, are switched off, since the rows do not use
-    # them.
+    # Switch off the model's own sampling settings, which generate would fall back to: the rows do not use them.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
         options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
@@ -99,24 +99,23 @@ def generate(
 
 
 def has_llama_cpp() -> bool:
-    """Whether its Python binding is installed."""
+    """Tell whether llama.cpp's Python binding is installed."""
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
 class LlamaCpp:
-    """llama.cpp on a GGUF file: its own kernels and threads, weights as the file has them, its KV in float16 or 8 bits.
-
-    It runs in a process of its own (``llama_process``): its threads are not torch's, and a build that is wrong for this
-    processor crashes that process alone.
+    """llama.cpp on a GGUF file, with its own kernels and threads, the file's weights, and KV in float16 or 8 bits.
+    llama.cpp runs in a process of its own (``llama_process``), apart from torch's threads: a build that does not fit
+    this processor crashes that process alone.
 
     Args:
         gguf: the same model as the target.
         target: gives the stretching of RoPE and the size of the vocabulary.
         window: tokens to reserve.
-        half_kv: its KV in float16; else in 8 bits.
+        half_kv: keeps KV in float16, else in 8 bits.
 
     Raises:
-        OptionError: the binding is not installed, or the file is none of this model.
+        OptionError: the binding is not installed, or the file holds another model.
     """
 
     def __init__(self, gguf: Path, target: Decoder, window: int, half_kv: bool = True) -> None:
@@ -140,11 +139,11 @@ class LlamaCpp:
         self.read_tokens_per_s: float | None = None
 
     def close(self) -> None:
-        """End its process."""
+        """End llama.cpp's process."""
         self._process.communicate()
 
     def read(self, book: list[int]) -> None:
-        """Have a book's tokens in its cache; what it holds of them already is not read again."""
+        """Read a book's tokens into llama.cpp's cache. Tokens that the cache holds already are not read again."""
         known = len(self._book) if book[: len(self._book)] == self._book else 0
         if len(book) > known:
             done = self._generate(book, 1, frozenset(), {"temperature": 0.0, "top_p": 1.0, "seed": 0})
@@ -154,10 +153,10 @@ class LlamaCpp:
     def generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any], *, lookup: bool = False
     ) -> Run:
-        """At most ``count`` tokens after ``prompt``; ``sampling`` as for transformers.
+        """Generate at most ``count`` tokens after ``prompt``; ``sampling`` is as in ``generate``.
 
         Args:
-            lookup: with the binding's prompt lookup.
+            lookup: whether the binding's prompt lookup proposes tokens.
         """
         own = {**sampling, "lookup": _LOOKUP_TOKENS} if lookup else sampling
         done = self._generate(prompt, count, end_ids, own)
@@ -168,12 +167,16 @@ class LlamaCpp:
     def _generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Tokens, when it began, the moment of each, and processor time behind the first (seconds)."""
+        """Generate tokens. Return them with the moment of the request, the moment of each token, and the processor time
+        after the first token (all in seconds).
+        """
         return self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
 
     def _call(self, **request: Any) -> dict[str, Any]:
-        """Raises:
-        OptionError: the process ended, or says what is wrong.
+        """Send a request and return the reply.
+
+        Raises:
+            OptionError: the process ended, or reports an error.
         """
         pipe, answer = self._process.stdin, self._process.stdout
         assert pipe is not None
@@ -190,7 +193,7 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """YaRN's factor and the window that it stretches, where the target has it."""
+    """Return YaRN's factor and the window that it stretches, where the target has one."""
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None
@@ -198,7 +201,7 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Tokens with the time of each; those of the first step count as the mean of the others."""
+    """Make a run of tokens and their moments. The first step's tokens get the mean time of the others."""
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):
         made = min(after, start + len(tokens)) - before
@@ -209,7 +212,7 @@ def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
 
 @contextmanager
 def _own_attention(model: Any) -> Iterator[None]:
-    """transformers' default attention for a while."""
+    """Use transformers' default attention within the context."""
     own = model.config._attn_implementation
     model.set_attn_implementation("sdpa")
     try:
@@ -220,8 +223,10 @@ def _own_attention(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _only_what_is_new(model: Any) -> Iterator[None]:
-    """The first step of transformers' assisted decoding feeds the whole prompt, even what a given cache holds already
-    (seen in 5.23: other tokens come out). For a while it feeds the rest only."""
+    """Let transformers' assisted decoding feed only the part of the prompt that the given cache does not hold yet.
+
+    In 5.23 its first step feeds the whole prompt even so, and other tokens come out.
+    """
     own = model.prepare_inputs_for_generation
 
     @functools.wraps(own)  # generate checks its options against this signature

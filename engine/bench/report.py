@@ -1,7 +1,7 @@
-"""Presents what the bench found, as records, Markdown, JSON and pictures: a ``Measurement`` is a line of the table of
-rows, a ``Figure`` one number of the measurements of tiers and of a GPU. Runs nothing.
+"""Presents the bench's results as records, Markdown, JSON and pictures. Runs nothing.
 
-matplotlib draws the pictures. It is imported, and needed, only where one is asked for.
+A ``Measurement`` is a line of the table of rows; a ``Figure`` is one number of the measurements of tiers and of a GPU.
+matplotlib draws the pictures: it is imported, and needed, only for them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-# Repeated tokens that are counted apart: fewer than stop an answer, since they are copied at any speed already.
+# Repeated tokens from which on a run counts as a circle. Fewer than ``LEAST_REPEATED``, since a loop is copied fast
+# long before it stops an answer.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
-"""Times plain decoding that counts as never slower than it, over a book's runs: no clock is better here."""
+"""Times plain decoding's speed, over a book's runs, that still count as never slower: clocks here are no more precise.
+"""
 
 STAND_IN = "stand-in weights"
 """The note of every figure that was made with synthetic weights."""
@@ -42,11 +44,15 @@ STAND_IN = "stand-in weights"
 
 @dataclass
 class Run:
-    """One decoding of one row: its tokens, milliseconds of each, and the rounds. Cases of a workload follow each other;
-    ``cases`` are the lengths of their answers. ``circling_ms`` are those of tokens that run in a circle, which all else
-    but ``tokens`` leaves out: a text that repeats itself is copied at any speed, and says nothing of other texts.
-    ``processor_s``: what all threads of the row's process computed meanwhile, in seconds; 0 where nobody counted.
-    ``first_s``: of each case, seconds from the read prompt to the first token, of our own rows."""
+    """One row's decoding of all cases of a workload, one after another: the tokens, the milliseconds of each, and the
+    rounds.
+
+    ``cases`` are the lengths of the answers. ``circling_ms`` are the milliseconds of tokens that run in a circle. All
+    other fields but ``tokens`` leave these tokens out: a text that repeats itself is copied at any speed, which tells
+    nothing about other texts. ``processor_s`` is the processor time of all threads of the row's process, in seconds; 0
+    where it was not counted. ``first_s`` holds for each case the seconds from the read prompt to the first token; only
+    our own rows fill it.
+    """
 
     tokens: list[int] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
@@ -59,18 +65,19 @@ class Run:
     @property
     def ms_per_token(self) -> float:
         """Mean over the answer: tokens come in bursts, which make a median over tokens meaningless. An answer that is
-        nothing but a circle has only that."""
+        nothing but a circle has the mean of its circle.
+        """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append another case's run, with its circles apart."""
+        """Append another case's run. Tokens that run in a circle are counted apart."""
         self.processor_s += other.processor_s
         self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Rows of transformers have no time for their first step.
+        # Rows of transformers have no time for the first step.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -84,20 +91,25 @@ class Run:
 class Measurement:
     """One line of the table. Times are milliseconds; acceptance is None where a level does not exist.
 
-    ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
-    verification), and accepted over judged, since what comes after a rejection is not judged (the acceptance rate of
-    TriForce's tables): "verify_judged", and of that "retrieval_judged", what passed the retrieval level, and
-    "drafted_judged", those that the drafter sent straight to the full cache. ``logit_margin`` is that of the two first
-    tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
-    from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run.
-    ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
-    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did. ``cores`` and ``read_cores``:
-    processor time over wall time of the row's process, while it decoded and read. ``first_token_s``: seconds from the
-    prompt, once it is in the cache, to the first token, all that is begun or timed before it included.
-    ``over_floor``, of plain rows: their time over that of reading all weights and KV once at ``memory_gb_per_s``, which
-    is measured beside them. ``runs_to_plain``: the ratio run by run, to the plain runs before and behind each. Over
-    several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the
-    least and the largest ratio.
+    ``acceptance`` holds ratios by name. "middle", "verify" and "lookup" (the book's words straight to verification) are
+    accepted over proposed tokens. The names with "judged" are accepted over judged tokens, which leave out everything
+    after a rejection, as in TriForce's tables: "verify_judged" counts all of them, "retrieval_judged" those that passed
+    the middle level, "drafted_judged" those that the drafter sent straight to the full cache. ``runs_retrieval_judged``
+    is "retrieval_judged" run by run.
+
+    ``logit_margin`` belongs to the first two tokens that differ. ``exact`` is the share of uncut quotations that are
+    the book's own words, from the words asked for to the end of a sentence.
+
+    ``circling`` is the share of tokens that ran in a circle, ``circling_ms_per_token`` their time; every other field is
+    about the other tokens. ``read_tokens_per_s`` is how fast the row's program read the book, where it read the book.
+    ``cores`` and ``read_cores`` are processor time over wall time of the row's process, while it decoded and while it
+    read. ``first_token_s`` is the time in seconds from the cached prompt to the first token, with everything that is
+    started or timed before the token.
+
+    ``over_floor`` is measured for plain rows: their time over the time of reading all weights and KV once at
+    ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the ratio of each run to the plain runs
+    before and after it. Over several ``books`` numbers are medians, ``runs_ms_per_token`` holds one number a book, and
+    ``span_to_plain`` is the least and the largest ratio.
     """
 
     row: str
@@ -132,7 +144,7 @@ class Measurement:
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
-    """Join the lines of one row on several books into one."""
+    """Join the lines of one row on several books into one line."""
     spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
     same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
     parts = [r for r in results if r.first_difference is not None]
@@ -179,13 +191,13 @@ def measurement_of(
     exact: float | None = None,
     read: tuple[float, float | None] | None = None,
 ) -> Measurement:
-    """The line of one row, from all runs of all rows.
+    """Make the line of one row from all runs of all rows.
 
     Args:
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
-        exact: share of its quotations that are right.
-        read: how many tokens a second the row's program read the book, and by how many cores.
+        exact: share of the row's quotations that are right.
+        read: tokens a second at which the row's program read the book, and the cores that it used.
     """
 
     def median(name: str) -> float | None:
@@ -234,14 +246,14 @@ def measurement_of(
 
 
 def _cores(runs: Sequence[Run]) -> float | None:
-    """Processor time over wall time of runs; None where it was not counted."""
+    """Processor time of runs over their wall time; None where processor time was not counted."""
     wall_s = sum(sum(run.ms) + sum(run.circling_ms) for run in runs) / 1000.0
     spent_s = sum(run.processor_s for run in runs)
     return spent_s / wall_s if spent_s and wall_s else None
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """Each run's time as a ratio to the plain runs before and after it; empty without a plain run after it."""
+    """Each run's time as a ratio to the plain runs before and after it; empty where no plain run follows."""
     if len(plain) != 2 * len(mine):
         return []
     pairs = zip(mine, plain[::2], plain[1::2], strict=True)
@@ -254,7 +266,7 @@ def _rate(levels: list[Acceptance]) -> float | None:
 
 
 def _of_retrieval(rounds: Sequence[Round]) -> float | None:
-    """The acceptance of what passed the middle level."""
+    """Acceptance of the tokens that passed the middle level."""
     return _judged([done.verify for done in rounds if done.passes])
 
 
@@ -264,7 +276,7 @@ def _judged(levels: list[Acceptance]) -> float | None:
 
 
 def _split(runs: list[Run]) -> dict[str, float]:
-    """Milliseconds per token by stage; ``other`` is everything that no stage accounts for."""
+    """Milliseconds per token by stage; ``other`` is the time that no stage accounts for."""
     tokens = max(1, sum(len(run.ms) for run in runs))
     split = {
         stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
@@ -276,7 +288,7 @@ def _split(runs: list[Run]) -> dict[str, float]:
 
 
 def remarks(session: Session) -> dict[str, str]:
-    """Notes about weights and KV for each line of a table; empty if they are the model's own."""
+    """Notes about weights and KV for each line of a table; empty where both are the model's own."""
     weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
     return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
 
@@ -349,8 +361,8 @@ def table(results: Sequence[Measurement]) -> str:
 def never_slower(results: Sequence[Measurement]) -> str:
     """A sentence for every row but plain: whether it was as fast as plain decoding, on every book.
 
-    A book's figure is the median of its runs, each against the plain runs before and after it: a machine may be three
-    times slower for a minute, and is so for all of them.
+    A book's figure is the median of its runs, each compared with the plain runs before and after it. A machine may be
+    three times slower for a minute; neighbouring runs share that.
     """
     lines = []
     for r in results:
@@ -388,7 +400,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """The range of several runs, where they differ."""
+    """The range of several runs; empty where all are alike."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -413,7 +425,7 @@ def _plain(value: float | None) -> str:
 
 
 def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> None:
-    """One object: machine, model, results."""
+    """Write one JSON object with the machine, the model and the results."""
     model = {
         "target": session.target.name,
         "target_parameters": session.target.parameters,
@@ -443,7 +455,7 @@ class Figure:
 
 
 def figure_table(results: dict[str, Any]) -> str:
-    """All figures as Markdown."""
+    """All figures as a Markdown table."""
     lines = []
     for run in results["runs"]:
         where = run["machine"]["gpu"] or f"{run['machine']['processor']}, no GPU"
@@ -459,13 +471,14 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """All figures of ``as_they_come``."""
+    """Collect all figures of ``as_they_come`` in a list."""
     return list(as_they_come(figures, part))
 
 
 def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None, None]:
-    """The figures of a part, also told to who waits; an error of whatever kind ends the part and is a line of its
-    own."""
+    """Yield the figures of a part, and write each to standard error as it comes. An error of any kind ends the part and
+    becomes a figure.
+    """
     try:
         for figure in figures:
             sys.stderr.write(f"{figure.what}: {figure.value} {figure.unit} {figure.note}\n")
@@ -514,10 +527,10 @@ def add_figures(
 
 # Pictures ------------------------------------------------------------------------------------------------------------
 
-# Colours that are told apart by people who see red and green alike (Okabe and Ito), and dashes for a second round.
+# Colours that red-green colour-blind readers can tell apart (Okabe and Ito); dashes for the second time around.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
 _SIZE = (7.6, 4.2)  # inches
-# Text stays text, and the same lines give the same file.
+# Text stays text in the SVG, and the same lines give the same file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trifold",
@@ -535,8 +548,10 @@ class Axis:
 
 
 def check_matplotlib() -> None:
-    """Raises:
-    OptionError: matplotlib is not installed.
+    """Check that pictures can be drawn.
+
+    Raises:
+        OptionError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise OptionError(

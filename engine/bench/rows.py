@@ -4,17 +4,17 @@ run rows again and again with one setting varied.
 | row | what it is |
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
-| hf_prompt_lookup, hf_assisted | the same with prompt lookup; with the draft model as assistant |
+| hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
 | llama_cpp | llama.cpp, where it is installed and a GGUF file is named: other weights (4 bits, say), its own KV |
-| llama_cpp_lookup | the same with its binding's prompt lookup |
-| plain | our own loop, a token per full pass: the baseline of every ratio, timed before the others and behind them |
+| llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
+| plain | our own loop, a token per full pass: the baseline of every ratio, timed before the others and after them |
 | draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
 | retrieval_only | the retrieval level straight to the full cache, no draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
 | hierarchical | draft, retrieval, full |
-| hierarchical_lookup | the same with words from the book, at either level: what the app runs |
+| hierarchical_lookup | hierarchical with words from the book, at either level: what the app runs |
 | lookup_to_middle, lookup_to_full | for comparison, only when asked for: words from the book to one level alone |
-| seeded | the same, only when asked for: lengths as a text gets them that a seed must repeat |
+| seeded | hierarchical_lookup with the lengths of a seeded answer; only when asked for |
 
 For every context length the book is prefilled once, and the cache is cropped back between runs.
 """
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The levels that a speculating row may use."""
+    """The levels that one speculating row uses."""
 
     draft: bool = True
     middle: bool = True
     lookup: bool = False  # words from the book in addition to the draft model's
     copies: bool = False  # words from the book straight to the full cache
     recent: bool = False  # sinks and newest chunks in place of a selection
-    seeded: bool = False  # lengths as a seeded text gets them
+    seeded: bool = False  # lengths as in an answer that a seed must repeat
 
 
 SPECULATING = {
@@ -79,21 +79,24 @@ COMPARED = {
     "lookup_to_full": Row(copies=True),
     "seeded": Row(lookup=True, copies=True, seeded=True),
 }
-"""Rows that are run when they are named."""
+"""Rows that are run only when they are named."""
 
 _KINDS = SPECULATING | COMPARED
-# Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
+# Tokens of the prompt that run again before every case: every row then starts with the same KV and the queries of these
+# tokens.
 _AGAIN = 2 * PROMPT_QUERIES
 # Numbers that are summed to measure memory, and how often.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
-# Rows of llama.cpp.
+# Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
-# Rows that are nothing without a draft model.
+# Rows of transformers and of ours that need a draft model.
 _DRAFTING = ("hf_assisted", "draft_only")
 
 
 class NewestChunks:
-    """A ``SelectionPolicy``: the sinks and the newest chunks, whatever the queries. No mean keys are computed."""
+    """A ``SelectionPolicy`` that takes the sinks and the newest chunks, whatever the queries, and computes no mean
+    keys.
+    """
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
@@ -115,7 +118,7 @@ class Bench:
         self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
-        """Run all rows, context by context. ``settings`` are those of a sweep, for the record."""
+        """Run all rows, context by context. ``settings`` are those of a sweep, which results record."""
         for context in self.options.context:
             self.prefill(context)
             for workload in self.options.workloads:
@@ -131,8 +134,9 @@ class Bench:
                     )
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
-        """Each row as soon as it is measured, of one question, after an answer in which its passes are recorded and
-        their costs are learned."""
+        """Yield each row on one question as soon as it is measured. A first answer of the row is not counted: in it
+        passes are recorded and costs are learned.
+        """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
         for temperature in self.options.temperature:
@@ -149,7 +153,7 @@ class Bench:
                 yield measurement_of(row, runs, place, difference, None, self._reading)
 
     def reshape(self, config: EngineConfig) -> None:
-        """Other levels over the same full cache: for sweeps."""
+        """Build other levels over the same full cache, for sweeps."""
         session = self.session
         session.config = config
         session.hierarchy.close()
@@ -157,19 +161,21 @@ class Bench:
         self._recent = None
 
     def prefill(self, context: int) -> None:
-        """Have the first ``context`` tokens of the book, and nothing else, in the full cache."""
+        """Make the full cache hold the first ``context`` tokens of the book and nothing else."""
         if context > len(self.ids):
-            self.workloads.cases("prose", context)  # says how long the book is
+            self.workloads.cases("prose", context)  # raises the error that names the book's length
         full = self.session.full
-        # Answers of an earlier workload may follow a shorter book.
+        # Answers of an earlier workload may stand after a shorter part of the book.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
-        # Room for the answers too, as a session has it: else the second token of the first row copies all KV.
+        # Reserve room for the answers too, as a session does: otherwise the second token of the first row copies all
+        # KV.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
-        # States cannot be cropped, so a copy is kept before the end, after which every case begins.
+        # States of recurrent layers cannot be cropped, so a copy is kept shortly before the end, and every case begins
+        # from the copy.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
             if ids.shape[0]:
@@ -180,11 +186,12 @@ class Bench:
             seconds, cores = time.perf_counter() - began, time.process_time() - spent
             self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
-        retry_with_spill(full, self.session.hierarchy.retrieval.index_book)  # as a session does when it has read
+        # a session does this too when it has read a book
+        retry_with_spill(full, self.session.hierarchy.retrieval.index_book)
         self._read = context
 
     def _in_cache(self) -> int:
-        """Tokens of the book that the cache holds; the tokens after them are questions and answers."""
+        """Count the tokens of the book in the cache; the tokens after them are questions and answers."""
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
@@ -220,14 +227,13 @@ class Bench:
         return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Peers take no copy of layers that hold something of fixed size."""
+        """Tell whether a row can run here. Peers take no copy of layers whose state has a fixed size."""
         if row in PEERS and self.session.full.shape.bounded:
             return False
         return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """The share of a run's quotations that are the book's own words, without those that were cut. None where there
-        is none to judge."""
+        """Share of a run's uncut quotations that are the book's own words; None where no quotation is whole."""
         ends = list(itertools.accumulate(run.cases))
         judged = [
             self.workloads.is_quotation(case, context, run.tokens[end - length : end])
@@ -237,7 +243,7 @@ class Bench:
         return sum(judged) / len(judged) if judged else None
 
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
-        """Decode one answer. Every repeat of a sampled one has a seed of its own, so that the texts differ."""
+        """Decode one answer. Every repeat of a sampled answer has its own seed, so that the texts differ."""
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
@@ -257,7 +263,7 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def llama_cpp(self) -> LlamaCpp:
-        """Loaded when its row is run for the first time.
+        """llama.cpp, loaded when one of its rows runs for the first time.
 
         Raises:
             OptionError: no file was named, or it cannot be loaded.
@@ -272,13 +278,13 @@ class Bench:
         return self._llama
 
     def close(self) -> None:
-        """End the processes of peers."""
+        """End the processes of the peers."""
         if self._llama is not None:
             self._llama.close()
             self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
-        """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
+        """Bring the prompt into the cache. Return the queries of the tokens that choose the first selection."""
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
         queries = QueryRecorder(full.shape.layers)
@@ -311,7 +317,7 @@ class Bench:
         return SamplingParams(temperature=temperature, top_p=top_p, top_k=options.top_k, repetition_penalty=penalty)
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
-        """The rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
+        """Rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
@@ -330,7 +336,9 @@ class Bench:
         return itertools.chain((first,), _when_asked(others))
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
-        """The cache and what runs passes over it, made once for all answers as those of the session are."""
+        """The retrieval cache of newest chunks and the backend of its passes. Both are made once for all answers, as in
+        a session.
+        """
         if self._recent is None:
             levels = self.session.hierarchy
             self._recent = levels.make_retrieval(NewestChunks()), levels.make_middle()
@@ -350,8 +358,9 @@ class Bench:
     def _policy(
         self, row: str, kind: Row, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """The row's controller, kept over its runs, or the fixed lengths that were asked for. ``plain_ms``: what the
-        first token took."""
+        """Return the row's controller, which lasts over its runs, or the fixed lengths of the options. ``plain_ms`` is
+        the time of the first token.
+        """
         levels = self.session.hierarchy
         draft = levels.fixed.plan.draft if kind.draft else 0
         if levels.lengths_are_given:
@@ -376,7 +385,7 @@ class Bench:
         return policy
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
-        """A greedy answer by the plain loop."""
+        """Decode a greedy answer by the plain loop."""
         case = Case(prompt, len(prompt), ends=True)
         self.start(case)
         context = self.context_of(case, 0.0, 1.0)
@@ -384,7 +393,7 @@ class Bench:
         return [token for done in rounds.plain(context) for token in done.tokens]
 
     def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
-        """The first token at which a greedy row differs from plain, and how near a tie the logits were there."""
+        """Find the first token at which a greedy row differs from plain, and the margin of the logits there."""
         start = 0
         for case, mine, theirs in zip(cases, run.cases, plain.cases, strict=True):
             ours, expected = run.tokens[start : start + mine], plain.tokens[start : start + theirs]
@@ -411,12 +420,14 @@ def _when_asked(others: Callable[[], Iterator[Round]]) -> Iterator[Round]:
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:
-    """The order of a run: the baseline of every ratio is timed before and after the other rows."""
+    """Order the rows of a run: plain, the baseline of every ratio, is timed before and after the others."""
     return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
 
 def memory_gb_per_s(device: torch.device) -> float:
-    """How fast all threads read a device's memory: torch's sum of numbers that no cache holds, the best of a few."""
+    """Measure how fast all threads read a device's memory: torch sums numbers that no cache holds, and the best of a
+    few sums counts.
+    """
     numbers = torch.ones(_MEMORY_BYTES // 4, device=device)
     taken = []
     for _ in range(_MEMORY_TIMES):
@@ -427,7 +438,7 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """A line of the plain row compared with the bound by memory, whose speed was measured after each of its runs."""
+    """Compare a line of the plain row with the bound by memory, whose speed was measured after each run of the row."""
     if read is None:
         return line
     speed = max(speeds)
@@ -435,7 +446,7 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
 
 
 def _timed(rounds: Iterator[Round], asked: float) -> Run:
-    """Run rounds behind a prompt that was in the cache at a moment (``time.perf_counter``)."""
+    """Run and time rounds after a prompt that was in the cache at the moment ``asked`` (``time.perf_counter``)."""
     run = Run()
     clock, spent = time.perf_counter(), time.process_time()
     for done in rounds:
@@ -450,10 +461,11 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
     return run
 
 
-# Sweeps: one setting at a time, everything else as it is, as in TriForce's ablations ----------------------------------
+# Sweeps: one setting is varied and all others stay, as in TriForce's ablations
+# ------------------------------------------
 
-# Acceptance is compared at fixed lengths, where none are given: a controller would shorten what is accepted less and so
-# hide it. The refresh sweep compares time too, at the controller's own lengths.
+# Acceptance is compared at fixed lengths where the options give none: a controller would shorten proposals that are
+# accepted less and so hide the difference. The refresh sweep compares time too, at the controller's own lengths.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
@@ -465,16 +477,18 @@ SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
 
 
 def refresh_settings(name: str) -> dict[str, Any]:
-    """The configuration behind a refresh policy's short name: never, drop, verifications between two renewals, or
-    default."""
+    """Return the configuration for a refresh policy's short name: "never", "drop", a number of verifications between
+    two refreshes, or "default".
+    """
     if name == "default":
         return {}
     return {"refresh": "every", "refresh_every": int(name)} if name.isdecimal() else {"refresh": name}
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """The settings of a sweep: for each its label in the record, the configuration, and a temperature where that is
-    swept."""
+    """The settings of a sweep. Each has a label for the record, a configuration, and a temperature where temperature is
+    swept.
+    """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
     elif sweep == "chunk":
@@ -507,7 +521,9 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Acceptance of the retrieval level against what was swept; for lengths and refreshing, time."""
+    """Draw the middle level's acceptance against the swept setting; sweeps of lengths, threads and refreshing draw time
+    instead.
+    """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:
         name = f"{r.row}, {r.workload} {r.context:,}"

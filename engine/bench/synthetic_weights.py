@@ -5,14 +5,15 @@ are not to be had, a trained small pair is grown: the text and the acceptance st
 memory, the KV and the arithmetic are the large model's. Figures made with them say "stand-in weights".
 
 How the function stays the same (W, D, w, d: width and head_dim, new and old):
-    width     zeros behind. RMSNorm divides by the mean square over W instead of w, so its weight takes sqrt(w / W) and
+    width     zeros after them. RMSNorm divides by the mean square over W instead of w, so its weight takes sqrt(w / W)
+    and
               eps takes w / W
     head_dim  pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency; the others are
               zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries take sqrt(D / d)
     heads     a KV head keeps its number, its queries come first in its new group; other heads write into zeros
     layers    further ones are random and write zeros into the residual stream: KV and work, no effect
 
-The vocabulary stays the small model's. Only RoPE whose frequencies depend on nothing but themselves can be grown.
+The vocabulary stays the small model's. Only RoPE whose frequencies follow from its base alone can be grown.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _GROWABLE_ROPE = ("default", "linear", "llama3")
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """A Llama's shape, in the words of its configuration."""
+    """A Llama's shape, with the names of transformers' configuration."""
 
     hidden_size: int
     intermediate_size: int
@@ -53,13 +54,14 @@ SHAPES = {
     "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
-    # Half as many heads, twice as long as the real ones: the bundled draft's are that long, and the cost is the same.
+    # Half as many heads of twice the length as in the real model: the bundled draft's heads are that long, and the cost
+    # is the same.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }
 
 
-# The shape of a target's draft, where no other is named.
+# The draft's shape for each target, where no other is named.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",
@@ -70,8 +72,8 @@ DRAFTS = {
 def synthetic_pair(
     config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
-    """The parts of a session on stand-in weights: the tokenizer, the target, the draft. ``config`` names the small
-    pair, the window, the device and the dtype; ``split`` says which layers of the target lie on which device.
+    """Make the parts of a session on stand-in weights: tokenizer, target and draft. ``config`` names the small pair,
+    the window, the device and the dtype; ``split`` says which layers of the target lie on which device.
 
     Raises:
         OptionError: an unknown shape, or one that is too small for the pair.
@@ -87,10 +89,10 @@ def synthetic_pair(
 
 
 def named(shape: str) -> LlamaShape:
-    """The shape of this name.
+    """Find the shape of this name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: no shape has this name.
     """
     if shape not in SHAPES:
         raise OptionError(f"There is no shape {shape!r}.", f"Known: {', '.join(SHAPES)}.")
@@ -98,7 +100,9 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """The draft in its shape; with more layers if it has more, and as it was trained if it cannot be grown so."""
+    """Make the draft in its shape, with more layers where the shape has more. A draft that cannot be grown to the shape
+    stays as it was trained.
+    """
     assert config.draft is not None
     small = architectures.load_config(config.draft)
     wanted = named(shape)
@@ -120,16 +124,16 @@ def load(
     dtype: str,
     split: Split | None = None,
 ) -> Decoder:
-    """A small model, loaded and grown into ``shape`` on ``device``.
+    """Load a small model and grow it into ``shape`` on ``device``.
 
     Args:
         name: folder or hub id of the small model.
         label: what to call the shape; the decoder's name says that its weights are stand-ins.
-        window, dtype, split: as ``loading.load``; "auto" is the dtype of the shape's size.
+        window, dtype, split: as ``loading.load``; "auto" chooses the dtype by the shape's size.
 
     Raises:
-        UnsupportedModel: it is no Llama, or its RoPE cannot be grown.
-        OptionError: the shape is too small for it.
+        UnsupportedModel: the model is no Llama, or its RoPE cannot be grown.
+        OptionError: the shape is too small for the model.
     """
     small = loading.load(name, window=None, device=torch.device("cpu"), dtype="float32", packed=False)
     config = grown_config(small.config, shape, window)
@@ -143,7 +147,7 @@ def load(
 
 
 def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:
-    """The configuration of a model of this shape that computes what one of ``config`` does.
+    """Make the configuration of a model of this shape that computes the same function as a model of ``config``.
 
     Raises:
         UnsupportedModel, OptionError: as ``load``.
@@ -160,7 +164,7 @@ def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> A
 
 
 def grow(small: Any, config: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A transformers model of ``config`` (made by ``grown_config``) that computes what ``small`` does."""
+    """Make a transformers model of ``config`` (from ``grown_config``) that computes the same function as ``small``."""
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -217,18 +221,20 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
 
 
 def _head_dims(old: int, new: int) -> list[int]:
-    """The new place of each component of a head: RoPE turns i with i + d/2, at a frequency that i alone decides."""
+    """The new place of each component of a head. RoPE turns component i together with i + d/2, at a frequency that i
+    alone decides.
+    """
     step, half = new // old, old // 2
     return [index * step + part * (new // 2) for part in range(2) for index in range(half)]
 
 
 def _corner(large: torch.Tensor, small: torch.Tensor) -> None:
-    """Zeros, but for ``small`` in the first places of every axis."""
+    """Zeros, except for ``small`` in the first places of every axis."""
     large.zero_()
     large[tuple(slice(size) for size in small.shape)] = small.to(large.device, large.dtype)
 
 
 def _rows(large: torch.Tensor, small: torch.Tensor, places: torch.Tensor) -> None:
-    """Zeros, but for the rows of ``small`` at ``places``."""
+    """Zeros, except for the rows of ``small`` at ``places``."""
     large.zero_()
     large[places.to(large.device), : small.shape[1]] = small.to(large.device, large.dtype)

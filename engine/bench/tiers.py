@@ -29,16 +29,18 @@ from engine.session import Session
 from engine.threads import sleep_while_waiting
 
 _PAGE = 2_000  # characters
-_VERIFIED = (1, 16)  # tokens of a verification
+_VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED, _ANSWER = 3, 24
-# Layers that memory may hold where all KV is to lie on disk: the mover's buffers, and not one more.
+# Layers that memory may hold where all KV is to lie on disk: room for the mover's buffers and for no further layer.
 _BUFFERS = 2.5
-_CHAT = 4_096  # tokens after a book, as the planner
+_CHAT = 4_096  # tokens reserved after a book, as in the planner
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One opening of the book: how it was opened, the answer, and milliseconds of verifications by their tokens."""
+    """One opening of the book: the way it was opened, the answer, and milliseconds of verifications by their number of
+    tokens.
+    """
 
     read: BookRead
     layers: int
@@ -47,7 +49,7 @@ class Opened:
 
 
 def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
-    """All figures. ``config`` names the models and the window; the text is repeated to fill it."""
+    """Measure all figures. ``config`` names the models and the window; the text is repeated to fill the window."""
     with tempfile.TemporaryDirectory(prefix="tiers-", ignore_cleanup_errors=True) as folder:
         saving = replace(config, snapshot_folder=folder)
         book = _filling(text, config.context or 0)
@@ -91,7 +93,7 @@ def _opened(what: str, first: Opened, again: Opened) -> Figure:
 
 
 def _filling(text: str, window: int) -> Document:
-    """Pages of the text, repeated: more than the window holds."""
+    """Repeat the text's pages until they exceed the window."""
     wanted = 8 * window
     whole = text * (1 + wanted // len(text))
     pages = (Page(n + 1, str(n + 1), whole[n * _PAGE : (n + 1) * _PAGE]) for n in range(wanted // _PAGE + 1))
@@ -99,7 +101,7 @@ def _filling(text: str, window: int) -> Document:
 
 
 def _all_on_disk(first: Opened, window: int) -> str:
-    """The memory limit under which no layer of the book that was read stays in memory."""
+    """Return the memory limit under which no layer of the book stays in memory."""
     read = first.read
     per_token = read.kv_bytes.total / read.tokens / first.layers
     return str(int(_BUFFERS * per_token * min(window, read.tokens + _CHAT)))

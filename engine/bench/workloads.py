@@ -3,8 +3,8 @@ and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
-question: what refreshing is for. ``summary``, ``question`` and ``explain`` are chats as people have them: what the text
-is about, natural questions about its names, and what happens at one of its places.
+question: refreshing is measured by it. ``summary``, ``question`` and ``explain`` are chats as people have them: a
+summary of the text, natural questions about its names, and an account of the events at one of its places.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ WORKLOADS = ("prose", "quote", "followup", *CHATS)
 _HOLD_OUT_EVERY = 20
 # Words of the sentence that a question names.
 _KEY_WORDS = 6
-# Places in the book of the sentences that are asked for, as shares of its length; more are spread between these.
+# Places in the book of the sentences that are asked for, as shares of its length. Further places are spread between
+# these.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
-_SPREAD = 0.618  # steps of the golden section never fall together
-# Tokens that are searched for a sentence from there.
+_SPREAD = 0.618  # steps of the golden section never meet again
+# Tokens after such a place in which a sentence is searched.
 _REACH = 400
-# A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
+# Words of a quoted sentence at most: the demo model quotes no longer ones.
 _MOST_WORDS = 60
-# A capitalised word after one that is not: neither the beginning of a sentence nor part of a heading.
+# Names: a capitalised word after a word in lower case, so neither the beginning of a sentence nor part of a heading.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
-# Around a quotation, and at the end of a sentence.
+# Signs around a quotation, and signs that end a sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
-# Tokens of the first answer of a follow-up.
+# Tokens of the first answer in the workload ``followup``.
 _FIRST_ANSWER = 48
-# Tokens that a question, with the template's words around it, has at most.
+# Tokens of a question at most, with the template's words around it.
 _LONGEST_QUESTION = 128
 # Tokens of the longest pass that is timed after a prompt, before its answer begins.
 _TIMED = 16
@@ -60,29 +61,33 @@ def _name_hash(book: Path) -> int:
 
 
 def is_held_back(book: Path) -> bool:
-    """Whether the bundled models were not trained on a book, by the rule of ``assets/demo/recipe/corpus.py``."""
+    """Tell whether a book was held back from the training of the bundled models, by the rule of
+    ``assets/demo/recipe/corpus.py``.
+    """
     return _name_hash(book) % _HOLD_OUT_EVERY == 0
 
 
 def held_back_books(folder: Path) -> list[Path]:
-    """The books (.txt) of a folder that no training saw, in the order of the hashes of their names: nobody chose."""
+    """The books (.txt) of a folder that training never saw, in the order of the hashes of their names, which prefers
+    none.
+    """
     return sorted((book for book in folder.glob("*.txt") if is_held_back(book)), key=_name_hash)
 
 
 def open_text(path: Path) -> Document:
-    """A text file as a document of one page."""
+    """Open a text file as a document of one page."""
     return Document(path.stem, "", (Page(1, "1", path.read_text(encoding="utf-8")),), "text", "")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to decode.
+    """One prompt whose continuation is decoded.
 
     Args:
         prompt: the whole prompt.
-        aimed: length of the part of it whose newest queries choose the first retrieval selection.
-        ends: whether the model may end its answer; otherwise the number of tokens is the one asked for.
-        key: the words that a quotation is asked for with.
+        aimed: length in tokens of the prompt's beginning whose newest queries choose the first retrieval selection.
+        ends: whether the model may end its answer; otherwise the answer has exactly the number of tokens asked for.
+        key: the words by which a quotation is asked for.
     """
 
     prompt: list[int]
@@ -92,12 +97,12 @@ class Case:
 
 
 class Workloads:
-    """Prompts from one book.
+    """Makes prompts from one book.
 
     Args:
         ids: tokens of the template's beginning and the book.
-        tokenizer: of the target.
-        answer: decodes a greedy answer to a prompt, of at most a number of tokens.
+        tokenizer: the target's.
+        answer: decodes a greedy answer to a prompt, of at most a given number of tokens.
     """
 
     def __init__(
@@ -107,13 +112,14 @@ class Workloads:
         self._tokenizer = tokenizer
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
-        self._text = 0, ""  # of the context that quotations were last looked up in
+        self._text = 0, ""  # length of the context whose text was last decoded for quotations
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
-        """The cases of a workload on the first ``context`` tokens of the book, at most ``questions`` quotations.
+        """Make the cases of a workload on the first ``context`` tokens of the book, with at most ``questions``
+        quotations.
 
         Raises:
-            InputError: the book is shorter than that.
+            InputError: the book has fewer than ``context`` tokens.
         """
         if context > len(self._ids):
             raise InputError(
@@ -135,11 +141,11 @@ class Workloads:
             return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
-        # An answer that ended by itself already carries the token that closes its turn.
+        # An answer that the model ended already carries the token that closes its turn.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 
     def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:
-        """Whether an answer is the book's own text, from the words asked for to the end of a sentence."""
+        """Tell whether an answer is the book's own text, from the words asked for to the end of a sentence."""
         said = " ".join(self._tokenizer.decode(answer).split()).strip(_MARKS)
         if self._text[0] != context:
             self._text = context, " ".join(self._tokenizer.decode(self._ids[:context]).split())
@@ -151,7 +157,7 @@ class Workloads:
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
 
     def _chats(self, workload: str, book: list[int]) -> list[str]:
-        """Questions that a person might ask, made from the book by rule."""
+        """Make questions that a person might ask from the book, by fixed rules."""
         if workload == "summary":
             return ["What is this text about? Go through it chapter by chapter."]
         if workload == "explain":
@@ -161,7 +167,7 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """The words that are most often capitalised within sentences, one for each of ``_DEPTHS``."""
+        """The words that are most often capitalised within sentences, as many as ``_DEPTHS`` has places."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 

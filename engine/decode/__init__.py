@@ -1,1 +1,3 @@
-"""How tokens are made: plain and speculative rounds, drafters, verification, and the controller that paces them."""
+"""Makes tokens: plain and speculative rounds, drafters, verification, and the controller that chooses each round's
+plan.
+"""

@@ -1,16 +1,16 @@
-"""What the controller knows: acceptance statistics, what passes cost, and when the retrieval selection is refreshed.
+"""What the controller knows: acceptance statistics, costs of passes, and the time to refresh the retrieval selection.
 
-A proposer that is sure of a token is accepted more often; how often is counted, not assumed: fading counts per level,
-per confidence of the proposer, per length of a match. The counts start from weak priors, so that the first rounds are
-sensible.
+A proposer that is sure of a token is accepted more often. How often is counted: fading counts per level, per confidence
+of the proposer, per length of a match. The counts start from weak priors, so that the first rounds are sensible.
 
-The queries and the KV are at hand in a verification pass, so a refresh there costs the scoring and the copy of the
-chunks that changed. "never" is the published code of TriForce; "every" with 1 refreshes at every verification.
+A verification pass has the queries and the KV at hand, so a refresh within it costs only the scoring and the copy of
+the changed chunks. "never" is the published code of TriForce; "every" with 1 refreshes at every verification.
 
-What the passes of a round cost on this machine and this context is measured once, then followed: a pass over n tokens
-costs about base + slope * (n - 1) milliseconds, for reading weights and KV once, and computing for every token. One
-token is apart: its products are of a matrix with a vector, and cost less than the line of the others says. The estimate
-is a least squares whose older passes fade, so a book that grows or a machine that slows down is noticed.
+The costs of a round's passes on this machine and this context are measured once, then followed. A pass over n tokens
+costs about base + slope * (n - 1) milliseconds: the base reads weights and KV once, the slope computes for every
+further token. A pass over one token is estimated apart: its products are of a matrix with a vector, which costs less
+than the line for several tokens says. The estimate is a least squares in which older passes fade, so a growing book or
+a slowing machine is noticed.
 
 Pure: no model, no tensors, no clock.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProposalOutcome:
-    """One proposal that was verified: how sure its proposer was of it, and whether it was accepted."""
+    """One verified proposal: its proposer's confidence, and whether the target accepted it."""
 
     confidence: float
     accepted: bool
@@ -37,10 +37,10 @@ class ProposalOutcome:
 
 @dataclass(frozen=True)
 class AcceptanceRates:
-    """Chance that a proposed token is accepted.
+    """Acceptance rates: chances that a proposed token is accepted.
 
-    ``middle``: of the draft by the middle level; ``verify``: of the middle level by the full cache; ``direct``: of the
-    draft by the full cache; ``lookup``: of the book's tokens by the full cache.
+    ``middle``: a drafted token at the middle level. ``verify``: a token of the middle level at the full cache.
+    ``direct``: a drafted token at the full cache. ``lookup``: a token of the book at the full cache.
     """
 
     middle: float
@@ -51,7 +51,7 @@ class AcceptanceRates:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Ends a proposal once the chance that all of it is accepted falls below ``threshold``.
+    """Ends a proposal once the chance that all its tokens are accepted falls below ``threshold``.
 
     ``rates``: acceptance by class of confidence; ``edges``: borders of these classes.
     """
@@ -68,7 +68,7 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# Tokens without a trial that a change of the book counts for: rates age as far as they do.
+# Tokens without a trial that a change of the book stands for: so many that rates age as far as they ever do.
 _ANOTHER_BOOK = 100_000
 
 
@@ -93,28 +93,32 @@ class FadingRate:
 
     @property
     def num_trials(self) -> float:
-        """Trials that are still remembered."""
+        """Trials that are still remembered, as a faded count."""
         return self._trials
 
     def rate_from(self, prior: float) -> float:
-        """The estimate with another prior."""
+        """The estimate with ``prior`` in place of the rate's own prior."""
         tuning = self._tuning
         weight = tuning.prior_trials / (1.0 + self._trials / tuning.prior_half_life)
         return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
-        """Only the accepted prefix and the rejection that ended it are trials: what came after was not looked at."""
+        """Add trials: the accepted prefix, and the rejection that ended the prefix. Tokens after a rejection were not
+        judged.
+        """
         fade = max(0.0, 1.0 - trials / self._memory)
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """As ``add``, of trials at the other level: ``accepted`` of them would have been accepted here."""
+        """Add trials that were made at another level, of which ``accepted`` would have been accepted here. They weigh
+        less.
+        """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
 
     def age(self, tokens: int = 1) -> None:
-        """This many tokens were made without a trial: the text may have become another one."""
+        """Count ``tokens`` that were made without a trial: old trials weigh less, since the text may have changed."""
         tuning = self._tuning
         if self._trials > tuning.aged_trials:
             kept = max(tuning.aged_trials / self._trials, (1.0 - tuning.ageing) ** tokens)
@@ -133,7 +137,7 @@ class RatesByConfidence:
             self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
 
     def age(self, tokens: int = 1) -> None:
-        """As every ``FadingRate.age``."""
+        """Age every class, as ``FadingRate.age``."""
         for rate in self._rates:
             rate.age(tokens)
 
@@ -143,7 +147,7 @@ class RatesByConfidence:
 
 
 class AcceptanceStatistics:
-    """All that rounds have shown of acceptance; ``middle``, ``verify``, ``direct`` as in ``AcceptanceRates``."""
+    """All observations of acceptance so far; ``middle``, ``verify`` and ``direct`` as in ``AcceptanceRates``."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._match_edges = tuning.match_edges
@@ -154,11 +158,14 @@ class AcceptanceStatistics:
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
-        """Whether speculation lost time, whatever the rates promise: until a try wins some."""
+        """Whether speculation lost time in spite of the promised rates. True until a trial wins time."""
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
-        """The draft's proposals were verified by the full cache, ``direct``, or by the middle level. Either tells what
-        the other would say: without that a plan that failed once is never looked at again."""
+        """Learn from verified proposals of the draft model: at the full cache (``direct``), or at the middle level.
+
+        The rate of the other level is inferred from the trials. Without that, a plan that failed once would never be
+        tried again.
+        """
         verify = self.verify.rate
         if direct:
             self.direct.add(accepted, trials)
@@ -168,24 +175,27 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """This many tokens were made without speculation. What the book says is learned all the same."""
+        """Count ``tokens`` that were made without speculation. Rates of lookup stay: matches are learned without
+        speculation too.
+        """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
         self.age_draft(tokens)
 
     def age_draft(self, rounds: int = 1) -> None:
-        """This many rounds were run without the draft model."""
+        """Count ``rounds`` without the draft model."""
         for rate in (self.middle, self.direct, self.draft_by_confidence):
             rate.age(rounds)
 
     @property
     def tried(self) -> bool:
-        """Whether anything was speculated."""
+        """Whether any speculation has been verified."""
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """The same, in which all that was seen counts as a few trials from now on: it is a better guess than a prior,
-        and soon overruled."""
+        """Reduce all observations to the weight of a few trials for another book: a better guess than a prior, and soon
+        overruled.
+        """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)
         for rates in (self.draft_by_confidence, self.middle_by_confidence):
@@ -193,11 +203,11 @@ class AcceptanceStatistics:
         return self
 
     def lookup(self, match_length: int) -> FadingRate:
-        """The rate of matches of this length."""
+        """The rate of lookup matches of this length."""
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """Rates now, where the book offers a match of this length."""
+        """Present rates, with the rate of a lookup match of this length."""
         middle, verify = self.middle.rate, self.verify.rate
         lookup = self.lookup(match_length).rate if match_length else 0.0
         return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
@@ -207,18 +217,19 @@ class AcceptanceStatistics:
 
 
 class RefreshPolicy(Protocol):
-    """Says whether the verification that comes refreshes the selection."""
+    """Decides whether the next verification refreshes the selection."""
 
     def due(self) -> bool:
         """Whether to refresh now."""
 
     def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        """A speculating round was verified, and the selection ``renewed`` with it or not; milliseconds of the round,
-        and those of them that a refresh took."""
+        """Learn from a verified speculating round. ``renewed``: whether the round refreshed the selection.
+        ``round_ms``: duration of the round; ``refresh_ms``: the refresh's part of it.
+        """
 
 
 class Never:
-    """The selection made for the question stays."""
+    """Never refreshes: the selection made for the question stays."""
 
     def due(self) -> bool:
         return False
@@ -231,14 +242,15 @@ class Every:
     """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th.
 
     Args:
-        tokens: that must have been verified since, too.
-        share: of the rounds' time that refreshes may take; the last one tells what the next will. None: any.
+        tokens: least number of tokens verified since the last refresh.
+        share: largest share of the rounds' time for refreshes, judged by the duration of the last refresh. None: no
+            limit.
     """
 
     def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
-        self._rounds_ms = self._refresh_ms = 0.0  # since the last one; of that
+        self._rounds_ms = self._refresh_ms = 0.0  # since the last refresh: all rounds; the refresh itself
 
     def due(self) -> bool:
         saved = self._share is None or self._rounds_ms * self._share >= self._refresh_ms
@@ -254,7 +266,7 @@ class Every:
 
 
 class WhenAcceptanceDrops:
-    """Refreshes once the newest verifications accept clearly less than those before them."""
+    """Refreshes once the newest verifications accept clearly less than earlier ones did."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tuning = tuning
@@ -276,7 +288,7 @@ class WhenAcceptanceDrops:
 
 
 class _WindowRate:
-    """A rate over about the last ``memory`` trials, without a prior; 1 before any."""
+    """An acceptance rate over about the last ``memory`` trials, without a prior; 1 before the first trial."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
@@ -293,8 +305,9 @@ class _WindowRate:
 
 
 def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
-    """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours). Unless it is
-    ``timed`` no clock decides."""
+    """Make the refresh policy that a configuration names: "never", "drop" or "every" (with its count, or our default).
+    Unless ``timed``, no decision depends on a clock.
+    """
     if name == "every":
         share = TUNING.refresh_share if timed else None
         own = TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens, share
@@ -304,15 +317,18 @@ def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPol
 
 @dataclass(frozen=True)
 class ExpertReads:
-    """What a mixture of experts reads in one pass: of ``count`` experts in a layer a token asks ``chosen``, and these
-    are ``share`` of all bytes that a pass over one token reads."""
+    """The experts that one pass of a mixture of experts reads. A token uses ``chosen`` of ``count`` experts in a layer;
+    these are ``share`` of all bytes that a pass over one token reads.
+    """
 
     count: int = 1
     chosen: int = 1
     share: float = 0.0
 
     def growth(self, tokens: float) -> float:
-        """Bytes that a pass reads, in those of a pass over one token, if tokens choose at random."""
+        """Bytes that a pass over ``tokens`` reads, as a multiple of a pass over one token, if tokens choose experts at
+        random.
+        """
         missed = (1.0 - self.chosen / self.count) ** tokens
         return 1.0 + self.share * (self.count * (1.0 - missed) / self.chosen - 1.0)
 
@@ -322,8 +338,11 @@ NO_EXPERTS = ExpertReads()
 
 @dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of one forward pass: ``base`` with one token, which grows with the ``experts`` that more tokens ask,
-    and ``slope`` more for each further one; ``one`` with one token where that has been seen to differ."""
+    """Milliseconds of one forward pass.
+
+    ``base``: a pass over one token; it grows with the ``experts`` that more tokens use. ``slope``: each further token.
+    ``one``: a pass over one token, where measured apart.
+    """
 
     base: float
     slope: float
@@ -336,23 +355,25 @@ class PassCost:
         return self.base * self.experts.growth(tokens) + self.slope * (tokens - 1.0)
 
     def further(self, tokens: float) -> float:
-        """Milliseconds of one token more than ``tokens``."""
+        """Milliseconds that one more token adds to a pass over ``tokens``."""
         growth = self.experts.growth
         return self.slope + self.base * (growth(tokens + 1.0) - growth(tokens))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the levels of a round cost on this machine and this context."""
+    """Costs of the levels of a round on this machine and this context."""
 
     draft: float  # milliseconds of one drafted token
     middle: PassCost
     verify: PassCost
-    beside: float = 0.0  # milliseconds of a round with middle passes beside its passes: refreshes, levels that catch up
+    # milliseconds of a round with middle passes outside of its passes: refreshes, levels that catch up
+    beside: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
-        """The same where a plain step takes ``plain_ms``: what a verification takes beyond it grows with the book as it
-        does, and the cheap levels read as much as before."""
+        """Costs on another book, where a plain step takes ``plain_ms``. A verification's further tokens grow in
+        proportion to a plain step; the cheap levels read as much as before.
+        """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
         return replace(self, verify=verify)
@@ -365,33 +386,35 @@ def cost_of(
     experts: ExpertReads = NO_EXPERTS,
     two_ms: float | None = None,
 ) -> PassCost:
-    """The cost behind measured passes over one token and over ``long_tokens``, and over two, where a step is apart."""
+    """The cost that follows from measured passes over one token, over ``long_tokens``, and over two tokens where one
+    token is measured apart.
+    """
     if two_ms is None:
         slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
         return PassCost(max(one_ms, TUNING.least_ms), max(0.0, slope), experts=experts)
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # where one token took longer the moment was a slow one
+    one_ms = min(one_ms, two_ms)  # a step that took longer than two tokens was disturbed
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
 class PassCostEstimate:
-    """Follows a pass's cost by the durations of passes.
+    """Follows the cost of a pass from measured durations.
 
     Args:
-        first: what was measured or assumed before.
+        first: the cost that was measured or assumed before.
     """
 
     def __init__(self, first: PassCost, tuning: Tuning = TUNING) -> None:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
-        # Sums of gg, gx, xx, gy, xy with g = growth, 1 without experts, x = tokens - 1 and y = ms.
+        # Sums of gg, gx, xx, gy and xy, with g = growth (1 without experts), x = tokens - 1, y = milliseconds.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
-        """A pass over ``tokens`` took ``ms``."""
+        """Learn that a pass over ``tokens`` took ``ms``."""
         tuning = self._tuning
         if tokens <= 1:
             self._ones += 1
@@ -407,8 +430,9 @@ class PassCostEstimate:
         self._estimate()
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """During this many plain steps there was no pass over several tokens, nor over ``one``: earlier ones count for
-        less from now on, and what was measured first for more."""
+        """Count ``steps`` plain steps without a pass over several tokens and, if ``one``, without a pass over one
+        token. Earlier passes then weigh less, and the first measurement more.
+        """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]
         if one:
@@ -417,7 +441,7 @@ class PassCostEstimate:
 
     def _estimate(self) -> None:
         n, x, xx, y, xy = self._sums
-        # The first measurement holds base and slope each by itself: passes of one length must not bend the slope.
+        # The first measurement pulls base and slope separately: passes of one single length must not bend the slope.
         first, weight = self._first, self._tuning.first_cost_weight
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope

@@ -11,10 +11,10 @@ token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
 Within a round, proposing stops early once the chance that all of it is accepted is so small that one more step would
 add less in expected tokens than its time is worth (``EarlyStop``), at the speed that the plan promises.
 
-``best_plan`` is a pure function. ``Controller`` keeps the running estimates that it is given, and now and then tries
-what it would not choose, because acceptance changes with the text. All trials together may cost a share of the time
-(``Tuning.trial_share``): what they take longer than the plan would have taken for their tokens. Plans change only
-speed, never the distribution of the text.
+``best_plan`` is a pure function. ``Controller`` keeps the running estimates that it is given, and now and then tries a
+plan that it would not choose, because acceptance changes with the text. A trial costs the time by which it exceeds the
+plan's time for the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change
+only speed, never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookupMatch:
-    """What the book offers: ``tokens`` followed the last ``length`` tokens of the text at an earlier place."""
+    """A match in the book: ``tokens`` followed the last ``length`` tokens of the text at an earlier place."""
 
     length: int = 0
     tokens: tuple[int, ...] = ()
@@ -53,10 +53,11 @@ NO_MATCH = LookupMatch()
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """How to speculate in a round.
+    """The plan of a round: how to speculate.
 
-    ``passes`` middle passes over ``draft`` tokens each, ended early once ``pending`` tokens wait for verification; no
-    pass: ``draft`` tokens go straight to verification; ``copy``: that many tokens of the book do. All zero is plain.
+    With ``passes``: that many middle passes over ``draft`` tokens each, ended early once ``pending`` tokens wait for
+    verification. Without passes, ``draft`` tokens go straight to verification. With ``copy``, that many tokens of the
+    book go straight to verification. All zero is plain decoding.
     """
 
     draft: int = 0
@@ -76,7 +77,7 @@ PLAIN = DraftPlan()
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Bounds of the plan. ``draft`` is 0 without a draft model, ``copy`` where the book offers nothing."""
+    """Bounds of the plan. ``draft`` is 0 without a draft model, ``copy`` is 0 where the book offers no match."""
 
     draft: int
     passes: int
@@ -85,11 +86,11 @@ class PlanLimits:
 
 @dataclass
 class RoundObservation:
-    """What a round showed beside its tokens.
+    """Observations of a round in addition to its tokens.
 
     ``draft_trials`` and ``middle_trials`` are the draft model's and the middle level's proposals that were verified;
     ``passes`` are (tokens, ms) of the middle passes; ``draft_ms`` is the time of ``draft_steps`` steps of the draft
-    model. ``records``: passes were recorded, so that these times and the round's are no costs.
+    model. ``records``: whether the round recorded passes, so that its times tell no costs.
     """
 
     match: LookupMatch = NO_MATCH
@@ -111,7 +112,7 @@ def expected_tokens(rate: float, proposed: float) -> float:
 
 
 def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
-    """Expected tokens of a round, and its milliseconds."""
+    """Expected tokens of a round, and the round's expected milliseconds."""
     if plan.copy:
         return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
     if plan.passes == 0:
@@ -129,8 +130,11 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 
 
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """The most middle passes of a round. Where KV comes over a bus for seconds, these may take as long as that, while
-    their tokens fit in one verification."""
+    """The most middle passes of a round.
+
+    Where spilled KV takes seconds over a bus, middle passes may take as long as one verification, as long as their
+    tokens fit in it.
+    """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
 
@@ -150,7 +154,7 @@ def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
 def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
-    """Chance of acceptance below which one more drafted token, and one more middle pass, no longer pays."""
+    """Chances of acceptance below which one more drafted token, or one more middle pass, no longer pays."""
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
         return min(highest, speed * (costs.draft + costs.verify.further(plan.draft + 1))), 0.0
@@ -158,7 +162,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # A drafted token is worth what is left of it after the middle of the round's proposals have been verified.
+    # A drafted token is worth the share of it that remains after about half of the round's proposals have been
+    # verified.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -171,7 +176,7 @@ class SpeculationPolicy(Protocol):
     """Says how much to speculate in the next round, and learns from it."""
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """The plan of the next round, whose copies come from ``match``."""
+        """Choose the plan of the next round; copies come from ``match``."""
 
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
@@ -181,7 +186,8 @@ class FixedLengths:
     """Proposes with the same lengths in every round: for tests, for sweeps, and for sampling that a seed must repeat.
 
     Args:
-        draft: tokens per middle pass. pending: tokens per verification.
+        draft: tokens per middle pass.
+        pending: tokens per verification.
         copies: whether long matches are copied straight from the book.
     """
 
@@ -199,7 +205,7 @@ class FixedLengths:
 
 
 class FixedDraft(FixedLengths):
-    """``draft`` tokens straight to verification in every round."""
+    """Sends ``draft`` tokens straight to verification in every round."""
 
     def __init__(self, draft: int) -> None:
         super().__init__(draft, TUNING.most_pending)
@@ -207,13 +213,14 @@ class FixedDraft(FixedLengths):
 
 
 class Unclocked:
-    """A controller to which every pass takes what it is believed to cost. Its choices depend on nothing but the tokens:
-    for sampling that a seed must repeat.
+    """A controller that takes every pass at an assumed cost instead of a measured one.
+
+    Its choices depend on the tokens alone: for sampling that a seed must repeat.
 
     Args:
-        costs: believed, the same for every answer to this question.
+        costs: assumed costs, the same for every answer to this question.
         limits: bounds of the plan.
-        draft_start_ms: what the first round with the draft model is believed to take beside its steps.
+        draft_start_ms: assumed time of starting the draft model in its first round, in addition to its steps.
     """
 
     def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float) -> None:
@@ -241,7 +248,7 @@ class Controller:
         costs: measured on this context.
         limits: bounds of the plan.
         tuning: constants.
-        statistics: what earlier texts have shown; it goes on from there. None knows nothing.
+        statistics: acceptance on earlier texts, which the controller goes on from; None starts from the priors.
     """
 
     def __init__(
@@ -256,28 +263,30 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        self._beside, self._hierarchical = 0.0, 0  # as in ``Costs``; rounds with middle passes
+        self._beside, self._hierarchical = 0.0, 0  # as in ``Costs``; number of rounds with middle passes
         self._draft_start = 0.0
-        self._was_plain = False  # the last round
-        # Until something has been tried.
+        self._was_plain = False  # whether the last round was plain
+        # A first plan must promise more until something has been tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # Rounds since the best plan was looked for; plain rounds whose ageing is still to be done.
+        # Rounds since the best plan was looked for; plain rounds that are not yet counted as ageing.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
-        self._allowance = 0.0  # plain steps that trials may cost: a share of the time so far, less what they did cost
-        self._awaited = 0.0  # what the trial costs that is due and waits for more of that
-        # In a trial: plain steps for a token of the plan, and for the whole round as it is expected.
+        self._tokens = self._lost = 0.0  # sums over the newest rounds: tokens, and plain steps that speculation lost
+        # plain steps that trials may cost: a share of the time so far, less the cost of past trials
+        self._allowance = 0.0
+        self._awaited = 0.0  # cost of a trial that is due and waits for a larger allowance
+        # During a trial: plain steps per token by the plan, and the expected plain steps of the whole round.
         self._planned: tuple[float, float] | None = None
-        self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
+        self._recent = (0.0, 0.0, 0.0)  # over the last speculating rounds: tokens, their time in plain steps, weight
 
     def begin(self, draft_start_ms: float) -> None:
-        """Begin another answer. ``draft_start_ms``: what the first round with the draft model takes in addition to its
-        steps."""
+        """Begin another answer. ``draft_start_ms``: time of starting the draft model in its first round, in addition to
+        its steps.
+        """
         self._draft_start = draft_start_ms
         if draft_start_ms and self.plan.draft:
             self.plan = PLAIN
@@ -285,16 +294,16 @@ class Controller:
 
     @property
     def costs(self) -> Costs:
-        """The estimate now."""
+        """The present estimate of costs."""
         return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside)
 
     @property
     def rates(self) -> AcceptanceRates:
-        """The estimate now."""
+        """The present estimate of acceptance."""
         return self.statistics.rates()
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """How to speculate in the next round."""
+        """Choose how to speculate in the next round."""
         tuning = self._tuning
         eager = self.plan.speculates and (self._rounds < tuning.first_rounds or self._in_debt)
         if eager or not self._rounds or self._since_rethink >= self._rethink_rounds:
@@ -302,10 +311,11 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # The book is asked every round: a match comes and goes. A text may share words with the book and go on
-        # otherwise each time, so a first copy is short, and while there are losses to make good it must promise more.
+        # The book is searched every round, since matches come and go. A text may share words with the book and then
+        # continue differently each time. So a first copy is short, and while speculation is in debt a copy must promise
+        # more.
         most: float = min(len(match.tokens), self.limits.copy)
-        if match.length < tuning.match_edges[-1]:  # else the copy is in progress
+        if match.length < tuning.match_edges[-1]:  # a longer match is a copy in progress
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
@@ -330,8 +340,8 @@ class Controller:
         """Learn from a round that was run with ``plan``."""
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         # The first plain step after a speculative round is slower than the next ones (2.7 ms, then 2.2: demo pair,
-        # 2,048 tokens), since less of what it reads is in the processor's cache. So it does not tell what plain
-        # decoding costs where that is about as fast as the plan.
+        # 2,048 tokens), since less of its data is in the processor's cache. Where plain decoding is about as fast as
+        # the plan, that step does not tell the cost of plain decoding.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
@@ -340,14 +350,14 @@ class Controller:
             self._learn(plan, done, observation)
             self._since_plain += 1
             if not self.plan.speculates and not plan.copy:
-                self._since_rethink = self._tuning.rethink_plain_rounds  # what a try has shown is looked at now
+                self._since_rethink = self._tuning.rethink_plain_rounds  # look at the trial's result at once
         elif tells and abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
             self._since_plain = 0
         if tells:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # The book's match is known whoever proposed.
+            # The match is known even where another drafter proposed.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -381,8 +391,9 @@ class Controller:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
     def _account(self, plan: DraftPlan, done: Round) -> None:
-        """Count what the round won or lost against plain decoding, in steps of it: a machine that is slow for a while
-        is slow for both."""
+        """Count the time that the round won or lost against plain decoding, in plain steps: a temporary slowdown of the
+        machine affects both sides alike.
+        """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
         steps = done.split.total / self._verify.cost.ms(1)
@@ -406,8 +417,9 @@ class Controller:
             self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
-        """Trust less what plain steps have not tried since. Done when it is asked for: a plain step has little time to
-        spare."""
+        """Count the plain steps so far as ageing, so that untried estimates weigh less. Called only when estimates are
+        used: a plain step has little time to spare.
+        """
         if self._not_aged:
             self.statistics.age(self._not_aged)
             self._verify.forget(self._not_aged, one=False)
@@ -416,7 +428,7 @@ class Controller:
             self._not_aged = 0
 
     def _is_close(self, plan: DraftPlan) -> bool:
-        """Whether plain decoding might be as fast as this plan, if it were timed again."""
+        """Whether plain decoding might be as fast as this plan if it were timed again."""
         costs, rates = self.costs, self.rates
         return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
 
@@ -426,13 +438,14 @@ class Controller:
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than trying things out may."""
+        """Whether speculation has lost more time than trials are allowed to lose."""
         return self._lost > self._tuning.loss_steps + self._tuning.loss_share * self._tokens
 
     @property
     def _loses(self) -> bool:
-        """Whether the last speculating rounds, taken together, were slower than plain decoding: two rounds that lost
-        much say so, others only after some."""
+        """Whether the last speculating rounds together were slower than plain decoding. Two rounds are enough where the
+        loss is large; otherwise several are needed.
+        """
         made, steps, weight = self._recent
         clear = weight > 1.0 and steps - made > self._tuning.clear_loss
         return clear or (weight > self._tuning.recent_enough and made < steps)
@@ -442,7 +455,7 @@ class Controller:
         self._since_rethink = 0
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        # A draft model that has not been started is started by a trial alone, which pays for it.
+        # Only a trial may start a draft model that has not been started: a trial's budget pays for the start.
         draft = 0 if self._draft_start else self.limits.draft
         best = best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
@@ -459,7 +472,7 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _probe(self) -> DraftPlan:
-        """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
+        """Decode plainly, but now and then try the cheapest speculation that could pay, if any could."""
         tuning = self._tuning
         self._plain_rounds += 1
         if self._plain_rounds < self._wait or self._in_debt:
@@ -476,7 +489,9 @@ class Controller:
         return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
-        """Passes without the draft model; now and then with one token of it each. The first few decide too much."""
+        """Run middle passes without the draft model, but now and then with one drafted token each: the draft's first
+        few trials decide too much.
+        """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
             return plan
@@ -486,11 +501,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """The trial, or the plan where the trial may cost more than is left for trials; what has ``begun`` goes on."""
+        """Return the trial, or the plan where the trial costs more than the allowance. A trial that has ``begun`` goes
+        on.
+        """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # A draft that is not in the plan is not believed in: it may bring nothing.
+        # A draft that is not in the plan is assumed to be rejected.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += self._draft_start if trial.draft else 0.0
         steps = ms / step_ms - tokens * planned
@@ -503,7 +520,7 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """The plan with early stops: longer where proposals are sure, shorter where they are not."""
+        """The plan with early stops: more tokens where proposals are sure, fewer where they are not."""
         if not plan.speculates:
             return plan
         overtime, edges = self._tuning.overtime, self._tuning.confidence_edges

@@ -1,10 +1,11 @@
-"""Distributions over a vocabulary, of which sampling asks little: a token's probability here, one whole row there.
+"""Distributions over a vocabulary, computed only as far as sampling needs them.
 
-A verification of 16 tokens has 17 rows of logits, with 150,000 tokens of today's models 10 MB in float32. Rejection
-sampling reads one probability of each, and a whole row where it rejects. So on a processor nothing is computed before
-it is asked: ``KernelRows`` knows what temperature, top-k and top-p leave of each row, by kernels of our own
-(``engine.model.kernels.own_sampling``), 0.02 to 0.4 ms a row. Elsewhere, and where our kernels do not run,
-distributions are tensors (n, vocabulary) in float32; greedy ones are the tokens (n,) that have all of it.
+A verification of 16 tokens has 17 rows of logits; with today's vocabularies of 150,000 tokens these are 10 MB in
+float32. Rejection sampling reads one probability of each row, and a whole row only where it rejects. On a processor,
+therefore, probabilities are computed on demand: ``KernelRows`` knows which tokens of each row remain after temperature,
+top-k and top-p, by our own kernels (``engine.model.kernels.own_sampling``), in 0.02 to 0.4 ms a row. On other devices,
+and where our kernels do not run, distributions are tensors (n, vocabulary) in float32. Greedy distributions are the
+tokens (n,) that have the whole probability.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from engine.model.kernels import native
 from engine.model.kernels.own_sampling import OwnSampling, PatchedLogits
 
 NO_TOKEN = -1
-"""Stands for the token of a row whose logits are not finite."""
+"""Takes the place of a token where a row's logits are not finite."""
 
 _LOG2E = 1.4426950408889634
-# Sizes of the blocks of a row in one of which a draw looks for its token, the first that divides it.
+# Candidate sizes, in tokens, of the blocks in which a draw looks for its token. The first that divides the row's length
+# is used.
 _BLOCKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -37,10 +39,10 @@ class Rows(Protocol):
     def __getitem__(self, some: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The probability (m,) float32 of each row's own token, of the first m rows."""
+        """The probability (m,) float32 of one given token in each of the first m rows."""
 
     def row(self, index: int) -> torch.Tensor:
-        """The probabilities (vocabulary,) float32 of one row, which the caller may change."""
+        """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class KernelRows:
         logits: (n, vocabulary).
         scale: log2(e) / temperature.
         stats: (n, words) float64, as the kernel ``measured`` leaves them.
-        patches: of the logits; None if there are none.
+        patches: logits that the repetition penalty changed; None if there are none.
     """
 
     logits: torch.Tensor
@@ -85,7 +87,7 @@ def kernel_rows(
     """Distributions from logits (n, vocabulary), or None where our kernels do not take them.
 
     Args:
-        top_k, top_p: 0 and 1 keep all.
+        top_k, top_p: 0 and 1 keep every token.
     """
     kernels = _kernels(logits)
     if kernels is None:
@@ -98,11 +100,12 @@ def kernel_rows(
 
 
 def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> torch.Tensor:
-    """The most likely token of each row of logits (n, vocabulary), of several the first, or ``NO_TOKEN``: (n,) int64.
+    """The most likely token (n,) int64 of each row of logits (n, vocabulary). Among equally likely tokens the first
+    counts; a row that is not finite gives ``NO_TOKEN``.
 
     Args:
-        patches: of the logits, a few of each row. They are not copied for that: the most likely token of the others is
-            compared with the best of these.
+        patches: changed logits, a few in each row. The logits are not copied: the most likely changed token is compared
+            with the most likely unchanged one.
     """
     kernels = _kernels(logits)
     if patches is not None and kernels is not None:
@@ -115,12 +118,12 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """The same of the logits that are changed, and of all others."""
+    """The most likely token of each row, from the changed logits and all others."""
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
     with torch.inference_mode():
         kept = logits[rows, columns]
-        logits[rows, columns] = torch.finfo(logits.dtype).min  # of a row of -inf alone no token is the likeliest
+        logits[rows, columns] = torch.finfo(logits.dtype).min  # in a row of -inf alone no token is the likeliest
         found = likeliest(logits)
         best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()
         logits[rows, columns] = kept
@@ -134,23 +137,23 @@ def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.T
 
 
 def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
-    """Logits (n, vocabulary) with those of the patches in their places, in float32."""
+    """Logits (n, vocabulary) in float32, with the patches put into their places."""
     if patches is None:
         return logits
     (ids, changed), vocabulary = patches, logits.shape[1]
-    with_room = functional.pad(logits.float(), (0, 1))  # for what is no token
+    with_room = functional.pad(logits.float(), (0, 1))  # one more column for entries that are no token
     return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 
 def _kernels(logits: torch.Tensor) -> OwnSampling | None:
-    """The kernels that take these logits."""
+    """Our sampling kernels for these logits; None where they do not run."""
     own = native.own() if logits.is_cpu else None
     return own.sampling if own is not None and own.sampling.takes(logits) else None
 
 
 @dataclass(frozen=True)
 class PointMasses:
-    """Rows that give one token each the whole probability.
+    """Rows in which one token has the whole probability.
 
     Args:
         tokens: (n,) int64.
@@ -176,7 +179,7 @@ class PointMasses:
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """The rows of several distributions, one after the other."""
+    """The rows of several distributions, one distribution after another."""
 
     parts: Sequence[Rows]
 
@@ -208,10 +211,10 @@ class JoinedRows:
 
 
 def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
-    """The token that a random number from [0, 1) picks of a row (vocabulary,) of host memory, which need not sum to 1;
-    ``NO_TOKEN`` of a row that sums to no number above 0.
+    """Pick the token of a row (vocabulary,) in host memory that a random number from [0, 1) selects. The row need not
+    sum to 1; ``NO_TOKEN`` where its sum is not a number above 0.
 
-    By the inverse of the cumulative distribution in float64: of blocks first, then within one.
+    Inverts the cumulative distribution in float64: over blocks first, then within one block.
     """
     size = next(size for size in _BLOCKS if row.shape[0] % size == 0)
     blocks = row.reshape(-1, size)
@@ -219,7 +222,7 @@ def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     if not 0.0 < reached[-1] < math.inf:
         return NO_TOKEN
     wanted = chance * reached[-1]
-    # "right" steps over blocks and tokens of probability 0; the bounds are for products that round up to the whole.
+    # "right" steps over blocks and tokens of probability 0; the upper bounds catch products that round up to the whole.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)
     within = blocks[block].cumsum(dtype=np.float64)
     if block:

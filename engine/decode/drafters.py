@@ -1,12 +1,12 @@
-"""Drafters, which propose tokens: the draft model on its streaming cache, the book itself, both, or nothing.
+"""Drafters propose tokens: the draft model on its streaming cache, the book itself, both, or none.
 
-A drafter proposes with the distribution that each token was drawn from, follows the context by itself (tokens that it
-has not seen are fed when it is asked next), and is told what was committed. It can be wrong about everything: only
-speed depends on it.
+A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself:
+tokens that it has not seen are fed at the next proposal. It is told which tokens were committed. A drafter may be wrong
+about everything: only speed depends on it.
 
-The book as a drafter: a suffix index over token ids finds where the newest tokens occurred before, in the book or the
-chat. The longest match among the latest places wins, and what followed there is the proposal. The index is built once
-per book and extended with every committed token; lists and dictionaries alone.
+The book as a drafter: a suffix index over token ids finds earlier places of the newest tokens, in the book or the chat.
+The longest match among the latest places wins, and the tokens that follow it there are the proposal. The index is built
+once per book and extended with every committed token, from lists and dictionaries alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """``length`` tokens before ``position`` equal the end of the text; what follows begins at ``position``."""
+    """An earlier place of the end of the text: the ``length`` tokens before ``position`` are equal, and a copy begins
+    at ``position``.
+    """
 
     position: int
     length: int
@@ -54,12 +56,12 @@ class LookupIndex:
         return len(self._tokens)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make the index that of ``tokens``: crop where they part, append what is new."""
+        """Make the index that of ``tokens``: drop everything after their common beginning, and append the rest."""
         self._crop(_common(self._tokens, tokens))
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append what ``tokens``, which begin with the indexed ones, have more."""
+        """Append the new tokens at the end of ``tokens``, which begin with the indexed ones."""
         for token in tokens[len(self._tokens) :]:
             self._tokens.append(token)
             end = len(self._tokens)
@@ -68,7 +70,9 @@ class LookupIndex:
                     places.setdefault(tuple(self._tokens[end - size :]), []).append(end)
 
     def find(self, tail: Sequence[int]) -> Occurrence | None:
-        """The longest earlier occurrence of the end of the indexed text followed by ``tail`` (tokens not indexed)."""
+        """Find the longest earlier occurrence of the end of the text. The text is the indexed tokens followed by
+        ``tail``.
+        """
         text = [*self._tokens[max(0, len(self._tokens) - self._tuning.longest_match) :], *tail]
         for size, places in self._places.items():
             if len(text) >= size and (best := self._longest(places.get(tuple(text[-size:]), ()), text, size)):
@@ -78,12 +82,12 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """The longest match among the newest places, which all share ``known`` tokens with the text.
 
-        A place with little text after it counts for less: a question names the words of the book that its answer goes
-        on from, and is itself the newest place of them, often with the very tokens of the answer.
+        A place with little text after it counts for less. A question names the words of the book that its answer goes
+        on from, and is itself the newest place of these words, often followed by the very tokens of the answer.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
-            if position >= len(self._tokens):  # the end of the text itself
+            if position >= len(self._tokens):  # the place is the end of the text itself
                 continue
             length = self._match_length(position, text, known)
             at_end = len(self._tokens) - position < tuning.enough_after
@@ -93,20 +97,20 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether some of the newest tokens stand earlier in the text too: as many in a row as are looked at first."""
+        """Whether a run of the newest tokens, ``long_ngram`` of them, also stands earlier in the text."""
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
         found = (places[tuple(self._tokens[at : at + size])] for at in range(begin, end - size + 1))
         return any(earlier[0] <= begin for earlier in found)
 
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
-        """At most ``count`` tokens of what followed a match.
+        """Return at most ``count`` tokens that followed a match.
 
-        Where the text has ended by then, there are no more; unless it goes in a circle, and has closed it once: then
-        that goes on.
+        Where the text ends earlier, there are fewer. A text that repeats itself, and has done so once in full, is
+        continued in a circle.
 
         Args:
-            tail: as it was given to ``find``.
+            tail: as given to ``find``.
         """
         found = self._tokens[match.position : match.position + count]
         circle = [*found, *tail]
@@ -145,12 +149,12 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Proposal:
-    """``tokens`` (n,) on the device with their distributions ``probs``, over the target's vocabulary and as a
-    ``Sampler`` gives them, and their source.
+    """Proposed ``tokens`` (n,) on the device, with their distributions ``probs`` over the target's vocabulary (as a
+    ``Sampler`` gives them) and their source.
 
-    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where they were asked for;
-    ``steps`` are the forward passes of the draft model. ``hinted``: the whole hint was its likeliest continuation.
-    ``start_ms``: what it took to start the draft model on the context, where that was put off until now.
+    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where asked for; ``steps`` are
+    its forward passes. ``hinted``: whether the whole hint was the draft model's likeliest continuation. ``start_ms``:
+    milliseconds of starting the draft model on the context, where its start was put off until now.
     """
 
     tokens: torch.Tensor
@@ -167,10 +171,10 @@ def _nothing(device: torch.device) -> Proposal:
 
 
 class Drafter(Protocol):
-    """Proposes what may come next."""
+    """Proposes the tokens that may come next."""
 
     def begin(self, context: Sequence[int]) -> None:
-        """Start on a new context; nothing of an earlier one may remain."""
+        """Start on a new context, without anything of an earlier one."""
 
     def propose(
         self,
@@ -186,20 +190,21 @@ class Drafter(Protocol):
         Args:
             sampler: after ``context``.
             stop: ends the proposal early.
-            hint: is proposed, as point masses, while each token is the drafter's likeliest; nothing is proposed after
-                it.
+            hint: tokens to propose as point masses, up to the first that is not the drafter's likeliest; no other
+                tokens are proposed after the hint.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Learn the accepted ``tokens`` of the last proposal, which the caller has read from the device. Those after
-        them were rejected."""
+        """Learn the accepted ``tokens`` of the last proposal, which the caller has read from the device. The tokens
+        after them were rejected.
+        """
 
     def commit(self, context: Sequence[int]) -> None:
-        """Take all tokens of ``context`` as committed: they are not taken back while this context is followed."""
+        """Take all tokens of ``context`` as final: none of them is taken back while this context is followed."""
 
 
 class NoDrafter:
-    """Proposes nothing: the middle level then makes one token per pass."""
+    """Proposes no tokens: the middle level then makes one token per pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._nothing = _nothing(device)
@@ -233,11 +238,11 @@ class ModelDrafter:
         vocabulary: of the target; distributions are cut or padded to it, since families pad their embeddings
             differently.
         num_sink_tokens, window_size: of the streaming cache.
-        longest: most tokens that are ever ahead of the committed context.
+        longest: most tokens that can be ahead of the committed context.
         backend: runs its passes; None is the model's own.
-        full: the target's full cache, whose layers make room where a step finds none.
-        waits: start on a context when it is first asked for a proposal: a large draft model takes seconds, and an
-            answer may never ask.
+        full: the target's full cache, whose layers are spilled where a step runs out of memory.
+        waits: put off the start on a context until the first proposal: a large draft model takes seconds, and an answer
+            may need no proposal.
     """
 
     def __init__(
@@ -253,23 +258,25 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        self._not_started_on: int | None = None  # committed tokens of the context, while its start is put off
+        # committed tokens of the context while the start is put off; None once started
+        self._not_started_on: int | None = None
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # tokens of the context that cannot be taken back
-        self._fed: list[int] = []  # tokens in the cache after that
-        self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
+        self._settled = 0  # tokens of the context that are final
+        self._fed: list[int] = []  # tokens in the cache after the final ones
+        # tokens in the cache after ``_fed``, drawn on the device and not read yet
+        self._unread: list[torch.Tensor] = []
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
         self._backend = backend or decoder.backend
 
     @property
     def started(self) -> bool:
-        """Whether it has seen the context: what it proposes next costs its steps alone."""
+        """Whether the draft model has been started on the context: the next proposal then costs only its steps."""
         return self._not_started_on is None
 
     def tokens_to_start(self, length: int) -> int:
-        """How many tokens it reads to start on a context of this length."""
+        """Tokens that the draft model reads to start on a context of this length."""
         return min(length, self.cache.num_sink_tokens + 2 * self.cache.window_size)
 
     def begin(self, context: Sequence[int]) -> None:
@@ -281,7 +288,7 @@ class ModelDrafter:
     def _start(self, context: Sequence[int]) -> None:
         """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
 
-        The tokens between are skipped: the draft could not see them anyway, and a long book costs nothing to open.
+        The tokens between are skipped: the draft's window could not reach them, and opening a long book costs no more.
 
         Raises:
             ModelError: the draft model's logits are not finite.
@@ -296,8 +303,8 @@ class ModelDrafter:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
         logits = self._catch_up(context)
-        # Tokens that a distilled head leaves out have minus infinity; the largest is NaN where any is. It waits for the
-        # device, once an answer.
+        # Tokens that a distilled head leaves out have minus infinity, and the largest logit is NaN where any is.
+        # Reading it waits for the device, once an answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
             raise self.decoder.not_finite()
         self._settle()
@@ -315,7 +322,7 @@ class ModelDrafter:
             return _nothing(self.decoder.token_device)
         cache, clock = self.cache, time.perf_counter()
         if self._not_started_on is not None:
-            # Tokens after these are not committed and may be taken back, so they are fed like a proposal.
+            # The tokens after the committed ones may be taken back, so they are fed like a proposal.
             self._start(context[: self._not_started_on])
             self._not_started_on = None
         start_ms = (time.perf_counter() - clock) * 1000.0
@@ -333,11 +340,10 @@ class ModelDrafter:
         while True:
             q = sampler(logits)
             if hinting:
-                # Looking only at the likeliest token keeps the hint independent of the draw, and so the distribution
-                # exact.
+                # The likeliest token does not depend on the draw, so looking at it alone keeps the distribution exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # From logits that are not finite any token will do: it has no distribution, so it is rejected.
+            # Where logits are not finite any token will do: its distribution is not finite either, so it is rejected.
             tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -362,7 +368,7 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # Rejected tokens are in no later context, so they need not be read.
+        # Rejected tokens never come back in a later context, so they need not be read.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -371,7 +377,7 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # Others may have proposed for a while: what was committed meanwhile is fed before it becomes too much at once.
+        # Another drafter may have proposed for a while: committed tokens are fed before they exceed the cache's slack.
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()
@@ -381,7 +387,9 @@ class ModelDrafter:
         self._settled, self._fed = self.cache.length, []
 
     def _crop_to(self, context: Sequence[int]) -> None:
-        """Drop what was fed and is not in this context; its last token stays out, as the next input."""
+        """Drop fed tokens that differ from this context. The context's last token stays out of the cache, as the next
+        input.
+        """
         if self._unread:
             self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
         same = 0
@@ -393,10 +401,10 @@ class ModelDrafter:
         self.cache.crop(self._settled + same)
 
     def _catch_up(self, context: Sequence[int]) -> torch.Tensor | None:
-        """Feed the committed tokens that the cache has not seen, all but the last, evicting as it fills.
+        """Feed the committed tokens that the cache lacks, all but the last, evicting as the cache fills.
 
         Returns:
-            Logits (1, vocabulary) of the last one fed; None where the cache had seen all.
+            Logits (1, vocabulary) of the last token fed; None where the cache lacked none.
         """
         cache, logits = self.cache, None
         while (missing := len(context) - 1 - cache.length) > 0:
@@ -412,7 +420,7 @@ class ModelDrafter:
         return logits
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
+        """Feed tokens (n,) and return the logits (1, vocabulary) of the last. The caller records them as fed."""
         cache, count = self.cache, ids.shape[0]
         # An id beyond the draft's vocabulary is clamped, which costs at most one rejection.
         most = self.decoder.vocabulary - 1
@@ -432,15 +440,17 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
+    """Proposes the tokens that followed an earlier place of the newest words in the book or the chat. Without such a
+    place, ``inner`` proposes.
 
-    A proposal grows with the length of the match: a long match is a copy in progress and goes alone, a short one must
-    agree with the first tokens of ``inner``. It is a point mass, so the text keeps its distribution at any temperature.
+    A proposal grows with the length of the match. A long match is a copy in progress and goes alone; a short match must
+    agree with the first tokens of ``inner``. Proposals are point masses, so the text keeps its distribution at any
+    temperature.
 
     Args:
-        inner: who is asked where no long match is found.
+        inner: the drafter that is asked where no long match is found.
         index: of the book and the chat; kept up to date here.
-        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and keeps the index alone.
+        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and only keeps the index up to date.
         device: where proposals are made.
     """
 
@@ -452,7 +462,7 @@ class LookupDrafter:
         self._longest = longest
         self._device = device
         self._tuning = tuning
-        self._asked_inner = False  # for the last proposal
+        self._asked_inner = False  # whether ``inner`` made the last proposal
 
     def begin(self, context: Sequence[int]) -> None:
         self.index.follow(context)
@@ -476,7 +486,7 @@ class LookupDrafter:
         if match.length < self._tuning.alone:
             hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
+            # Drawn tokens that happen to equal the hint do not count: a proposal may not depend on a draw.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

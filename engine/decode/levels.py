@@ -1,6 +1,6 @@
 """The cheap levels of one session: drafter and retrieval cache, built from a configuration, and their controllers.
 
-A controller lives as long as the book; its first costs are timed here.
+A controller lives as long as the book; its first costs are timed in this module.
 """
 
 from __future__ import annotations
@@ -45,42 +45,43 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.plan.cost_model import CostModel
 
-# Tokens of an answer that the tail of the retrieval cache takes before the selection starts anew.
+# Tokens of an answer that fit in the retrieval cache's tail before the selection is made anew.
 _TAIL_TOKENS = 1024
-# Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
+# Passes that are timed on a new book, in tokens: a long verification, a long middle pass, a run of the draft model.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 
-# Share of a plain step that a further token of a pass takes, where nothing tells: what 1.5 billion parameters in 4 bits
-# took on two cores after 4,096 tokens (assets/measurements/NOTES.md: 13 ms of 48).
+# Share of a plain step that each further token of a pass adds, where nothing has been measured: 13 ms of 48 with 1.5
+# billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
 
-# Parameters times tokens up to which a draft model is started with every answer on a processor: some 50 ms.
+# Largest product of parameters and tokens at which a processor starts the draft model with every answer: about 50 ms.
 _STARTED_AT_ONCE = 5e9
 
-# Bytes of weights that a step reads from which on its time is that of reading them: a seeded text's lengths are chosen
-# by what passes read. What smaller models read stays in the processor's cache in part.
+# Bytes of weights that a step reads from which on reading them determines its time. The lengths of a seeded text are
+# then chosen by the bytes of passes. Smaller models stay in the processor's cache in part.
 _COSTS_ITS_BYTES = 250_000_000
 
-# Newest tokens of a prompt that are looked at for words of the book.
+# Newest tokens of a prompt that are searched for words of the book.
 _QUESTION = 128
 
-# Share of a plain step from which on a step of the draft model costs too much to be asked.
+# Share of a plain step from which on a step of the draft model is too expensive.
 _COSTLY_DRAFT = 1 / 3
 
-# The middle level's weights are rounded where they are this many times its cache, where there are at most so many of
-# them (a second for every 90 million), and where they take at most one in so many bytes of the free memory.
+# Conditions for rounding the middle level's weights: they are at least 4 times its cache, at most a billion parameters
+# (a second for every 90 million), and at most an eighth of the free memory, counted as a byte a weight.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
-# Replays of verifications, plain steps among them, of which one is held against the ordinary pass: half a percent of
-# their time for knowing that what they say stays right.
+# One of this many replays of verifications and plain steps is compared with the ordinary pass: half a percent of their
+# time ensures that replays stay right.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
 
 
 class Belief(NamedTuple):
-    """What beliefs of acceptance are about: how tokens are drawn, and whether the question ``quotes`` the book, which
-    an answer that copies it is then likelier to do."""
+    """The key of acceptance statistics: how tokens are drawn, and whether the question ``quotes`` the book, since an
+    answer then more likely copies it.
+    """
 
     own: SamplingParams
     quotes: bool
@@ -91,9 +92,10 @@ class Hierarchy:
 
     Args:
         config: lengths and budgets.
-        target: the target model; draft: the draft model, or None.
+        target: the target model.
+        draft: the draft model, or None.
         full: the target's full cache.
-        machine: costs of this machine, which first costs are derived from where passes are slow; None knows none.
+        machine: costs of this machine, from which first costs are derived where passes are slow; None if unknown.
     """
 
     def __init__(
@@ -132,8 +134,8 @@ class Hierarchy:
         if self.index is not None:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[Belief, Controller] = {}
-        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # of earlier books
-        self._costs: Costs | None = None  # on the last of them
+        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # acceptance on earlier books
+        self._costs: Costs | None = None  # costs on the last of them
 
     @property
     def has_draft_model(self) -> bool:
@@ -141,7 +143,7 @@ class Hierarchy:
 
     @property
     def middle_note(self) -> str:
-        """What a person may know of the middle level's weights; nothing where they are the target's own."""
+        """A note for a person about the middle level's weights; empty where they are the target's own."""
         if not self.middle.bits:
             return ""
         return f"Proposed by a copy in {self.middle.bits} bits, checked by the weights as they are"
@@ -161,11 +163,11 @@ class Hierarchy:
         return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, backend, self._full, waits)
 
     def make_middle(self) -> Backend:
-        """What runs the passes over one retrieval cache, recorded where this is done at all."""
+        """Make the backend of the passes over one retrieval cache, recorded where the device records passes."""
         return self._recorded(self._target, self._middle, "middle")
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
-        """A retrieval cache of this configuration's sizes."""
+        """Make a retrieval cache of this configuration's sizes."""
         config, tail = self.config, _TAIL_TOKENS + rounds.RECENT + 4 * self.longest
         budget, chunk = config.retrieval_budget or MIN_BUDGET, config.chunk_size or CHUNK
         return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
@@ -197,7 +199,7 @@ class Hierarchy:
         return self._recordings
 
     def reset(self) -> None:
-        """Forget the book. What its answers have taught of acceptance and costs is where the next one begins."""
+        """Forget the book. The next book starts from its acceptance statistics and costs."""
         self.retrieval.reset()
         for about, controller in self._controllers.items():
             self._beliefs[about] = controller.statistics.for_another_book()
@@ -205,23 +207,23 @@ class Hierarchy:
         self._controllers = {}
 
     def close(self) -> None:
-        """Forget the book, and give back what recorded passes hold."""
+        """Forget the book, and free the memory of recorded passes."""
         self.reset()
         for replays in self.recorded().values():
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context that the levels have been started on. Quick passes are timed first, once per book."""
+        """Decode from a context on which the levels have been started. Quick passes are timed first, once per book."""
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 
     def speculation(
         self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
     ) -> Speculation:
-        """How these levels speculate by a policy, copying from this index.
+        """Say how these levels speculate: by this policy, copying from this index.
 
         Args:
-            middle: runs the passes of the middle level; None is ``middle`` of these levels.
+            middle: runs the passes of the middle level; None takes ``middle`` of these levels.
         """
         timed = isinstance(policy, Controller)
         refresh = policy_of(self.config.refresh, self.config.refresh_every, timed=timed)
@@ -231,9 +233,10 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """The controller, or fixed lengths where they are given, or where the window ends before it could measure.
+        """Choose the controller, or fixed lengths where they are configured or where the window ends before a
+        controller could measure.
 
-        Acceptance depends on how the text is sampled, so each way has its own controller.
+        Acceptance depends on sampling, so each way of sampling has its own controller.
         """
         if self.lengths_are_given:
             return self.fixed
@@ -242,10 +245,10 @@ class Hierarchy:
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
         if about not in self._controllers:
-            # Passes cost the same however tokens are drawn from them: measured once per book.
+            # A pass costs the same however tokens are drawn from it, so it is measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                # So near the end of the window there is no place to measure in, and little to gain.
+                # Close to the end of the window there is no room to measure, and little to gain.
                 return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
@@ -255,11 +258,11 @@ class Hierarchy:
         return controller
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
-        """The policy of a text that a seed must repeat.
+        """Choose the policy of a text that a seed must repeat.
 
-        Which random number meets which token depends on the lengths, and those of a controller depend on the clock and
-        on earlier answers. So they are chosen by the tokens alone where a pass costs what it reads of a processor's
-        memory, and fixed elsewhere. The distribution of the text is the same either way.
+        The lengths decide which random number meets which token, and a controller's lengths depend on the clock and on
+        earlier answers. So the lengths are chosen by the tokens alone where a pass's cost follows from the bytes that
+        it reads of a processor's memory, and are fixed elsewhere. The distribution of the text is the same either way.
         """
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
@@ -276,13 +279,13 @@ class Hierarchy:
         middle: Backend,
         draft: ModelDrafter | None,
     ) -> Costs:
-        """What passes cost on a context that the levels have been started on.
+        """First costs of passes on a context on which the levels have been started.
 
-        They are timed by ``measure`` where they are quick. Timing slow ones took longer than an answer's first four
-        tokens. So these cost what they did on another book, by what a plain step takes, or what they read and compute
-        by this machine's probed costs; rounds correct that.
+        Quick passes are timed by ``measure``. Timing slow ones took longer than an answer's first four tokens, so their
+        costs are derived: from another book's costs scaled to this plain step, or from their bytes and computation by
+        this machine's probed costs. Rounds correct them.
         """
-        # Where a bus is waited for ``measure`` times no verification either.
+        # Where spilled KV comes over a slow bus, ``measure`` times no verification either.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
             return measure(context, plain_ms, self._target, retrieval, middle, draft)
         if self._costs is not None:
@@ -290,20 +293,20 @@ class Hierarchy:
         return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
-        """Of plans at these costs: a draft model whose step takes long is not asked."""
+        """Bounds of plans at these costs: a draft model with long steps is not asked."""
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
         return PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
-    """A backend of the target with rounded weights, which computes the middle level where that is asked for or pays;
-    None where the target's own does.
+    """A backend of the target with rounded weights for the middle level, where configured or where it pays; None where
+    the middle level uses the target's own weights.
 
-    A middle pass reads all weights and a small cache. Weights of 8 bits halve what it reads, and the full level judges
-    all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). It pays where weights are most of what is read, and
-    where the copy is small beside the memory that is free and made while a person waits for the model. On a GPU only
-    where it is asked for: there it has not been run.
+    A middle pass reads all weights and a small cache. Weights in 8 bits halve the bytes, and the full level verifies
+    all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). Rounding pays where a pass mostly reads weights,
+    and where the copy is small next to the free memory and is made quickly while a person waits for the model. A GPU
+    rounds only when configured: there "auto" has not been tried.
     """
     asked = config.middle
     if asked == "auto":
@@ -311,7 +314,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
-        pays = pays and not target.keeps_blocks  # which have fewer bits than the copy
+        pays = pays and not target.keeps_blocks  # packed blocks have fewer bits than the copy
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
     rounded = target.rounded(asked) if asked in BITS else None
@@ -328,13 +331,12 @@ def measure(
     middle: Backend,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """Time the passes of each level on a context that they have been started on. Leaves every cache as it was.
+    """Time the passes of each level on a context on which they have been started. Every cache is left as it was.
 
-    In the order of a round and with the sampling that is part of it: a pass finds less of what it reads in the
-    processor's cache behind another level's than behind its like. The better of two runs counts: the first one pays for
-    memory that is touched for the first time. Of two tokens there is one, since a pass may take a second. Where KV
-    comes over a bus for longer than that (``waits_for_bus``) no verification is timed: a row more costs the computing
-    that it costs a middle pass.
+    Passes run in the order of a round, with its sampling: after a pass of another level, less of a level's data is in
+    the processor's cache than after its own. The better of two runs counts, since the first run touches memory for the
+    first time; a pass over two tokens runs once, since it may take a second. Where spilled KV comes over a slow bus
+    (``waits_for_bus``), no verification is timed: a further token is taken to cost the same as in a middle pass.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, retrieval.ensure_selected)
@@ -363,8 +365,9 @@ def derived(
     retrieval: RetrievalCache,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """What passes after ``count`` tokens cost where nothing but a plain step is timed: a middle pass by what it reads
-    in a plain step's time, a further token by what it computes in a long block."""
+    """Derive the costs of passes after ``count`` tokens from a plain step alone: a middle pass by its bytes relative to
+    a plain step's, a further token by its computation in a long block.
+    """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     share = _bytes_read(target, retrieval.held) / _bytes_read(target, count)
@@ -373,17 +376,19 @@ def derived(
 
 
 def _bytes_read(target: Decoder, context: int) -> int:
-    """What a pass over one token reads after a context."""
+    """Bytes that a pass over one token reads after a context."""
     return target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
 
 
 def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
-    """A step of the draft model by what it reads, in a plain step's time after ``count`` tokens."""
+    """Milliseconds of a draft step after ``count`` tokens, derived from its bytes and the time of a plain step."""
     return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / _bytes_read(target, count)
 
 
 def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: ModelDrafter | None) -> float:
-    """What starting the draft model on a context takes, by what more tokens cost the target; 0 where it is started."""
+    """Milliseconds of starting the draft model on a context, derived from the target's cost of further tokens; 0 where
+    it is started.
+    """
     if draft is None or draft.started:
         return 0.0
     own = draft.decoder
@@ -392,7 +397,7 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:
-    """What passes of a model over so many tokens of ``context`` read of its experts."""
+    """The experts that passes of a model read after ``context`` tokens."""
     found = experts_of(target.config)
     if found is None:
         return NO_EXPERTS

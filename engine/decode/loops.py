@@ -1,16 +1,16 @@
-"""Finds text that only repeats itself, for an answer that is to be stopped and for a bench that counts.
+"""Finds text that only repeats itself, so that an answer is stopped or a bench counts it.
 
-A model can run into a loop: the same period of tokens again and again, to the end of the window. What tells a loop from
-a rhyme or a table is how long it goes on, and whether the book says the same.
+A model can run into a loop: the same period of tokens again and again, to the end of the window. Two things tell a loop
+from a rhyme or a table: its length, and whether the book has the same repetition.
 
-- Three turns at least. A sentence that comes twice is emphasis, or a quotation and its source.
-- ``LEAST_REPEATED`` tokens at least behind the first turn. Short periods come in a row without harm: a line of dashes,
-  the empty cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches it with its third turn.
-- Not what the book itself repeats. A refrain, a contents page full of dots or a column of zeros is quoted as it stands,
-  as often as the book has it in a row, and a loop is seen when the answer has made one turn more.
+- At least three turns. A sentence that comes twice is emphasis, or a quotation and its source.
+- At least ``LEAST_REPEATED`` tokens after the first turn. Short periods are often harmless: a line of dashes, the empty
+  cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit with its third turn.
+- Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros is quoted as often as the
+  book repeats it; the answer is a loop when it has made one turn more.
 
-Whether a text is stopped at a token depends on the tokens up to it alone, so stopping is like a limit of length: what
-is said up to there has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
+Stopping at a token depends on the tokens up to it alone, like a limit of length. The text up to there has the
+distribution of plain decoding, and every way of decoding stops at the same token. Pure.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from functools import cached_property
 
 TURNS = 3
 LEAST_REPEATED = 80
-"""Tokens that turns after the first have together, before an answer is stopped."""
+"""Tokens that the turns after the first must have together before an answer is stopped."""
 
 _LONGEST_PERIOD = 512  # tokens
 
 
 class Repetition:
-    """Follows a text. ``runs``, by ascending period in tokens: how many of the newest tokens in a row equal the token
-    one period before; periods without such a newest token are left out."""
+    """Follows a text token by token. ``runs`` maps each period, ascending and in tokens, to the number of newest tokens
+    in a row that equal the token one period before. Periods without such a token are left out.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[int, int] = {}
-        self._places: defaultdict[int, deque[int]] = defaultdict(deque)  # of every token, newest first
+        self._places: defaultdict[int, deque[int]] = defaultdict(deque)  # places of every token, newest first
         self._length = 0
 
     def add(self, token: int) -> None:
@@ -46,10 +47,10 @@ class Repetition:
 
 
 class LoopDetector:
-    """Says of every token of one answer whether a loop has been closed with it.
+    """Says for every token of one answer whether it closes a loop.
 
     Args:
-        book: tokens of the book, which the answer may repeat as often as it does.
+        book: tokens of the book, whose repetitions the answer may repeat as often.
     """
 
     def __init__(self, book: Sequence[int] = ()) -> None:
@@ -58,7 +59,7 @@ class LoopDetector:
         self._repetition = Repetition()
 
     def add(self, token: int) -> bool:
-        """Take the next token; whether the answer only repeats itself by now."""
+        """Take the next token. Return whether the answer only repeats itself by now."""
         self._tokens.append(token)
         self._repetition.add(token)
         runs = self._repetition.runs.items()
@@ -71,7 +72,7 @@ class LoopDetector:
 
 
 def _is_loop(period: int, same: int, least: int) -> bool:
-    """Whether ``same`` tokens in a row that equal those a period before are enough."""
+    """Whether ``same`` tokens in a row, each equal to the token one period before, make a loop."""
     return same >= max((TURNS - 1) * period, least)
 
 

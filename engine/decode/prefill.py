@@ -1,10 +1,10 @@
 """Prefill: run a long prompt through the target, layer by layer, into the full cache.
 
-The prompt goes in segments; a segment's hidden states pass through one layer after another, each layer in blocks.
-After every block control returns to the caller with the progress, so reading can be watched and stopped at any time.
-Within a segment each layer's KV is at hand once; at every segment border the whole cache is usable, which is what makes
-"stop reading at page 200" leave pages 1 to 200. (Segments are a departure from running each layer once over the whole
-prompt: with all KV in one memory they cost nothing, and a stopped or half-read book stays useful.)
+The prompt goes in segments; a segment's hidden states pass through one layer after another, each layer in blocks. After
+every block control returns to the caller with the progress, so reading can be watched and stopped at any time. Within a
+segment each layer's KV is fetched once. At every segment border the whole cache is usable, so stopping at page 200
+leaves pages 1 to 200. (Running each layer once over the whole prompt would leave nothing usable before the end. With
+all KV in one memory, segments cost no extra time.)
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.model.pieces import Rope
 
-# A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
+# Floating point operations of a block on a CPU at most: a block then takes well under a second, and stopping feels
+# immediate.
 _CPU_BLOCK_FLOP = 20e9
 
 
 @dataclass(frozen=True)
 class PrefillProgress:
-    """Progress of a prefill. ``usable`` tokens are in every layer; ``work`` is the share of all work done, 0..1."""
+    """Progress of a prefill. ``usable`` is the number of tokens that all layers hold; ``work`` is the share of all work
+    done, 0..1.
+    """
 
     usable: int
     work: float
@@ -46,10 +49,10 @@ def prefill(
     block: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[PrefillProgress]:
-    """Append ids (n,) to the cache; yields after every block. Without a ``block`` the device decides.
+    """Append ids (n,) to the cache, and yield after every block. Without ``block`` the device decides its size.
 
-    Closing the generator leaves the cache at the last segment border, and so does an error. The logits are not
-    computed: the last committed token of a context is never in the cache, it is the first input of the decoding loop.
+    Closing the generator, or an error, leaves the cache at the last segment border. No logits are computed: the last
+    committed token of a context is never in the cache, since it is the first input of the decoding loop.
 
     Raises:
         ModelError: the weights are damaged.
@@ -62,7 +65,7 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            if cache.shape.sources:  # later layers read this one's window over the whole segment
+            if cache.shape.sources:  # later layers read this layer's window over the whole segment
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
             first += piece.shape[0]
@@ -78,8 +81,8 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
 
     Args:
         segment: the usual size.
-        moves: whether every segment brings the spilled KV of all before it over a bus that computing does not outlast.
-            Segments then grow with the context, so that in the whole reading each byte comes back about twice, however
+        moves: whether every segment fetches the spilled KV of all earlier segments over a bus that is slower than its
+            computation. Segments then grow with the context, so that each byte is fetched about twice in all, however
             long the book is; in return a stopped reading ends at a coarser border.
     """
     return max(segment, start // 2) if moves else segment
@@ -94,7 +97,7 @@ def run(
     block: int | None = None,
     observer: Observer | None = None,
 ) -> None:
-    """``prefill`` to its end, for callers who need no progress."""
+    """Run ``prefill`` to its end, for callers that need no progress."""
     for _ in prefill(decoder, cache, ids, segment=segment, block=block, observer=observer):
         pass
 
@@ -124,19 +127,19 @@ def _segment(
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                failed = error.with_traceback(None)  # the traceback holds all that the failed block had made
+                failed = error.with_traceback(None)  # the traceback refers to every tensor that the failed block made
             if failed is not None:
                 block = _eased(failed, cache, stop - first)
                 continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
     _check_finite(decoder, hidden)
-    if not start:  # what is no number in the head is so for every token
+    if not start:  # damage shows at the first token already
         _check_finite(decoder, decoder.logits(hidden[:, -1:], decoder.last_product))
 
 
 def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
-    """Refuse to go on with what is no number. Waits for the device: once a segment.
+    """Check that hidden states are finite. Waits for the device, once a segment.
 
     Raises:
         ModelError: some are not finite.
@@ -146,9 +149,9 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:
-    """Memory ran out in a block of ``block`` tokens: the size of the next try.
+    """Make room after a block of ``block`` tokens ran out of memory, and return the size of the next try.
 
-    A block's KV is written to the same place when it is tried again.
+    A block's KV is written to the same place when the block is tried again.
     """
     if block > SMALLEST_BLOCK:
         return max(SMALLEST_BLOCK, block // 2)
@@ -160,7 +163,7 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
 def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
     block = block or KINDS[decoder.device.type].block
     if decoder.kv_shape.sliding is not None:
-        block = min(block, SLIDING_SLACK)  # what such layers take at once
+        block = min(block, SLIDING_SLACK)  # most tokens that a sliding-window layer takes at once
     if decoder.device.type != "cpu":
         return block
     per_token = work_of(decoder, position, 1) / decoder.num_layers

@@ -1,14 +1,14 @@
 """Holds quotations to the book's own words: a part of the distribution that tokens are sampled from.
 
-Where an answer has opened a quotation, a token may come only if the quotation goes on, or ends, as the book does
-somewhere. Which tokens these are depends on the tokens before and on nothing else, so this is a rule of every level
-like the repetition penalty (``verify.Sampler``): plain and speculative decoding have the same distribution, and inside
-of a quotation most proposals are copies of the book anyway.
+Where an answer has opened a quotation, only those tokens may follow with which the quotation goes on, or ends, as
+somewhere in the book. The allowed tokens depend on the tokens before and on nothing else. So every level applies the
+rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same distribution.
+Within a quotation most proposals are copies of the book anyway.
 
-A quotation opens with “ or with a straight mark behind a space, and closes with ” or a straight mark. It may begin
-at any word of the book and end behind any, and an ellipsis may stand at both ends; what is between is one passage. Runs
-of white space count as one space: lines are broken anywhere, and none ends a quotation. All else is compared byte by
-byte.
+A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
+any word of the book and end after any word, with an ellipsis at either end; the words between are one passage of the
+book. A run of white space counts as one space, since lines are broken anywhere. All other bytes are compared one by
+one.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import torch
 
 _SPACES = re.compile(rb"\s+")
 _OPENING = re.compile(rb"\xe2\x80\x9c|(?<=[\s(\[])\"")
-_CLOSING = {b'"': b'"'}  # by the mark that opens; others close with ”
+_CLOSING = {b'"': b'"'}  # closing mark by opening mark; all others close with ”
 _CURLY = "”".encode()
 _CUT = re.compile(r"\w\w|\d[.,:/]\d")
 _ELLIPSES = (b"...", "…".encode())
-_LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))  # between the mark and the first word
+_LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))  # strings between the opening mark and the first word
 _WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
-# Bytes of the longest piece of the book that one token may be.
+# Bytes of the book that one token may cover at most.
 _LONGEST_PIECE = 24
-# Quotations whose next tokens are remembered: a round looks at each of its own several times.
+# Points of quotations that are remembered: a round looks at each of its own several times.
 _MOST_REMEMBERED = 4096
 
 
 class Quotable:
-    """A book's text in which quotations are followed, for one model.
+    """A book's text in which one model's quotations are followed.
 
     Args:
-        text: what may be quoted.
-        pieces: the bytes of every token of the vocabulary, empty for special ones.
+        text: the text that may be quoted.
+        pieces: the bytes of every token of the vocabulary, empty for special tokens.
     """
 
     def __init__(self, text: str, pieces: Sequence[bytes]) -> None:
@@ -60,7 +60,7 @@ class Quotable:
 
     @cached_property
     def _closers(self) -> dict[bytes, list[tuple[bytes, int]]]:
-        """Tokens with a closing mark, by the mark: what they say before it, and the token."""
+        """Tokens with a closing mark, by the mark: pairs of the bytes before the mark and the token."""
         return {
             mark: [(piece[: piece.index(mark)], token) for token, piece in enumerate(self._pieces) if mark in piece]
             for mark in (b'"', _CURLY)
@@ -72,15 +72,17 @@ class Quotable:
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
-        """The state after the tokens that an answer has already."""
+        """The state after the tokens that the answer has already."""
         return Quotations(self, b"\n", None).after(answer)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token; of one that the tokenizer does not know, none."""
+        """The bytes of a token; empty for a token that the tokenizer does not know."""
         return self._pieces[token] if token < len(self._pieces) else b""
 
     def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
-        """The point after an opening mark and these bytes. ``before``: a point that it extends, where one is known."""
+        """The point after an opening mark and these bytes. ``before`` is an earlier point to extend, where one is
+        known.
+        """
         found = self._points.get((mark, said))
         if found is None:
             if len(self._points) >= _MOST_REMEMBERED:
@@ -94,14 +96,14 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The offsets after a piece, among ``places`` at which the book has it."""
+        """The offsets just after ``piece``, for each of ``places`` where the book has the piece."""
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
             places = places[self._bytes[places + index] == byte]
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
-        """Tokens (n,) that may follow; None where any may, since the quotation is not the book's as it is."""
+        """Tokens (n,) that may follow; None where any may, since the quotation is already not in the book."""
         if point.allowed is None:
             found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
@@ -113,7 +115,7 @@ class Quotable:
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
             if (point.said + head).endswith(b" "):
-                continue  # a line of the book that is broken there goes on
+                continue  # the quotation would end within a line break of the book
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:
@@ -123,7 +125,7 @@ class Quotable:
         return found
 
     def _beginnings(self, said: bytes) -> set[int]:
-        """Tokens that may follow an opening mark, or a mark and (a part of) an ellipsis."""
+        """Tokens that may follow an opening mark, with or without (a part of) an ellipsis."""
         places = self._behind(self._words, said).tolist() if said else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
@@ -135,14 +137,14 @@ class Quotable:
 
     @cached_property
     def _first(self) -> set[bytes]:
-        """Tokens that words of the book begin with."""
+        """The bytes of tokens with which words of the book begin."""
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:
-        """Tokens that stand at these places."""
+        """The bytes of tokens that the book has at these places."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            border = piece.find(b" ", 1)  # no token continues after a space
+            border = piece.find(b" ", 1)  # no token goes on after a space
             ends = range(1, (len(piece) if border < 0 else border) + 1)
             found.update(part for end in ends if (part := piece[:end]) in self._tokens)
         return found
@@ -157,14 +159,15 @@ class Quotable:
 
 
 def _leads(said: bytes) -> bool:
-    """Whether no word has come yet: nothing, or (a part of) an ellipsis."""
+    """Whether no word has come yet: ``said`` is empty or (a part of) an ellipsis."""
     return any(lead.startswith(said) for lead in _LEADS)
 
 
 @dataclass(eq=False)
 class Point:
-    """A point in a quotation. ``said``: its bytes so far; ``places``: ascending offsets in the book, each just after a
-    passage that begins with these bytes."""
+    """A point within a quotation. ``said`` are its bytes so far. ``places`` are ascending offsets in the book, each
+    just after a passage with these bytes.
+    """
 
     mark: bytes
     said: bytes
@@ -174,14 +177,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """The state of an answer: in a quotation (``point``), or outside of one, after the bytes ``tail``."""
+    """The state of an answer: within a quotation (``point``), or outside of one, after the bytes ``tail``."""
 
     book: Quotable
     tail: bytes
     point: Point | None
 
     def after(self, tokens: Sequence[int]) -> Quotations:
-        """The state after some more tokens."""
+        """The state after these further tokens."""
         here = self
         for token in tokens:
             here = here._followed(self.book.piece(token))

@@ -45,14 +45,15 @@ if TYPE_CHECKING:
 RECENT = 64
 """Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
 
-# Tokens after which the pages that are read are looked at, where nothing else does.
+# Tokens after which the pages are scored, where neither a refresh nor a new selection has scored them.
 _SCORE_EVERY = 16
-# Committed tokens that the retrieval cache may miss while rounds do without it: it takes several at the price of one.
+# Committed tokens that the retrieval cache may lack while rounds go without it: feeding several costs about as much as
+# feeding one.
 _MOST_MISSING = 16
 
 
 class NotFinite(ArithmeticError):
-    """The target's logits are not finite: its weights are damaged, or their type too narrow for it."""
+    """Raised where the target's logits are not finite: its weights are damaged, or its dtype is too narrow."""
 
 
 def check_tokens(sampled: Sequence[int]) -> None:
@@ -70,8 +71,8 @@ class Context:
     """The state of a decoding loop. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the
     last, and ``backend`` runs the passes over it.
 
-    ``sampler`` is the one after the committed tokens. ``loops`` follows them too, where a text that repeats itself is
-    to be stopped.
+    ``sampler`` is the sampler after the committed tokens. ``loops`` follows the same tokens, where a text that repeats
+    itself is to be stopped.
     """
 
     backend: Backend
@@ -84,10 +85,10 @@ class Context:
     loops: LoopDetector | None = None
 
     def commit(self, sampled: Sequence[int]) -> Committed:
-        """Commit sampled tokens up to the one that ends the text, if there is one, and crop the cache to them.
+        """Commit sampled tokens, up to a token that ends the text, and crop the cache to them.
 
         Raises:
-            NotFinite: the target's logits were not.
+            NotFinite: the target's logits were not finite.
         """
         check_tokens(sampled)
         tokens = until_end(list(sampled), self.stop_ids)
@@ -105,7 +106,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Committed:
-    """Tokens that were committed, and whether the text ends with them; ``looping``: because it runs in a loop."""
+    """Committed tokens, and whether the text ends with them. ``looping``: the text ended because it repeats itself."""
 
     tokens: tuple[int, ...]
     ended: bool
@@ -117,12 +118,12 @@ class Speculation:
     """How the hierarchy speculates.
 
     Args:
-        policy: says how much in each round; a round without speculation is a plain step.
-        refresh: says when the retrieval selection is refreshed.
-        longest: most tokens that can ever be ahead of the committed context.
+        policy: chooses the plan of each round; a round without speculation is a plain step.
+        refresh: decides when the retrieval selection is refreshed.
+        longest: most tokens that can be ahead of the committed context.
         index: of the book and the chat, where tokens may be copied straight to verification.
-        recordings: how many passes have been recorded so far; times of a round that records are no costs.
-        middle: runs the passes of the middle level; None is what runs those of the full level.
+        recordings: counts the passes recorded so far; a round that records tells no costs.
+        middle: runs the passes of the middle level; None takes the backend of the full level.
     """
 
     policy: SpeculationPolicy
@@ -137,8 +138,9 @@ class Speculation:
 
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
-    """Start the retrieval cache and the drafter on a context, with the queries of its newest tokens. The selection is
-    made when a pass first needs it."""
+    """Start the retrieval cache and the drafter on a context, with the queries of the context's newest tokens. The
+    selection is made when a pass first needs it.
+    """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
         drafter.begin(context.tokens)
@@ -147,15 +149,16 @@ def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt:
 def first_token(
     context: Context, observer: Observer | None, begin: Callable[[Round], Iterator[Round]]
 ) -> tuple[Round, Callable[[], Iterator[Round]]]:
-    """The first token of an answer that speculates, and what makes the others.
+    """Return the first token of an answer that speculates, and a function that returns the other rounds.
 
-    It is a plain step's, which also tells what such a step takes here. Where steps are slow the token can be told
-    before the cheap levels start. Elsewhere nobody notices that wait, and it belongs to the first word, not to the
-    tokens behind it: the levels have started when this returns.
+    A plain step makes the first token, and its time is the cost of a plain step here. Where steps are slow, the token
+    is returned before the cheap levels start, so that it is shown at once. Where steps are quick, the levels have
+    started when this returns: their start then counts for the first token instead of the second.
 
     Args:
         observer: sees the queries of the step.
-        begin: starts the levels after the first round, and gives the rounds that follow; none where the text has ended.
+        begin: starts the levels after the first round, and returns the rounds that follow; no rounds where the text has
+            ended.
     """
     first = next(plain(context, observer))
     context.max_tokens = 0 if first.ended else context.max_tokens - 1
@@ -166,12 +169,12 @@ def first_token(
 
 
 def plain_step_ms(done: Round) -> float:
-    """What the pass of a plain step took, transfers included."""
+    """Milliseconds of the pass of a plain step, transfers included."""
     return done.split.verify + done.split.transfer
 
 
 def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]:
-    """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce.
+    """Decode autoregressively, one full pass per token. Every other way of decoding must reproduce this distribution.
 
     Args:
         observer: sees the queries of the first pass.
@@ -190,7 +193,7 @@ def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
     """Speculative decoding. ``retrieval`` and ``drafter`` have been started on the context."""
-    made = unscored = 0  # tokens of the answer; those since the pages that are read were last looked at
+    made = unscored = 0  # tokens of the answer; tokens since the pages were last scored
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
         with context.backend.decoding():
@@ -230,7 +233,7 @@ def hierarchical(
 
 
 def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
-    """The longest match of the newest tokens in the book, with the tokens that follow it there."""
+    """The longest match of the newest tokens in the book, with the tokens that follow the match there."""
     if index is None:
         return NO_MATCH
     tail = tokens[len(index) :]
@@ -243,8 +246,9 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """The observer of this round's verification: it selects for a newer boundary, refreshes the selection, or only
-    scores the pages. ``missing``: committed tokens that the retrieval cache does not hold yet."""
+    """The observer of this round's verification: it makes a new selection up to a newer boundary, refreshes the
+    selection, or only scores the pages. ``missing``: committed tokens that the retrieval cache lacks.
+    """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
     if plan.passes and speculation.refresh.due():
@@ -260,8 +264,8 @@ class Pending:
     """Proposals on their way to verification.
 
     ``probs`` are their distributions in pieces, as a ``Sampler`` gives them, None where every token is a point mass.
-    ``confidences`` say how sure their proposer was, where that is followed. ``accepted`` of ``proposed`` tokens passed
-    the middle level. ``drawn`` (n,) takes the place of ``tokens`` while they are on the device alone.
+    ``confidences`` are the proposer's probabilities for its own tokens, where they are followed. ``accepted`` of
+    ``proposed`` tokens passed the middle level. ``drawn`` (n,) replaces ``tokens`` while they are only on the device.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -279,21 +283,22 @@ class Pending:
         return backend.ids(self.tokens) if self.drawn is None else self.drawn
 
     def cut_at_end(self, stop_ids: frozenset[int]) -> bool:
-        """Drop what follows a token that ends the text; whether there is such a token."""
+        """Drop the tokens after one that ends the text. Return whether there is such a token."""
         kept = len(until_end(self.tokens, stop_ids))
         del self.tokens[kept:], self.sources[kept:]
         return bool(self.tokens) and self.tokens[-1] in stop_ids
 
     def distributions(self) -> Distributions | None:
-        """The distributions of the proposals; None for point masses."""
+        """The distributions of the proposals; None if all are point masses."""
         return (
             None if self.probs is None else joined(self.probs, len(self.tokens if self.drawn is None else self.drawn))
         )
 
 
 class TokensAhead(Sequence[int]):
-    """Committed tokens and the pending ones after them as one sequence, which follows both: a book is not copied for
-    every middle pass."""
+    """Committed tokens followed by the pending ones, as one sequence. It follows changes of both, so a book is not
+    copied for every middle pass.
+    """
 
     def __init__(self, committed: list[int], pending: list[int]) -> None:
         self._committed, self._pending = committed, pending
@@ -327,8 +332,8 @@ def propose(
     observation: RoundObservation,
     remaining: int,
 ) -> Pending:
-    """Propose what the plan asks for. ``remaining`` tokens of the answer may still come."""
-    # The verification itself adds one token, and the window must hold all of them.
+    """Make the proposals of the plan. ``remaining`` tokens of the answer may still come."""
+    # The verification itself adds one token, and the window must hold all tokens.
     most = min(remaining - 1, context.full.limit - len(context.tokens))
     if plan.copy:
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
@@ -341,7 +346,7 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
-    """Drafted tokens straight to verification, which is the first to read them."""
+    """Send drafted tokens straight to verification, which is the first to read them from the device."""
     clock = time.perf_counter()
     count = min(plan.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)
@@ -366,7 +371,8 @@ def _middle_passes(
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    most = min(most, max(enough, context.backend.most_rows - 1))  # wider verifications have other bits than plain steps
+    # a wider verification rounds differently from plain steps
+    most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
         made = drafter.propose(known, plan.draft, sampler, context.generator, plan.draft_stop)
@@ -439,7 +445,7 @@ def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> No
 
 
 def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
-    """Trials of proposals with confidences: the accepted ones, and the rejection that ended them."""
+    """Trials from proposals with confidences: the accepted ones, and the rejection that ended them."""
     return [ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
 
 
@@ -463,7 +469,7 @@ def _verify(
     plan: DraftPlan,
     observation: RoundObservation,
 ) -> Round:
-    """Sample over all pending tokens on the full cache, and commit the sampled ones."""
+    """Sample over all pending tokens on the full cache, and commit the sampled tokens."""
     clock, waited = time.perf_counter(), context.full.waited_s
     proposed = pending.ids(context.backend)
     ids = torch.cat([context.backend.ids(context.tokens[-1:]), proposed])
@@ -490,14 +496,18 @@ def _verify(
 
 
 def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
-    """Run the last committed token and the proposals after it (n,) through the target on its full cache: all logits."""
+    """Run the last committed token and the proposals after it (n,) through the target on its full cache. Return all
+    logits.
+    """
     logits = full_pass(context.backend, context.full, len(context.tokens) - 1, ids, observer)
     context.full.advance(len(ids))
     return logits
 
 
 def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
-    """Time of a verification that began at ``clock``; ``waited_s`` is what the cache had waited by then."""
+    """Divide the time of a verification that began at ``clock``. ``waited_s``: the cache's waiting time (seconds) at
+    that moment.
+    """
     transfer = (full.waited_s - waited_s) * 1000.0
     return TimeSplit(verify=since(clock) - transfer, transfer=transfer)
 
@@ -512,12 +522,13 @@ def full_pass(
     tokens: Sequence[int] | torch.Tensor,
     observer: Observer | None = None,
 ) -> torch.Tensor:
-    """Run tokens, the first at position ``start``, through the target on its full cache: logits (n, vocabulary).
+    """Run tokens through the target on its full cache, the first token at position ``start``. Return logits (n,
+    vocabulary).
 
     Their KV counts once ``full.advance`` is called; before that the cache is as it was.
 
     Args:
-        tokens: ids, as numbers, or (n,) on the device where they have not been read.
+        tokens: ids as numbers, or a tensor (n,) on the device that has not been read.
     """
 
     def work() -> torch.Tensor:
@@ -529,7 +540,7 @@ def full_pass(
 
 
 def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """Run the newest tokens (n,) through the middle level: logits of the last ``rows`` of them.
+    """Run the newest tokens (n,) through the middle level. Return the logits of the last ``rows`` tokens.
 
     Their KV counts once ``retrieval.advance`` is called.
     """
@@ -537,7 +548,7 @@ def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor
 
 
 def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
-    """Milliseconds of a pass over the last token of a context and some more. Leaves the cache as it was."""
+    """Milliseconds of a pass over ``count`` tokens from the context's last token on. Leaves the cache as it was."""
     clock = time.perf_counter()
     with backend.decoding():
         full_pass(backend, full, len(tokens) - 1, newest(tokens, count), observer).argmax(-1).tolist()
@@ -545,12 +556,12 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """The last ``count`` tokens, newest first: varied ids, so that experts are chosen as in a real pass."""
+    """The last ``count`` tokens, newest first: varied ids choose experts as a real pass does."""
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 
 def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
-    """Tokens up to and with the first that ends the text."""
+    """The tokens up to and including the first that ends the text."""
     for index, token in enumerate(tokens):
         if token in stop_ids:
             return tokens[: index + 1]
@@ -558,5 +569,5 @@ def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
 
 
 def since(clock: float) -> float:
-    """Milliseconds since a ``time.perf_counter`` reading."""
+    """Milliseconds since ``clock``, a reading of ``time.perf_counter``."""
     return (time.perf_counter() - clock) * 1000.0

@@ -4,28 +4,27 @@ Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the ta
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
 Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
-order), so that p and q are of the same kind: a tensor of probabilities, or on a processor rows that are computed where
-they are asked (``distributions``). Greedy is the case where every distribution is a point mass: there a row is the one
-token that it may give, and not a vocabulary of zeros (a plain step of a small model spent a tenth on them).
+order), so that p and q are of the same kind: a tensor of probabilities, or on a processor rows that are computed on
+demand (``distributions``). In greedy decoding every distribution is a point mass, and a row is stored as its one token
+instead of a vocabulary of zeros, which took a tenth of a small model's plain step.
 
-The repetition penalty makes a distribution depend on the tokens before, those that are only proposed too: row i of a
-pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used where these were accepted and nowhere else,
-so it is the very distribution that plain decoding has there. The penalty counts tokens of the answer alone, which is
-transformers' ``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
+The repetition penalty makes a distribution depend on earlier tokens, including proposals: row i of a pass counts the
+answer so far and the proposals x_1..x_{i-1}. p_i is used only where these proposals were accepted, so it is the
+distribution of plain decoding at that place. The penalty counts tokens of the answer alone, which is transformers'
+``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
 
-Quotations that may hold the book's words alone (``quotations``) are the same kind of rule: tokens that no quotation of
-the book goes on with are masked in each row. Which they are is known on the host, so with it every level reads what it
-draws.
+Exact quotations (``quotations``) are a rule of the same kind: tokens that continue no quotation of the book are masked
+in each row. The host finds these tokens, so with exact quotations every level reads the tokens that it draws.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
 the published code of TriForce does at the middle level, is not exact at temperature above 0. A proposal from text
 lookup is a point mass: q is one-hot.
 
-A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round, once for every
-verification: a round without a middle level reads once, one with k middle passes k + 1 times, since the accepted part
-of a proposal decides what is drafted next. With early stopping the draft model is read after every token as well: a
-wait costs tens of microseconds, and a step that is not run several times that.
+A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round. A round without a middle
+level reads once; a round with k middle passes reads k + 1 times, since the accepted part of a proposal decides the next
+draft. With early stopping the draft model's tokens are read one by one: a wait costs tens of microseconds, and each
+step that is saved several times that.
 """
 
 from __future__ import annotations
@@ -55,15 +54,16 @@ if TYPE_CHECKING:
     from engine.decode.quotations import Quotable, Quotations
 
 Distributions: TypeAlias = torch.Tensor | Rows
-"""Of n rows: probabilities (n, vocabulary) in float32, rows summing to 1; the same as ``Rows``; or, greedy, tokens (n,)
-int64 that have all of it."""
+"""Distributions of n rows: probabilities (n, vocabulary) in float32, each row summing to 1; the same as ``Rows``; or,
+for greedy decoding, the tokens (n,) int64 that have the whole probability.
+"""
 
-# Tokens among which the nucleus of top-p is looked for first.
+# Most likely tokens among which the nucleus of top-p is searched first.
 _LIKELIEST = 128
-# Parts of a whole distribution that are counted: a power of two that the sum of all stays below 2^63 with.
+# Integer parts that stand for the whole probability: a power of two, with which the sum of all parts stays below 2^63.
 _WHOLE = 1 << 60
-# Bits of a probability in float32 that are looked at second, the largest number that they can be, and the largest that
-# those before them are where it is 1.
+# A probability in float32 is searched in two digits of its bits: the number of lower bits, the largest lower digit, and
+# the upper digit of probability 1.
 _LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
 
 
@@ -71,10 +71,10 @@ class Sampler:
     """Maps logits (n, vocabulary) to the distributions of the tokens after one text.
 
     Args:
-        params: how; what they leave open is greedy, or off.
+        params: settings of sampling; an option that is None is greedy, or off.
         seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None where nothing
             depends on them.
-        quotations: the state of the text; None where it may quote anything.
+        quotations: the state of the text; None where quotations are not checked.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Sampler:
 
     @property
     def remembers(self) -> bool:
-        """Whether distributions depend on the tokens before; where they do not, ``after`` need not be told of them."""
+        """Whether distributions depend on earlier tokens. Where they do not, ``after`` need not be told of them."""
         return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
-        """The sampler after the same text and these tokens (n,), on its device."""
+        """The sampler after this sampler's text and these tokens (n,), which are on its device."""
         if not self.remembers:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
@@ -100,14 +100,19 @@ class Sampler:
         return type(self)(self.params, seen, quotations)
 
     def drafting(self) -> Sampler:
-        """The sampler of a draft model behind the same text. Whatever a proposal is drawn from, the text has the law of
-        who judges it: so where the whole vocabulary costs more than it is worth a few of its tokens will do."""
+        """The sampler of a draft model after the same text.
+
+        A proposal's distribution never changes the distribution of the verified text. So a few tokens of the vocabulary
+        will do where all of it costs too much.
+        """
         return DraftSampler(self.params, self._seen, self._quotations)
 
     def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> Distributions:
-        """Args:
-        proposed: (n - 1,) tokens; row i of the logits comes after the first i of them. None: all rows come directly
-            after the text.
+        """Map logits (n, vocabulary) to distributions.
+
+        Args:
+            proposed: (n - 1,) tokens; row i of the logits comes after the first i of them. None: every row comes
+                directly after the text.
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
@@ -130,19 +135,22 @@ class Sampler:
         return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
-        """Logits of tokens that the text has already, lowered by the penalty (Keskar et al. 2019, arXiv 1909.05858)."""
+        """Logits of tokens that the text already has, lowered by the penalty (Keskar et al. 2019, arXiv 1909.05858)."""
         ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
             ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
         found = logits.gather(1, ids.clamp(min=0)).float()
-        # Negative logits times the penalty, others over it: of the two the lesser, or with a bonus the greater.
+        # Negative logits are multiplied by the penalty, others divided by it. A penalty above 1 takes the lesser of the
+        # two results, one below 1 the greater.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
         return ids, chosen(found * self._penalty, found / self._penalty)
 
 
 class DraftSampler(Sampler):
-    """``Sampler.drafting``: on a GPU the nucleus has none but the ``_LIKELIEST`` tokens."""
+    """A draft model's sampler, as ``Sampler.drafting`` describes: on a GPU the nucleus is searched only among the
+    ``_LIKELIEST`` tokens.
+    """
 
     def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
         if _waits_are_cheap(probs):
@@ -153,10 +161,10 @@ class DraftSampler(Sampler):
 
 
 def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | None = None) -> Sampler:
-    """A sampler after a prompt and the tokens (n,) that the answer has already, on the model's device.
+    """Make the sampler after a prompt and the tokens (n,) of the answer so far, on the model's device.
 
     Args:
-        book: what alone may be quoted; None where anything may.
+        book: the text to which quotations are held; None where anything may be quoted.
     """
     seen = None
     if (params.repetition_penalty or 1.0) != 1.0:
@@ -165,11 +173,13 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
 
 
 def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:
-    """Logits (n, vocabulary) without the tokens that no quotation of the book goes on with; arguments as those of
-    ``Sampler.__call__``. Where a model has none of the others either (a draft's vocabulary may be smaller), as before.
+    """Mask the tokens of logits (n, vocabulary) that continue no quotation of the book; arguments as in
+    ``Sampler.__call__``.
+
+    A row in which no allowed token is possible stays unmasked: a draft model's vocabulary may lack all of them.
     """
     said = [] if proposed is None else proposed.tolist()
-    masked = logits  # itself, outside of quotations
+    masked = logits  # stays the same tensor outside of quotations
     for row in range(logits.shape[0]):
         allowed = quotations.allowed()
         if allowed is not None:
@@ -184,8 +194,8 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
 def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one), renormalised.
 
-    A few tokens are put in order at first, since sorting a whole vocabulary costs more than a small model's forward
-    pass; whether they suffice has to be known on the host.
+    A few tokens are sorted first, since sorting a whole vocabulary costs more than a small model's forward pass. The
+    host has to know whether these few suffice.
     """
     most = min(_LIKELIEST, probs.shape[-1])
     likeliest, order = probs.topk(most, dim=-1)
@@ -199,12 +209,12 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The same without a sort and without a wait, for a GPU: the least probability of the nucleus is found by its bits.
+    """Keep the nucleus as ``_nucleus_by_sorting``, without a sort and without a wait, for a GPU.
 
-    Numbers in float32 that are not negative stand in the order of their bits. Summed up by their upper 16, tokens say
-    which of these the least one has, and those that have them by their lower 16 the rest. The sums are whole numbers,
-    so they are the same in whatever order a GPU adds them. Of tokens that are as likely as the least one the first are
-    kept.
+    The least probability of the nucleus is found digit by digit in its bits: non-negative float32 numbers have the
+    order of their bits. Sums of probability by the upper 16 bits give the upper digit of the least probability; sums by
+    the lower 16 bits, among tokens with that upper digit, give the lower one. The sums are integers, so that their
+    order on a GPU does not matter. Among tokens as likely as the least one, the first are kept.
     """
     bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()
@@ -220,11 +230,13 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def _least_digit(
     digits: torch.Tensor, parts: torch.Tensor, count: int, wanted: int, above: torch.Tensor | int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least digit (n, 1) of which a token is in the nucleus, and the parts (n, 1) of all tokens with larger ones.
+    """The digit (n, 1) of the least token in the nucleus, and the parts (n, 1) of all tokens with larger digits.
 
     Args:
-        digits: (n, vocabulary), each below ``count``; parts: of a whole distribution, in multiples of 1 / ``_WHOLE``.
-        wanted: parts that the nucleus reaches; above: those of tokens that come before all of these.
+        digits: (n, vocabulary), each below ``count``.
+        parts: probabilities in multiples of 1 / ``_WHOLE``.
+        wanted: parts that the nucleus reaches.
+        above: parts of tokens that come before all of these.
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
@@ -233,19 +245,20 @@ def _least_digit(
 
 
 def _waits_are_cheap(probs: torch.Tensor) -> bool:
-    """Whether the host may look at these; a GPU would have to end first what it was told."""
+    """Whether the host may read these numbers cheaply. A GPU would first have to finish its queued work."""
     return probs.device.type == "cpu"
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Descending probabilities, with zeros for those that come after top_p has been reached. In float32 the sum of
-    110,000 tokens was 6e-6 too large, which cut the last 750 of them."""
+    """Zero the descending probabilities after top_p has been reached. Sums are float64: in float32 the sum of 110,000
+    tokens was 6e-6 too large, which cut off the last 750.
+    """
     before = ordered.double().cumsum(dim=-1) - ordered
     return ordered.masked_fill(before >= top_p, 0.0)
 
 
 def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
-    """The first ``count`` rows of several, one after the other; None of none."""
+    """Join several distributions one after another and keep the first ``count`` rows; None without any."""
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):
         return torch.cat(tensors)[:count] if parts else None
@@ -253,11 +266,11 @@ def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
 
 
 def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
-    """One token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. Where logits
-    were not finite it is ``NO_TOKEN``.
+    """Draw one token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. A row
+    whose logits were not finite gives ``NO_TOKEN``.
 
-    By the inverse of the cumulative distribution in float64: one random number a row, where ``torch.multinomial`` draws
-    one for every token of the vocabulary.
+    Inverts the cumulative distribution in float64 with one random number a row; ``torch.multinomial`` draws one for
+    every token of the vocabulary.
     """
     if not isinstance(probs, torch.Tensor):
         chances = torch.rand(len(probs), generator=generator, dtype=torch.float64).tolist()
@@ -266,27 +279,29 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
         return probs
     reached = probs.double().cumsum(dim=-1)
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
-    # "right" steps over tokens of probability 0; the clamp is for a product that rounds up to the whole mass.
+    # "right" steps over tokens of probability 0; the clamp catches a product that rounds up to the whole mass.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
     return drawn.clamp_(max=probs.shape[-1] - 1).where(reached[:, -1] < math.inf, NO_TOKEN)
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
-    """A point mass on ``token`` (1,) where ``agrees`` (1,), else the one distribution ``q``; of the same kind as
-    ``q``."""
+    """A point mass on ``token`` (1,) where ``agrees`` (1,) is true, else the one distribution ``q``; of the same kind
+    as ``q``.
+    """
     if isinstance(q, torch.Tensor):
         return torch.where(agrees, point_mass(token, q), q)
     return PointMasses(token, q.row(0).shape[0]) if bool(agrees) else q
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A point mass on ``token`` (1,), as one distribution of the kind of ``like``."""
+    """A point mass on ``token`` (1,) as one distribution of the same kind as ``like``."""
     return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Probability (n,) that each row of logits (n, vocabulary) gives its token (n,), before temperature and
-    truncation. Of ``NO_TOKEN`` it means nothing."""
+    """Probability (n,) that each row of logits (n, vocabulary) gives to its token (n,), before temperature and
+    truncation. It has no meaning for ``NO_TOKEN``.
+    """
     tokens = tokens.clamp(min=0)
     if (rows := kernel_rows(logits)) is not None:
         return rows.of(tokens)
@@ -295,7 +310,7 @@ def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
-    """The one source of randomness of an answer."""
+    """Make the one source of randomness of an answer."""
     generator = torch.Generator(device=device)
     if seed is None:
         generator.seed()
@@ -306,7 +321,9 @@ def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """``tokens``: the accepted proposals, and the token that follows them: a residual, or a bonus if all were."""
+    """Sampled ``tokens``: the accepted proposals, and the token that follows them: a residual token, or a bonus token
+    if all were accepted.
+    """
 
     tokens: tuple[int, ...]
 
@@ -319,15 +336,15 @@ class SampledTokens:
 class DeviceSample:
     """``SampledTokens`` of n proposals on the device, not read yet.
 
-    ``num_accepted`` (1,) int64; ``tokens`` (n + 1,) int64: the accepted proposals, and in all places after them the
-    token that follows.
+    ``num_accepted``: (1,) int64. ``tokens``: (n + 1,) int64, the accepted proposals, and the token that follows them in
+    every later place.
     """
 
     num_accepted: torch.Tensor
     tokens: torch.Tensor
 
     def read(self, *more: torch.Tensor) -> tuple[SampledTokens, list[list[float]]]:
-        """The tokens on the host, with the numbers of other small tensors (n,): one host sync for all of it."""
+        """Read the tokens to the host, together with the numbers of other small tensors (n,): one host sync in all."""
         (accepted,), tokens, *others = to_host(self.num_accepted, self.tokens, *more)
         return SampledTokens(tuple(int(token) for token in tokens[: int(accepted) + 1])), others
 
@@ -335,7 +352,7 @@ class DeviceSample:
 def rejection_sample(
     proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
 ) -> SampledTokens:
-    """``rejection_sample_on_device``, read."""
+    """Run ``rejection_sample_on_device`` and read its result."""
     return rejection_sample_on_device(proposed, q, p, generator).read()[0]
 
 
@@ -347,7 +364,7 @@ def rejection_sample_on_device(
     Args:
         proposed: (n,) int64, n may be 0.
         q: n proposal distributions, one row per proposed token and of the kind of p; None if every proposal is a point
-            mass. Not asked where the target's are.
+            mass. Unused where the target's distributions are point masses.
         p: n + 1 target distributions, as a ``Sampler`` gives them.
         generator: source of randomness, on the device of p.
     """
@@ -366,7 +383,7 @@ def rejection_sample_on_device(
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
-    # u < p/q written without the division: a proposal always has q > 0.
+    # u < p/q, written without the division: a proposal always has q > 0.
     accepted = (chance * proposal < target).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
@@ -375,8 +392,9 @@ def rejection_sample_on_device(
 
 
 def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
-    """``rejection_sample_on_device`` in host memory, where nothing has to wait for what is read: of the rows one is
-    computed whole."""
+    """Do the work of ``rejection_sample_on_device`` in host memory, where reading needs no wait. Only one row is
+    computed whole.
+    """
     n = proposed.shape[0]
     chances = torch.rand(n, generator=generator).numpy()
     taken = chances * (1.0 if q is None else q.of(proposed).numpy()) < p.of(proposed).numpy()
@@ -391,16 +409,18 @@ def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: tor
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """norm(max(p - q, 0)) by rows. Where p = q up to rounding nothing is left, and p takes its place."""
+    """The residual norm(max(p - q, 0)), row by row. Where p = q up to rounding the residual is empty, and p replaces
+    it.
+    """
     rest = (p - q).clamp_min_(0.0)
     mass = rest.sum(dim=-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), p)
 
 
 def to_host(*tensors: torch.Tensor) -> list[list[float]]:
-    """The numbers of several small tensors (n,) of one device, in one transfer and so with one wait.
+    """Read several small tensors (n,) of one device in one transfer, and so with one wait.
 
-    As float64, which token ids and probabilities in float32 go through unchanged.
+    The numbers travel as float64, which keeps token ids and float32 probabilities exact.
     """
     joined: list[float] = torch.cat([tensor.double() for tensor in tensors]).tolist()
     found, start = [], 0
