@@ -1,0 +1,271 @@
+"""Every string that the page shows has a German entry, and no entry is left of a string that is gone.
+
+Strings are found in the sources: texts and attributes of ``frame.html``, literals of the scripts, and literals of the
+modules that write for the page, f-strings with {} in their places. What looks like a sentence counts: with a space, or
+a capital at its start. A word that looks like one and is shown to nobody is named in ``NOT_SHOWN``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "app" / "web" / "page"
+WRITES_FOR_THE_PAGE = ("app/web/*.py", "app/core/*.py")
+# They write for other programs, for the terminal, for files, or for the model.
+OTHERS = (
+    "auth",
+    "openai_api",
+    "openai_schema",
+    "diagnostics",
+    "export",
+    "suggestions",
+    "languages",
+    "settings",
+    "trial",
+    "references",
+)
+# What is said of a book, and in its place of notes (``messages``).
+NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
+LONGEST = 340  # letters of a sentence; lists of words to look for have more
+ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
+# Their errors reach the page, most of them; how they name and count things too.
+BEHIND = (
+    "app/readers/*.py",
+    "app/models/*.py",
+    "engine/session.py",
+    "engine/worker.py",
+    "engine/document.py",
+    "engine/plan/memory_budget.py",
+)
+REFUSE = ("Refused", "DocumentError", "PasswordNeeded", "ResourceError", "damaged")
+NOT_SHOWN = frozenset(
+    {
+        # The same in German.
+        "Trifold", "Deutsch", "English", "Top-k", "Top-p", "p50",
+        "p95", "http://127.0.0.1:8000/v1", "{} · Trifold", "BibTeX", "Markdown", "RIS",
+        # Names of keys, of browsers' parts, of styles and of fonts.
+        "ArrowUp", "Backspace", "Enter", "Escape", "Tab", "BroadcastChannel", "Content-Type", "Files", "X-File-Name",
+        "X-Open", "caret at-0", "header .quiet", "input, textarea, select", "li button.open, #begin-chat, #add-book",
+        "calc(12px + {}em)", "color-mix(in srgb, {} {}%, transparent)", "linear-gradient(to right, {})",
+        "{}px sans-serif",
+        "Cantarell", "Cascadia Mono", "DejaVu Sans", "DejaVu Sans Mono", "Roboto", "Segoe UI", "Ubuntu", "False",
+        "action aloud", "action main", "missing nearly", "attachment; filename*=utf-8''{}",
+        # What the model is asked.
+        "Summarize the chapter {}.", "Summarize this chapter:", "Summarize “{}”.", "What does “{}” say?",
+        "What happens in the chapter {}?",
+        "{}s {} to {}",
+        "These are answers to one question, each from another part of one book, in the order of the book. Put them "
+        "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
+        # Words that are looked for.
+        "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle",
+        # Words of the database, of logs, and of diagnostics that are sent to somebody.
+        "Value", "malformed: its log is damaged", "malformed: there is only its log", "no row", "not a database",
+        "unable to open", "vtable constructor failed", "only quotes", "in parts", "a number out of range", "Model {}",
+        "When {}",
+        # Pieces of sentences; the entries have these whole.
+        "It stays", "They stay", "Part", "Parts", "do its {} notes", "does its note",
+        "The book says so", "Your notes say so", "the book", "your notes", ">in your notes,", ">word for word,",
+    }
+)  # fmt: skip
+
+_LITERAL = re.compile(
+    r"//[^\n]*|/\*.*?\*/"
+    r'|"((?:\\.|[^"\\\n])*)"'
+    r"|`((?:\\.|\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}|[^`\\])*)`"
+    r"|(?<=[(=,:?&|;{])\s*/(?![/*])(?:\\.|\[(?:\\.|[^\]\n])*\]|[^/\\\n\[])+/[a-z]*",
+    re.S,
+)
+_INNER = re.compile(r"\$\{((?:[^{}`]|`[^`]*`|\{[^{}]*\})*)\}")
+_CODE = re.compile(r"[#.<:/(\[]|https?:|[A-Z_]{2,}(?:\s|$)|\S+/\S+$|.*[a-z]=|.*(?:::|, \.)")
+
+
+def is_sentence(text: str) -> bool:
+    bare = text.replace("{}", "").strip()
+    words = re.search(r"[A-Za-z]{2}", bare) is not None and len(bare) < LONGEST
+    capital = bare[:1].isupper() and not bare[1:2].isupper()
+    return words and (" " in bare or capital) and not _CODE.match(text.strip())
+
+
+def normal(text: str) -> str:
+    """A text as entries are compared: places alike, and one where two touch; white space once."""
+    return re.sub(r"(\{\})+", "{}", " ".join(text.replace("{n}", "{}").split()))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text, which the page translates one by one where it does not know the whole."""
+    for part in re.split(r"(?<=[.!?…}])\s+(?=[A-Z“{])", text):
+        yield re.sub(r"^\{\}\s+(?=[A-Z“])|(?<=\S)\{\}$", "", part)
+
+
+def of_script(source: str) -> Iterator[str]:
+    for found in _LITERAL.finditer(source):
+        plain, template = found[1], found[2]
+        if plain is not None:
+            yield plain
+        if template is not None:
+            yield _INNER.sub("{}", template)
+            for inner in _INNER.finditer(template):
+                yield from of_script(inner[1])
+
+
+class _Texts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._kept = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._kept = ("translate", "no") in attrs or tag in ("script", "style")
+        self.found += [value for name, value in attrs if name in ATTRIBUTES and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._kept = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._kept and re.search(r"[A-Za-z]", data):
+            self.found.append(data)
+
+
+def _owner(attribute: ast.Attribute) -> str:
+    return attribute.value.id if isinstance(attribute.value, ast.Name) else ""
+
+
+@cache
+def tree_of(module: Path) -> ast.AST:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+@cache
+def of_module(module: Path) -> frozenset[str]:
+    return frozenset(map(normal, of_tree(tree_of(module))))
+
+
+def of_tree(tree: ast.AST) -> Iterator[str]:
+    nodes = list(ast.walk(tree))
+    skipped: set[int] = set()
+    for node in nodes:
+        body = getattr(node, "body", None)
+        if isinstance(body, list):  # docstrings
+            skipped |= {id(line.value) for line in body if isinstance(line, ast.Expr)}
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in node.values}
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _owner(node.func) in ("logger", "re")
+        ):
+            skipped |= {id(part) for part in ast.walk(node)}
+    for node in nodes:
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"\{[^{}]*\}", "{}", node.value)
+
+
+@cache
+def strings() -> dict[str, str]:
+    """Everything that may be shown, with the file that has it."""
+    found: dict[str, str] = {}
+    for script in sorted(PAGE.glob("*.js")):
+        for text in of_script(script.read_text(encoding="utf-8")):
+            found.setdefault(normal(text), script.name)
+    for pattern in WRITES_FOR_THE_PAGE:
+        for module in sorted(ROOT.glob(pattern)):
+            if module.stem not in OTHERS:
+                found |= dict.fromkeys(of_module(module) - found.keys(), module.name)
+    return found
+
+
+def refusals() -> Iterator[str]:
+    for module in ROOT.glob("app/readers/*.py"):
+        if module.stem == "gguf":
+            continue
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REFUSE:
+                for part in node.args:
+                    yield from of_tree(part)
+
+
+@cache
+def html_texts() -> tuple[str, ...]:
+    texts = _Texts()
+    texts.feed((PAGE / "frame.html").read_text(encoding="utf-8"))
+    return tuple(map(normal, texts.found))
+
+
+@cache
+def entries() -> dict[str, str]:
+    found: dict[str, str] = json.loads((PAGE / "de.json").read_text(encoding="utf-8"))
+    return found
+
+
+def is_spelled_out(text: str, known: set[str]) -> bool:
+    """Whether entries say what a text becomes with each of its few words: "{} {} not asked." with "was" and "were"."""
+    becomes = re.compile(".+".join(map(re.escape, text.split("{}"))), re.I)
+    return "{}" in text and any(becomes.fullmatch(entry) for entry in known)
+
+
+def test_every_string_of_the_page_has_a_german_entry() -> None:
+    known = {normal(key) for key in entries()}
+    shown = {text: where for text, where in strings().items() if is_sentence(text)}
+    shown |= dict.fromkeys(html_texts(), "frame.html")
+    missing = {
+        text: where
+        for text, where in shown.items()
+        if text not in known | NOT_SHOWN
+        and not {*sentences(text)} <= {*known, "{}"}
+        and not is_spelled_out(text, known)
+    }
+    assert not missing, "\n".join(f'{where}: "{text}"' for text, where in sorted(missing.items()))
+    assert shown.keys() >= NOT_SHOWN, f"named as not shown, and gone: {NOT_SHOWN - shown.keys()}"
+
+
+def test_every_reason_why_a_file_is_not_read_has_a_german_entry() -> None:
+    known = {normal(key) for key in entries()}
+    missing = {text for text in map(normal, refusals()) if is_sentence(text) and text not in known}
+    assert missing == set()
+
+
+def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
+    """An entry may also be what a string of the program becomes, with others in its places."""
+    plain = {*strings(), *html_texts()}
+    for pattern in BEHIND:
+        for module in ROOT.glob(pattern):
+            plain |= of_module(module)
+    catalogue = (ROOT / "app" / "models" / "catalogue.json").read_text(encoding="utf-8")
+    plain |= set(map(normal, re.findall(r'"((?:\\\\.|[^"\\\\])*)"', catalogue.replace("{asked:.1f}", "{}"))))
+    plain |= {text.replace(book, notes) for text in plain for book, notes in NOTED}
+    plain |= {sentence for text in plain for sentence in sentences(text)}
+    left = []
+    for key in entries():
+        entry = normal(key)
+        rest = entry.removeprefix("1 ").replace("{}", "").strip(" .")
+        fewest = 1 if "{}" in entry else FEWEST_LETTERS
+        if not {entry, rest} & plain and not _composed(frozenset(plain), fewest).fullmatch(entry):
+            left.append(key)
+    assert left == []
+
+
+FEWEST_LETTERS = 3  # that a string has outside of its places, to have become a whole sentence
+
+
+@cache
+def _composed(plain: frozenset[str], fewest: int) -> re.Pattern[str]:
+    made = [text for text in plain if "{}" in text and len(re.sub(r"\{\}|\s", "", text)) >= fewest]
+    return re.compile("|".join(".+".join(map(re.escape, text.split("{}"))) for text in made), re.I)
+
+
+def test_a_translation_has_the_places_of_its_text() -> None:
+    for text, translation in entries().items():
+        places = {str(place) for place in range(len(re.findall(r"\{n?\}", text)))}
+        assert set(re.findall(r"\{(.*?)\}", translation)) <= places, text
+        assert "  " not in translation, text
