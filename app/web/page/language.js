@@ -97,11 +97,10 @@ function translated(text) {
 }
 
 function phrase(words) {
+  if (words.includes("\n")) return words.split("\n").map(translated).join("\n");
   const one = whole(words.replace(/\s+/g, " "));
   if (one !== null) return one;
-  for (const between of ["\n", " · "]) {
-    if (words.includes(between)) return words.split(between).map(phrase).join(between);
-  }
+  if (words.includes(" · ")) return words.split(" · ").map(phrase).join(" · ");
   const sentences = words.match(SENTENCES) ?? [words];
   if (sentences.length > 1) return sentences.map(translated).join("");
   const listed = words.split(", ").map(whole);
@@ -155,7 +154,7 @@ function showText(node) {
 function showAttribute(element, name) {
   const value = element.getAttribute(name);
   const before = sources.get(element) ?? {};
-  if (!value || before[name]?.shown === value || !isOurs(element)) return;
+  if (!value || before[name]?.shown === value || !isOurs(element.parentElement ?? element)) return;
   const shown = language === ENGLISH ? value : translated(value);
   sources.set(element, { ...before, [name]: { source: value, shown } });
   if (shown !== value) element.setAttribute(name, shown);

@@ -43,6 +43,7 @@ BEHIND = (
     "engine/worker.py",
     "engine/document.py",
     "engine/plan/memory_budget.py",
+    "engine/plan/planner.py",
 )
 REFUSE = ("Refused", "DocumentError", "PasswordNeeded", "ResourceError", "damaged")
 NOT_SHOWN = frozenset(
