@@ -98,6 +98,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     """
     import numpy as np
     import torch
+    from accelerate import init_empty_weights
     from torch import nn
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -106,9 +107,8 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
 
     index = weights.gguf_index(folder)
     title, kind = Path(index["files"][0]["path"]).name, KINDS[index["architecture"]]
-    with torch.device("meta"):
+    with init_empty_weights(include_buffers=False):  # buffers, such as RoPE's frequencies, are in no file
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    _fill_buffers(model)
     model.generation_config = GenerationConfig.from_pretrained(folder)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -267,15 +267,3 @@ def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
             held.madvise(mmap.MADV_DONTNEED, first, length)
 
     return let_go
-
-
-def _fill_buffers(model: Any) -> None:
-    """Buffers that no file has, as transformers fills them: frequencies of RoPE, factors of embeddings."""
-    import torch
-
-    for module in model.modules():
-        own = {name: held for name, held in module.named_buffers(recurse=False) if held.is_meta}
-        for name, held in own.items():
-            setattr(module, name, torch.empty_like(held, device="cpu"))
-        if own:
-            model._init_weights(module)
