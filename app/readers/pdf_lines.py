@@ -369,7 +369,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
             lines.append(piece)
             continue
         gap = max(piece.x0 - last.x1, last.x0 - piece.x1)
-        space = "" if gap < TOUCH * last.height else " "
+        space = "" if gap < TOUCH * min(last.height, piece.height) else " "
         if space:
             last.first_gap = last.first_gap or gap
             last.last_gap = piece.last_gap or gap

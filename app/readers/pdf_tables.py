@@ -436,7 +436,7 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
 
 def _inner(rows: list[list[Line]]) -> list[list[Line]]:
     """The rows from the first to the last with several pieces, and further lines of their cells above and below."""
-    several = [at for at, row in enumerate(rows) if len(row) > 1]
+    several = [at for at, row in enumerate(rows) if _has_cells(row)]
     if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
         return []
     first, last = several[0], several[-1]
@@ -445,6 +445,16 @@ def _inner(rows: list[list[Line]]) -> list[list[Line]]:
     while last + 1 < len(rows) and _is_line_of_cell(rows[last + 1], rows[several[-1]], rows[last]):
         last += 1
     return rows[first : last + 1]
+
+
+def _has_cells(row: Sequence[Line]) -> bool:
+    """Whether a row has two pieces apart from one another, which are not the mark of a list's item and its text."""
+    if len(row) < 2:
+        return False
+    marks = next((at for at, piece in enumerate(row) if not MARKER.match(piece.text)), 0)
+    if marks and marks == len(row) - 1 and not NUMBER.match(row[-1].text):
+        return False
+    return any(two.x0 - one.x1 > FINE * min(one.height, two.height) for one, two in pairwise(row))
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:

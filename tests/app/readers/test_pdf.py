@@ -702,3 +702,19 @@ def test_signs_one_under_the_other_stay_so() -> None:
     stored = "1\r\n2\r\n3\r\n4"
     boxes = _Broken([0.0, None, None, None, None, None, None, None, None, None])
     assert pdf_signs.joined_rows(stored, boxes) == stored  # type: ignore[arg-type]
+
+
+def test_the_numbers_of_a_list_are_no_column_and_a_power_parts_no_row(files: Any) -> None:
+    spots = [
+        (78, 721, "1", 12),
+        (96, 721, "Close the door of the lamp room in wind, and open it again when the wind", 10),
+    ]
+    spots += [(96, 709, "has gone down.", 10), (78, 697, "2", 12), (96, 697, "No fire.", 10), (78, 685, "3", 12)]
+    spots += [(96, 685, "\u2022", 12), (114, 685, "Candles", 10), (96, 673, "\u2022", 12), (114, 673, "Pipes", 10)]
+    spots += [(78, 661, "E = mc", 10), (109.6, 666, "2", 7.5), (113.8, 661, ", H", 10), (126.6, 659, "2", 7.5)]
+    spots += [(131.1, 661, "O, 10", 10), (155.8, 666, "6", 7.5), (162.8, 661, "Pa, as said", 10)]
+    spots += [(216, 646, "Name: Ada Quill", 10), (301, 646, "Born: 3 May 1871", 10)]
+    spots += [(216, 628, "Place: Orre", 10), (301, 628, "No.: 4711", 10)]
+    text = _parsed(files.pdf("a.pdf", [spots]))[0].split("Name:")[0]
+    assert "1 Close the door" in text and "2 No fire." in text and "|" not in text
+    assert "E = mc^2, H2O, 10^6 Pa, as said" in text
