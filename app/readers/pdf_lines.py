@@ -22,7 +22,7 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Rules, ruling_lines, turned
-from app.readers.pdf_notes import layer_of
+from app.readers.pdf_notes import TICKS, layer_of, read_ticks
 from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
@@ -53,6 +53,7 @@ _LETTERS = re.compile(
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
+_FAR_BOX = 8.0  # of its height that the words of a box that is ticked are away
 _MARK_REACH = 3.0  # line heights from a mark to its item
 _ROW = 0.5  # line heights by which two pieces of one row differ
 _NEAR = 3.0  # line heights to the next line of a block
@@ -265,6 +266,8 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
     """Each value behind what stands to its left, or above what stands below it."""
     pieces = list(pieces)
     for value in values:
+        if value.text in TICKS and _joins_its_words(pieces, value):
+            continue
         left = [at for at, piece in enumerate(pieces) if same_row(piece, value) and piece.x0 <= value.x0]
         if left:
             at = max(left, key=lambda at: pieces[at].x0) + 1
@@ -272,6 +275,24 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
             at = next((at for at, piece in enumerate(pieces) if piece.top >= value.top), len(pieces))
         pieces.insert(at, value)
     return pieces
+
+
+def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
+    """Put the sign of a box to the nearer of the words beside it; False where there are none."""
+    row = [piece for piece in pieces if same_row(piece, tick)]
+    left = max((piece for piece in row if piece.x1 <= tick.x0 + 1), key=lambda piece: piece.x1, default=None)
+    right = min((piece for piece in row if piece.x0 >= tick.x1 - 1), key=lambda piece: piece.x0, default=None)
+    before = tick.x0 - left.x1 if left is not None else _FAR_BOX * tick.height
+    after = right.x0 - tick.x1 if right is not None else _FAR_BOX * tick.height
+    if left is not None and before <= after and before < _FAR_BOX * tick.height:
+        left.text, left.x1 = f"{left.text} {tick.text}", tick.x1
+        left.words.append((tick.text, tick.x0, tick.x1))
+        return True
+    if right is not None and after < _FAR_BOX * tick.height:
+        right.text, right.x0 = f"{tick.text} {right.text}", tick.x0
+        right.words.insert(0, (tick.text, tick.x0, tick.x1))
+        return True
+    return False
 
 
 def _with_markers(pieces: list[Line]) -> list[Line]:
@@ -637,17 +658,25 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) 
     own = page.get_textpage()
     before = raw_text(own)
     own.close()
+    ticks = read_ticks(document, page)
     whole = flattened(document, index, page)
     if whole is None:
-        return []
+        return ticks
     text_page = whole.get_textpage()
     try:
         text = raw_text(text_page)
         boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
-        return _value_lines(text, len(before), boxes) if text.startswith(before) else []
+        values = _value_lines(text, len(before), boxes) if text.startswith(before) else []
+        return ticks + [value for value in values if not any(_covers_value(tick, value) for tick in ticks)]
     finally:
         text_page.close()
         whole.close()
+
+
+def _covers_value(tick: Line, value: Line) -> bool:
+    """Whether a value is the sign inside a box that is told as ticked or not."""
+    x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
+    return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:

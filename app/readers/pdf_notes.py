@@ -12,6 +12,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
+from app.readers.pdf_grids import turned
 
 _MOST = 2_000  # annotations of a page
 _PASSAGE = 80  # characters of the passage that a comment is about
@@ -22,6 +23,10 @@ _MARKUP = {
     raw.FPDF_ANNOT_POLYLINE, raw.FPDF_ANNOT_CARET, raw.FPDF_ANNOT_INK, raw.FPDF_ANNOT_STAMP, raw.FPDF_ANNOT_HIGHLIGHT,
     raw.FPDF_ANNOT_UNDERLINE, raw.FPDF_ANNOT_SQUIGGLY, raw.FPDF_ANNOT_STRIKEOUT,
 }  # fmt: skip
+_BOXES = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
+TICKS = ("☐", "☒")
+"""What a box of a form is told by, open or ticked."""
+
 _UNSEEN = 0b100010  # the flags of what is hidden or not shown on a screen
 
 
@@ -112,6 +117,26 @@ def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
     left, _, _, top = page.get_bbox()
     x0, y0 = box.left - left, top - max(box.top, box.bottom)
     return [Line(words, x0, x0 + abs(box.right - box.left), y0, y0 + _TYPE_SIZE, size=_TYPE_SIZE)]
+
+
+def read_ticks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[Line]:
+    """The boxes of a form that can be ticked, each as a sign at its place."""
+    form = document.formenv
+    count = raw.FPDFPage_GetAnnotCount(page.raw)
+    if form is None or count > _MOST:
+        return []
+    found, box, turn = [], raw.FS_RECTF(), turned(page)
+    for annotation in _annotations(page, count):
+        kind = raw.FPDFAnnot_GetFormFieldType(form.raw, annotation)
+        if kind not in _BOXES or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
+            continue
+        raw.FPDFAnnot_GetRect(annotation, byref(box))
+        x0, x1, top, bottom = turn(
+            min(box.left, box.right), min(box.top, box.bottom), max(box.left, box.right), max(box.top, box.bottom)
+        )
+        sign = TICKS[bool(raw.FPDFAnnot_IsChecked(form.raw, annotation))]
+        found.append(Line(sign, x0, x1, top, bottom, size=bottom - top))
+    return found
 
 
 def _has_appearance(annotation: Any) -> bool:
