@@ -173,7 +173,8 @@ class _File:
         if name is not None and self._depth < _DEEPEST_INSERTED:
             blocks = self._attempt(lambda: self._read_inserted(self._files.read(name)), None)
         if blocks is None:
-            self.warnings.append(f"A document inserted into this one ({posixpath.basename(name or '')}) is not read.")
+            which = f" ({posixpath.basename(name)})" if name else ""
+            self.warnings.append(f"A document inserted into this one{which} is not read.")
         return blocks or []
 
     def _read_inserted(self, data: bytes) -> list[Block] | None:

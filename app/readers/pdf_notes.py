@@ -12,7 +12,8 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
-from app.readers.pdf_grids import turned
+from app.readers.pdf_grids import Box, turned
+from app.readers.pdf_signs import RTL, CharacterBoxes, text_as_read
 
 _MOST = 2_000  # annotations of a page
 _PASSAGE = 80  # characters of the passage that a comment is about
@@ -103,9 +104,24 @@ def _marked(annotation: Any, page: pdfium.PdfPage) -> str:
         if raw.FPDFAnnot_GetAttachmentPoints(annotation, at, byref(corners)):
             xs = (corners.x1, corners.x2, corners.x3, corners.x4)
             ys = (corners.y1, corners.y2, corners.y3, corners.y4)
-            parts.append(text_page.get_text_bounded(min(xs), min(ys), max(xs), max(ys)))
+            part = text_page.get_text_bounded(min(xs), min(ys), max(xs), max(ys))
+            if RTL.search(part):
+                part = _read_within(page, text_page, (min(xs), min(ys), max(xs), max(ys)))
+            parts.append(part)
     text_page.close()
     return cleaning.one_line(cleaning.tidy(" ".join(parts)), _PASSAGE)
+
+
+def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box) -> str:
+    """What stands at (left, bottom, right, top) of a page, right-to-left words as they are read."""
+    x0, x1, top, bottom = turned(page)(*place)
+    boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
+    signs = []
+    for at, sign in enumerate(text_as_read(page, text_page)):
+        box = boxes.span(at, at)
+        if box and x0 <= (box[0] + box[1]) / 2 <= x1 and top <= (box[2] + box[3]) / 2 <= bottom:
+            signs.append(sign)
+    return "".join(signs)
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:

@@ -479,11 +479,12 @@ def test_two_arabic_letters_of_one_glyph_keep_their_order(
         b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R >>",
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R"
-        b" /Resources << /Font << /F1 3 0 R >> >> >>",
+        b" /Resources << /Font << /F1 3 0 R >> >> /Annots [<< /Type /Annot /Subtype /Highlight /Contents (Right?)"
+        b" /Rect [60 690 300 715] /QuadPoints [60 715 300 715 60 690 300 690] >>] >>",
         make_stream(b"BT /F1 12 Tf 72 700 Td (%s) Tj ET" % codes[::-1]),
         make_stream(table.encode()),
     ]
-    assert _parsed(files.raw("pair.pdf", assembled(objects))) == [word]
+    assert _parsed(files.raw("pair.pdf", assembled(objects))) == [f"{word}\n\n[Comment on “{word}”: Right?]"]
 
 
 def test_a_pdf_after_words_of_a_server_is_a_pdf(files: Any) -> None:
