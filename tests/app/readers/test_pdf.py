@@ -724,7 +724,7 @@ def test_signs_one_under_the_other_stay_so() -> None:
 
 
 def test_the_numbers_of_a_list_are_no_column_and_a_power_parts_no_row(files: Any) -> None:
-    spots = [
+    spots: list[Any] = [
         (78, 721, "1", 12),
         (96, 721, "Close the door of the lamp room in wind, and open it again when the wind", 10),
     ]
