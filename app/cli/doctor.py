@@ -27,7 +27,7 @@ from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, READER, REPA
 from app.launcher.console import say, write, write_json
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
-from app.models import gguf
+from app.models import gguf_files
 from app.models.short_names import SOURCES
 from app.readers import recognition
 from engine.errors import DocumentError, TrifoldError
@@ -283,10 +283,10 @@ def _short_line(name: str, here: bool) -> str:
 
 def _gguf_lines() -> Iterator[str]:
     """Files of other programs, with the way to use them or why they cannot be."""
-    for number, file in enumerate(gguf.found()):
+    for number, file in enumerate(gguf_files.found()):
         head = "" if number else "GGUF"
         try:
-            stored = gguf.look(file.path).rounded or "as it is stored"
+            stored = gguf_files.look(file.path).rounded or "as it is stored"
             yield f"{head:10} {file.title} of {file.owner}: --model {shlex.quote(str(file.path))} ({stored})"
         except TrifoldError as error:
             yield f"{head:10} {file.title} of {file.owner}: {error.cause}"

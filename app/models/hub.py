@@ -169,7 +169,7 @@ def _program(name: str) -> str:
     """The module that brings a model of this name."""
     if is_hub_gguf(name):
         return "app.models.hub_gguf"
-    return "app.models.gguf" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
+    return "app.models.gguf_files" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
 
 
 def _error(message: dict[str, Any]) -> TrifoldError:

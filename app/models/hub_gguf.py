@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from app.models import gguf, hub
+from app.models import gguf_files, hub
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from engine.errors import ModelNotFound
 from engine.model.gguf_header import parts_of
@@ -30,7 +30,7 @@ def parts(name: str) -> tuple[str, str]:
 def folder_of(models: Path, name: str) -> Path:
     """Where a file and its settings belong."""
     repository, file = parts(name)
-    return models.joinpath(*repository.split("/"), gguf.title_of(Path(file)))
+    return models.joinpath(*repository.split("/"), gguf_files.title_of(Path(file)))
 
 
 def main(arguments: list[str]) -> int:
@@ -91,8 +91,8 @@ def get(name: str, folder: Path, say: Say) -> None:
         done += file.size
     place = folder / model.files[0].name
     hub.read_quietly()
-    with hub.reading_words(f"open {place.name}", partial(gguf.broken, place)):
-        gguf.make(place, gguf.look(place), folder, say)
+    with hub.reading_words(f"open {place.name}", partial(gguf_files.broken, place)):
+        gguf_files.make(place, gguf_files.look(place), folder, say)
     say("done", revision=model.revision, licence=model.licence)
 
 

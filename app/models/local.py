@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.core.settings import SHORT_NAMES, is_any_gguf, is_gguf, is_hub_gguf, is_hub_id
-from app.models import gguf, hub_gguf
-from app.models.gguf import GgufFile
+from app.models import gguf_files, hub_gguf
+from app.models.gguf_files import GgufFile
 from app.models.hub import MARKER
 from app.models.short_names import SOURCES
 from engine.errors import ModelError, ModelNotFound
@@ -40,7 +40,7 @@ class LocalModels:
         if name in SHORT_NAMES:
             return self._folder / name
         if is_gguf(name):
-            return gguf.folder_of(self._folder, name)
+            return gguf_files.folder_of(self._folder, name)
         if is_hub_gguf(name):
             return hub_gguf.folder_of(self._folder, name)
         if not _ID.fullmatch(name) or ".." in name:
@@ -58,7 +58,7 @@ class LocalModels:
         if name in SHORT_NAMES:
             return str(self.own(name)) if self._made(name) else None
         if is_any_gguf(name):
-            return str(self.own(name)) if gguf.is_made(self.own(name)) else None
+            return str(self.own(name)) if gguf_files.is_made(self.own(name)) else None
         if not is_hub_id(name):
             folder = Path(name).expanduser()
             if not folder.is_dir():
@@ -77,7 +77,7 @@ class LocalModels:
         if name in SHORT_NAMES:
             return self._made(name)
         if is_any_gguf(name):
-            return self.own(name) if gguf.is_made(self.own(name)) else None
+            return self.own(name) if gguf_files.is_made(self.own(name)) else None
         if not is_hub_id(name):
             return Path(name).expanduser()
         own = self.own(name)
@@ -93,7 +93,7 @@ class LocalModels:
 
     def gguf_files(self) -> list[GgufFile]:
         """What LM Studio, Ollama and llama.cpp have on this machine."""
-        return gguf.found(self._environ)
+        return gguf_files.found(self._environ)
 
     def _made(self, name: str) -> Path | None:
         return self.own(name) if SOURCES[name].is_made(self._folder, name) else None

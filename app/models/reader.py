@@ -24,7 +24,7 @@ from pathlib import Path
 
 from app.core.format import size
 from app.core.settings import CHECKOUT, READER, READER_LONG, STARTER
-from app.models import gguf, hub, package_index
+from app.models import gguf_files, hub, package_index
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from app.models.package_index import Wheel
 from engine.errors import ModelError, ModelNotFound, TrifoldError
@@ -66,7 +66,7 @@ def shape_of(name: str) -> ModelShape:
 
 def is_made(models: Path, name: str) -> bool:
     """Whether its settings lie in the folder of models, and its file is the one that they were read from."""
-    return gguf.is_made(models / name)
+    return gguf_files.is_made(models / name)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
@@ -131,7 +131,7 @@ def get(name: str, folder: Path, say: Say) -> None:
             file = models / _FILES / FILE.name
             plain.mkdir(exist_ok=True)
             hub.read_quietly()
-            gguf.make(file, gguf.look(file), plain, partial(_making, say))
+            gguf_files.make(file, gguf_files.look(file), plain, partial(_making, say))
         if name == READER_LONG:
             shutil.rmtree(folder, ignore_errors=True)
             real_model.stretch(plain, folder, FACTOR, WINDOW)

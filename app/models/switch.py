@@ -21,7 +21,7 @@ from typing import Any
 
 from app.core import settings
 from app.core.settings import MODELS_FOLDER, NO_DRAFT, SHORT_NAMES, ModelChoice, Remote, Settings, is_any_gguf, is_gguf
-from app.models import gguf
+from app.models import gguf_files
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import fit_in_words, rounding_in_words, rounding_options
@@ -356,7 +356,7 @@ def _made(local_models: LocalModels, download: Download, name: str, show: Show, 
 def _known_shape(name: str) -> ModelShape | None:
     """What is known of such a model before it is here; of a file on the hub only what the catalogue says."""
     if is_gguf(name):
-        return gguf.look(Path(name).expanduser()).shape
+        return gguf_files.look(Path(name).expanduser()).shape
     model = known(name)
     return model.shape if model else None
 

@@ -21,9 +21,9 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         _tell(parse(Path(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
         return
     if request["work"] == "gguf":
-        from app.readers import gguf
+        from app.readers import gguf_facts
 
-        voice.say({"type": "answer", "value": gguf.header([Path(path) for path in request["paths"]])})
+        voice.say({"type": "answer", "value": gguf_facts.header([Path(path) for path in request["paths"]])})
         return
     from app.readers import pdf_render
 

@@ -38,7 +38,7 @@ from app.core.settings import (
     is_hub_id,
 )
 from app.core.state import AppState
-from app.models import gguf
+from app.models import gguf_files
 from app.models.catalogue import SHORT_PAIRS, Model, Pair, known, pairs
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
@@ -106,7 +106,7 @@ def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
     found = []
     for file in local_models.gguf_files():
         try:
-            model = gguf.look(file.path)
+            model = gguf_files.look(file.path)
         except ModelError as error:
             logger.info("%s", error)
             continue
@@ -500,7 +500,7 @@ class Preferences:
         if is_hub_gguf(name) and self._switch.local_models.find(name) is None:
             return self._file_on_the_hub(name, where)
         if is_gguf(name):
-            model = gguf.look(Path(name).expanduser())
+            model = gguf_files.look(Path(name).expanduser())
             found = sized(model.shape, None, model.licence, False, where, self.rates())
             return {**found, "sentence": f"{found['sentence']} {model.note()}"}
         if is_hub_id(name) and self._switch.local_models.find(name) is None:

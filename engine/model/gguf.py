@@ -4,7 +4,7 @@
 vocabulary as transformers reads it (in a bounded child process), and ``INDEX``, which says where each tensor lies.
 ``build`` makes the model of such a folder: the weights of linear layers and embeddings stay blocks
 (``engine.model.products.blocks``), whose rows are put back into transformers' order. Whether a file is whole and of a
-kind that can be read is judged beforehand, by who has looked at its header (``app.models.gguf``).
+kind that can be read is judged beforehand, by who has looked at its header (``app.models.gguf_files``).
 """
 
 from __future__ import annotations

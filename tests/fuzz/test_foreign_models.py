@@ -30,7 +30,7 @@ from engine import foreign
 from engine.document import Document
 from engine.errors import on_one_line
 from engine.sandbox import Bounds
-from tests.app.models.test_gguf import LLAMA, TENSORS, made
+from tests.app.models.test_gguf_files import LLAMA, TENSORS, made
 from tests.fuzz.conftest import LONG
 from tests.house import ROOT
 from tests.tally import count

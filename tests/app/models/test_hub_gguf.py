@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.core.settings import is_gguf, is_hub_gguf, is_hub_id
-from app.models import gguf, hub_gguf
+from app.models import gguf_files, hub_gguf
 from app.models.catalogue import known, pairs
 from app.models.hub import Download
 from app.models.local import LocalModels
@@ -57,8 +57,8 @@ def test_it_is_fetched_checked_and_opened(
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", published.address)
     address = f"{published.address}/acme/some-GGUF/resolve/main/some-Q4_K_M.gguf"
     monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda *_, **__: address)
-    monkeypatch.setattr(gguf, "look", lambda path: path.read_bytes())
-    monkeypatch.setattr(gguf, "make", lambda path, model, folder, say: made.append((path, model, folder)))
+    monkeypatch.setattr(gguf_files, "look", lambda path: path.read_bytes())
+    monkeypatch.setattr(gguf_files, "make", lambda path, model, folder, say: made.append((path, model, folder)))
     assert local_models.find(NAME) is None
     hub_gguf.get(NAME, place, lambda *_, **__: None)
     assert made == [(place / "some-Q4_K_M.gguf", CONTENT, place)]
@@ -81,8 +81,8 @@ def test_of_a_model_in_parts_all_are_fetched(
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
     start = f"{hub.address}/acme/parts-GGUF/resolve/main"
     monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda _, file, **__: f"{start}/{file}")
-    monkeypatch.setattr(gguf, "look", lambda path: path.name)
-    monkeypatch.setattr(gguf, "make", lambda path, model, folder, say: made.append(model))
+    monkeypatch.setattr(gguf_files, "look", lambda path: path.name)
+    monkeypatch.setattr(gguf_files, "make", lambda path, model, folder, say: made.append(model))
     place = local_models.own(name)
     hub_gguf.get(name, place, lambda *_, **__: None)
     assert made == ["some-00001-of-00002.gguf"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.core.settings import READER, READER_LONG
-from app.models import gguf, package_index, reader
+from app.models import gguf_files, package_index, reader
 from app.models.hub import HubFile, part_of
 from app.models.local import LocalModels
 from app.models.package_index import Wheel
@@ -60,10 +60,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
         seen = path.stat()
         file = {"path": str(path), "bytes": seen.st_size, "changed": seen.st_mtime_ns}
         (folder / "gguf.json").write_text(json.dumps({"files": [file], "parameters": 1}))
-        (folder / gguf.MARKER).write_text("{}")
+        (folder / gguf_files.MARKER).write_text("{}")
 
-    monkeypatch.setattr(gguf, "look", lambda _: None)
-    monkeypatch.setattr(gguf, "make", make)
+    monkeypatch.setattr(gguf_files, "look", lambda _: None)
+    monkeypatch.setattr(gguf_files, "make", make)
 
 
 def fetched(models: Path, say: Any = told) -> bytes:

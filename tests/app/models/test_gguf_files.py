@@ -13,11 +13,11 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES
 
 from app.core.settings import is_gguf, is_hub_id, model_name
-from app.models import gguf
+from app.models import gguf_files
 from app.models.hub import Download
 from app.models.local import LocalModels
 from app.models.switch import install
-from app.readers.gguf import BLOCKS
+from app.readers.gguf_facts import BLOCKS
 from app.web.preferences import model_options
 from engine import foreign
 from engine.errors import ModelError, ModelNotFound
@@ -106,7 +106,7 @@ def test_files_are_found_where_each_program_keeps_them(tmp_path: Path, system: s
     write(tmp_path / "Downloads/elsewhere.gguf", file)
     blob = in_ollama(tmp_path / ".ollama" / "models", "llama3.2:3b", file)
     environ = {"USERPROFILE" if system == "win32" else "HOME": str(tmp_path)}
-    found = gguf.found(environ, system)
+    found = gguf_files.found(environ, system)
     assert [(one.title, one.owner) for one in found] == [
         ("llama3.2:3b", "Ollama"),
         ("maker_Third", "llama.cpp"),
@@ -122,7 +122,7 @@ def test_folders_that_variables_name(tmp_path: Path) -> None:
     write(tmp_path / "a" / ("one.gguf" if os.name == "nt" else "one\x1b[2J\n.gguf"), b"")
     in_ollama(tmp_path / "b", "two:latest", b"")
     environ = {"HOME": str(tmp_path / "home"), "LLAMA_CACHE": str(tmp_path / "a"), "OLLAMA_MODELS": str(tmp_path / "b")}
-    assert [file.title for file in gguf.found(environ, "linux")] == [
+    assert [file.title for file in gguf_files.found(environ, "linux")] == [
         "one" if os.name == "nt" else "one\ufffd[2J",
         "two:latest",
     ]
@@ -143,12 +143,12 @@ def test_manifests_that_make_no_sense_name_no_file(tmp_path: Path, manifest: byt
     models = tmp_path / ".ollama" / "models"
     write(models / "manifests" / "registry.ollama.ai" / "library" / "evil" / "latest", manifest)
     write(models / "secret", b"GGUF")
-    assert gguf.found({"HOME": str(tmp_path)}, "linux") == []
+    assert gguf_files.found({"HOME": str(tmp_path)}, "linux") == []
     count("model folders, damaged or altered")
 
 
 def test_what_a_header_says(tmp_path: Path) -> None:
-    model = gguf.look(write(tmp_path / "Small.gguf", made(LLAMA, TENSORS)))
+    model = gguf_files.look(write(tmp_path / "Small.gguf", made(LLAMA, TENSORS)))
     assert (model.shape.layers, model.shape.kv_heads, model.shape.head_dim, model.shape.window) == (2, 2, 16, 2048)
     assert (model.rounded, model.licence) == ("Q4_K_M", "apache-2.0")
     assert "A GGUF file of Ollama, weights in Q4_K_M, opened as it is stored" in model.note("Ollama")
@@ -250,7 +250,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path, name: str)
     content, words = HOSTILE[name]
     file = write(tmp_path / "Hostile.gguf", content)
     with pytest.raises(ModelError) as refused:
-        gguf.look(file)
+        gguf_files.look(file)
     assert words in refused.value.cause
     assert "Hostile.gguf" in refused.value.cause
     assert refused.value.remedy
@@ -272,25 +272,27 @@ def in_parts(folder: Path, count: int = 3, **changes: Any) -> list[Path]:
 def test_any_part_of_a_model_in_several_files_is_that_model(tmp_path: Path) -> None:
     folder = tmp_path / ".cache" / "llama.cpp"
     parts = in_parts(folder)
-    whole = gguf.look(write(tmp_path / "Whole.gguf", GOOD))
+    whole = gguf_files.look(write(tmp_path / "Whole.gguf", GOOD))
     places = set()
     for part in parts:
-        model = gguf.look(part)
+        model = gguf_files.look(part)
         assert model.files == tuple(parts)
         assert model.shape.parameters == whole.shape.parameters
-        places.add(gguf.folder_of(tmp_path, str(part)))
+        places.add(gguf_files.folder_of(tmp_path, str(part)))
     assert {place.name for place in places} == {"Big"}
     assert len(places) == 1
-    assert [(file.title, file.path) for file in gguf.found({"HOME": str(tmp_path)}, "linux")] == [("Big", parts[0])]
+    assert [(file.title, file.path) for file in gguf_files.found({"HOME": str(tmp_path)}, "linux")] == [
+        ("Big", parts[0])
+    ]
 
 
 def test_what_of_a_model_in_parts_is_missing_is_named(tmp_path: Path) -> None:
     parts = in_parts(tmp_path)
     parts[1].rename(tmp_path / "elsewhere.gguf")
     with pytest.raises(ModelNotFound, match=r"Big-00002-of-00003.gguf is missing: the model of .*00003-of-00003.gguf"):
-        gguf.look(parts[2])
+        gguf_files.look(parts[2])
     with pytest.raises(ModelError, match=r"elsewhere.gguf is one of 3 parts"):
-        gguf.look(tmp_path / "elsewhere.gguf")
+        gguf_files.look(tmp_path / "elsewhere.gguf")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +306,7 @@ def test_what_of_a_model_in_parts_is_missing_is_named(tmp_path: Path) -> None:
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     parts = in_parts(tmp_path, **changes)
     with pytest.raises(ModelError) as refused:
-        gguf.look(parts[0])
+        gguf_files.look(parts[0])
     assert words in refused.value.cause
 
 

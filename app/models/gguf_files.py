@@ -1,10 +1,10 @@
 """GGUF files that a person has already: where LM Studio, Ollama and llama.cpp keep them, and what can answer of them.
 
 Looks into the known folders and nowhere else; a file elsewhere is named by its path. Its header is read in the bounded
-child process (``app.readers.gguf``). To answer, its settings and vocabulary are written once into a folder of our own,
-by this program:
+child process (``app.readers.gguf_facts``). To answer, its settings and vocabulary are written once into a folder of
+our own, by this program:
 
-    python -m app.models.gguf get FILE FOLDER
+    python -m app.models.gguf_files get FILE FOLDER
 
 Its weights stay where they are and as they are (``engine.model.gguf``).
 """
