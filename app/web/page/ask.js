@@ -33,12 +33,14 @@ const box = () => document.querySelector("#ask-box textarea");
 
 // What the stream tells -----------------------------------------------------------------------------------------------
 
+/** @param {View["asking"]} now */
 export function showAsking(now) {
   asking = now;
   byId("trifold").dataset.asking = now ? "yes" : "no";
   if (now) endEditing();
 }
 
+/** @param {View["asked_by"]} tab */
 export function showAskedBy(tab) {
   mine = tab === TAB;
   byId("trifold").dataset.mine = mine ? "yes" : "no";
@@ -48,6 +50,7 @@ export function showAskedBy(tab) {
 export const isWaiting = () => mine || sending;
 
 // Questions that are worth asking, while the chat is empty.
+/** @param {View["suggestions"]} questions */
 export function showSuggestions(questions) {
   byId("suggestions").replaceChildren(
     ...questions.map((question) => {
@@ -152,6 +155,7 @@ function how() {
 }
 
 // What is used where the person says nothing. What has been chosen stays, whatever model comes.
+/** @param {View["sampling"]} now */
 export function showSampling(now) {
   ({ own, whose } = now);
   byId("quotes").hidden = !now.can_quote;

@@ -40,6 +40,7 @@ export async function mayOpen(title, no = "Go on") {
   return said;
 }
 
+/** @param {View["book"]} book */
 export function showBook(book) {
   const before = current.stage;
   current = book;
@@ -57,6 +58,7 @@ function lead() {
   if (["reading", "ready", "parts"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
 }
 
+/** @param {View["hint"]} hint */
 export function showHint(hint) {
   byId("hint-words").textContent = hint;
 }

@@ -25,6 +25,7 @@ let beaten = 0;
 
 // Gradio's record -----------------------------------------------------------------------------------------------------
 
+/** @param {View["chat"]} chat */
 export function showChat(chat) {
   byId("trifold").dataset.turns = chat.turns ? "some" : "none";
   if (shown !== chat.id) followChat();
@@ -64,11 +65,13 @@ function bringGradio() {
     { once: true },
   );
   byId("chat").prepend(app);
+  // @ts-expect-error -- Gradio's own script, which is not in this folder
   import("/gradio.js");
 }
 
 // The open answer -----------------------------------------------------------------------------------------------------
 
+/** @param {View["writing"]} news */
 export function showWriting(news) {
   if (!news) {
     open = null;

@@ -23,16 +23,19 @@ let told = null; // by the server, last
 const panel = () => byId("contents");
 const isOpen = () => !panel().hidden;
 
+/** @param {View["contents"]} now */
 export function showContents(now) {
   version = now;
   if (isOpen()) bring();
 }
 
+/** @param {View["scores"]} now */
 export function showContentsGlow(now) {
   scores = now;
   if (isOpen()) paint();
 }
 
+/** @param {View["paging"]} paging */
 export function showContentsPaging(paging) {
   first = paging.first;
   numbers = paging.numbers;

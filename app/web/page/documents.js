@@ -6,16 +6,19 @@ import { byId, call, made, post, tell } from "./frame.js";
 const COLOURS = 6;
 
 let documents = []; // of the open book, in their order; none where it is one file
-let book = { id: "", title: "" };
+/** @type {Pick<View["book"], "id" | "title" | "stage">} */
+let book = { id: "", title: "", stage: "" };
 const sheet = new CSSStyleSheet();
 
 export const documentsShown = () => documents;
 
+/** @param {View["book"]} now */
 export function showDocumentsBook(now) {
   book = now;
   draw();
 }
 
+/** @param {View["documents"]} now */
 export function showDocuments(now) {
   documents = now;
   // A citation carries the first digits of its document's name.

@@ -23,6 +23,7 @@ live.setAttribute("aria-live", "off");
 live.title = "Now: the last 10 tokens. The small line: the last 100. Acceptance: guesses that were kept.";
 live.innerHTML = '<svg aria-hidden="true"><polyline/></svg><span></span>';
 
+/** @param {View["figures"]} figures */
 export function showFigures(figures) {
   showLine(figures);
   byId("figures-none").hidden = Boolean(figures);
@@ -50,6 +51,7 @@ function showLine(figures) {
   live.toggleAttribute("data-none", !figures?.line);
 }
 
+/** @param {View["memory"]} memory */
 export function showMemory(memory) {
   stack("kv", memory);
 }
@@ -83,6 +85,7 @@ function entry(part) {
   return item;
 }
 
+/** @param {View["pace"]} pace */
 export function showPace(pace) {
   line = pace;
   requestAnimationFrame(draw);

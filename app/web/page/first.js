@@ -8,6 +8,7 @@ let turned = ""; // the option that is turned to
 let setup = { stage: "" };
 const looked = {}; // what this machine, and the hub, said of an option's model
 
+/** @param {View["first"]} first */
 export async function showFirst(first) {
   wanted = first;
   byId("first").hidden = !wanted || !options;
@@ -80,6 +81,7 @@ function complain(said) {
   byId("first-trouble").replaceChildren(made("strong", said.cause ?? ""), ` ${said.remedy ?? ""}`);
 }
 
+/** @param {View["setup"]} news */
 export function showFirstSetup(news) {
   const ended = setup.stage && !news.stage;
   setup = news;
@@ -97,6 +99,7 @@ export function showFirstSetup(news) {
 }
 
 // A book that is too long: what is here and would hold it, and the way to all the others.
+/** @param {View["others"]} others */
 export function showOthers(others) {
   const place = byId("choose-others");
   place.hidden = false;

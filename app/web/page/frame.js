@@ -36,6 +36,7 @@ export function tell(trouble) {
   telling = setTimeout(() => (place.hidden = true), 6000);
 }
 
+/** @param {View["model"]} model */
 export function showModel(model) {
   const root = byId("trifold");
   root.dataset.model = model.state;

@@ -8,28 +8,33 @@ let open = ""; // id of the open book
 let chat = ""; // id of the open chat
 let menuOf = null; // the button that opened the menu
 
+/** @param {View["book"]} book */
 export function showOpenBook(book) {
   open = book.id ?? "";
   mark(byId("books"), open);
   mark(byId("library"), open);
 }
 
+/** @param {View["chat"]} shown */
 export function showOpenChat(shown) {
   chat = shown.id;
   mark(byId("chats"), chat);
 }
 
+/** @param {View["books"]} books */
 export function showBooks(books) {
   byId("trifold").dataset.library = books.length ? "some" : "none";
   fill(byId("books"), books, bookEntry, open);
   fill(byId("library"), books, bookEntry, open);
 }
 
+/** @param {View["chats"]} chats */
 export function showChats(chats) {
   byId("trifold").dataset.chats = chats.length ? "some" : "none";
   if (!byId("chats").querySelector("input")) fill(byId("chats"), chats, chatEntry, chat); // not while a name is typed
 }
 
+/** @param {View["storage"]} trouble */
 export function showStorage(trouble) {
   byId("storage").hidden = !trouble;
   byId("storage").textContent = trouble;
@@ -105,6 +110,7 @@ function cover(item) {
 
 // The menu ------------------------------------------------------------------------------------------------------------
 
+/** @returns {[string, () => void][]} */
 function menuItems(button) {
   const { id, more, title } = button.dataset;
   if (more === "chat") {
@@ -115,7 +121,9 @@ function menuItems(button) {
       ["Delete…", () => removeChat(id, title)],
     ];
   }
+  /** @type {[string, () => void][]} */
   const adding = openTitle() && !isShown(id) ? [[`Add to “${openTitle()}”`, () => addToOpen([id], `“${title}”`)]] : [];
+  /** @type {[string, () => void][]} */
   const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : adding;
   return [...closing, ["Delete…", () => removeBook(id, title, button.dataset)]];
 }

@@ -38,6 +38,7 @@ function hasCard() {
   return !IN_SOFTWARE.test(card);
 }
 
+/** @type {{ [Part in keyof View]: (value: View[Part]) => void }} */
 const show = {
   model: showModel,
   book: (book) => {

@@ -27,6 +27,7 @@ let fading = false;
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
+/** @param {View["map"]} map */
 export function showMap(map) {
   ({ pages, unit, labels } = map);
   target = new Array(pages).fill(0);
@@ -37,11 +38,13 @@ export function showMap(map) {
 }
 
 // Several documents: the stretch of each above its pages, in its colour.
+/** @param {View["documents"]} now */
 export function showMapDocuments(now) {
   documents = now;
   drawDocuments();
 }
 
+/** @param {View["paging"]} paging */
 export function showMapPaging(paging) {
   first = paging.first;
   drawDocuments();
@@ -61,11 +64,13 @@ function drawDocuments() {
   byId("map-documents").replaceChildren(...strips);
 }
 
+/** @param {View["pages_read"]} count */
 export function showRead(count) {
   read = count;
   redraw();
 }
 
+/** @param {View["reading"]} now @param {View["read"]} [line] */
 export function showReading(now, line) {
   if (line === undefined) reading = now;
   else readLine = line;
@@ -76,6 +81,7 @@ export function showReading(now, line) {
   redraw();
 }
 
+/** @param {View["scores"]} scores */
 export function glow(scores) {
   if (scores.length === pages) target = scores.map((score) => score / BRIGHTEST);
   else target = new Array(pages).fill(0);

@@ -25,6 +25,7 @@ async function get(path) {
   return told;
 }
 
+/** @param {View["paging"]} paging */
 export function showPaging(paging) {
   first = paging.first;
   numbers = paging.numbers;

@@ -7,6 +7,7 @@ let setup = { stage: "" };
 let seen = ""; // the trouble that was looked at: its chip has done its work
 let shown = null; // what the server said when the dialog was opened
 
+/** @param {View["setup"]} news */
 export function showSetup(news) {
   const ended = setup.stage && !news.stage;
   setup = news;
@@ -111,11 +112,13 @@ function complain(id, said) {
   place.replaceChildren(made("strong", said.cause ?? ""), ` ${said.remedy ?? ""}`);
 }
 
+/** @param {View["comments"]} read */
 export function showComments(read) {
   byId("read-comments").setAttribute("aria-checked", String(read));
 }
 
 // What was said of the open book when it was opened: how many comments it has, and what was left out.
+/** @param {View["book"]} news */
 export function showBookSaid({ title, warnings }) {
   byId("book-said").hidden = !warnings.length;
   byId("book-said").textContent = [`“${title}”:`, ...warnings].join("\n");

@@ -15,6 +15,7 @@ let ended = []; // per answer of the chat
 let live = null; // of the answer that is being written
 let waiting = 0;
 
+/** @param {View["provenance"]} news */
 export function showProvenance(news) {
   const over = live && !news;
   live = news;

@@ -12,6 +12,7 @@ let clock = 0; // milliseconds of the replay
 let frame = 0;
 let opener = null;
 
+/** @param {View["verified"]} verified */
 export function showVerified(verified) {
   const badge = byId("verified");
   badge.hidden = !verified;
@@ -20,6 +21,7 @@ export function showVerified(verified) {
   badge.title = verified.detail;
 }
 
+/** @param {View["race"]} now */
 export function showRace(now) {
   const before = state;
   state = now;

@@ -1,0 +1,112 @@
+// What the scripts of the page may take for granted, for `tsc --checkJs` (tests/app/web/test_scripts.py).
+
+// The elements of frame.html are looked up by names that the browser tests prove; here they are of any kind.
+interface ParentNode {
+  querySelector(selectors: string): any;
+  querySelectorAll(selectors: string): NodeListOf<any>;
+}
+interface Document {
+  getElementById(id: string): any;
+  readonly activeElement: any;
+}
+interface Element {
+  closest(selectors: string): any;
+  readonly firstElementChild: any;
+  readonly lastElementChild: any;
+}
+interface EventTarget {
+  closest(selectors: string): any;
+}
+interface Node {
+  data: any;
+  length: any;
+}
+interface Window {
+  trifoldTheme: any;
+  gradio_api_info: any;
+}
+
+// What the live stream sends, part by part (app/web/live.py and the panels). A part comes when it has changed.
+interface Share {
+  part?: string;
+  name?: string;
+  share: number;
+  text: string;
+}
+interface Trouble {
+  cause: string;
+  remedy: string;
+}
+interface Figures {
+  line: string;
+  spark: string;
+  split: Share[];
+  kv: Share[];
+  window: Share | null;
+  middle: Share | null;
+  verify: Share | null;
+  lookup: Share | null;
+  mode: string;
+  [figure: string]: any; // the others by the names in frame.html
+}
+interface RaceRun {
+  [name: string]: any;
+}
+interface View {
+  model: { state: string; line: string; detail: string; parts: string[]; here?: boolean; draft?: boolean };
+  sampling: { own: Record<string, number>; whose: string; can_quote: boolean };
+  book: {
+    stage: string;
+    title: string;
+    line: string;
+    id?: string;
+    author?: string;
+    trouble: (Trouble & { action: string }) | null;
+    choose: { sentence: string; unit: string; pages: number; first: number; last: number } | null;
+    warnings: string[];
+    recognising: { line: string; part: number } | null;
+  };
+  map: { pages: number; unit: string; labels: string[] };
+  pages_read: number;
+  reading: { fraction: number; pages: number; where: string; pace: string } | null;
+  read: string;
+  hint: string;
+  asking: boolean;
+  asked_by: string;
+  chat: { id: string; turns: number; last: number; record: string };
+  figures: Figures | null;
+  memory: Share[];
+  pace: number[][];
+  scores: number[];
+  writing: { answer: number; whole: boolean; text: string; html?: string; at?: number; waiting?: string } | null;
+  provenance: { turn: number; sources: any } | null;
+  contents: string;
+  documents: { id: string; title: string; line: string; first: number; pages: number; colour: number }[];
+  first: boolean;
+  others: { target: string; draft: string | null; words: string }[];
+  books: any[];
+  chats: { id: string; title: string; line: string }[];
+  suggestions: string[];
+  storage: string;
+  paging: { book: string; first: number; numbers: number[] };
+  setup: Partial<Trouble> & {
+    stage: string;
+    line?: string;
+    part?: number | null;
+    stoppable?: boolean;
+    wanted?: any;
+    away?: string;
+    note?: string;
+  };
+  comments: boolean;
+  race: {
+    running: boolean;
+    done: number;
+    possible?: boolean;
+    line?: string;
+    question?: string;
+    run?: any;
+    trouble?: any;
+  };
+  verified: { line: string; detail: string } | null;
+}
