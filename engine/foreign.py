@@ -62,11 +62,15 @@ _ANOTHER = "Choose another model."
 MOST_ADDED = 100_000
 """Most tokens added to a vocabulary; models have up to some ten thousand, and the library takes 50 microseconds for
 each."""
+MOST_NAMED = 10_000
+"""Most special tokens that a tokenizer's settings name; models have up to some thousand. transformers looks at all of
+them for each."""
 _LARGEST_ID = 1 << 24
 # Characters that a tokenizer may make of one before it cuts; those of models make two.
 _MOST_GROWTH = 16.0
 _LONGEST = "model_max_length"  # which is 10 to the power of 30 for "any"
-_LISTS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
+_NUMBERED = "added_tokens_decoder"
+_NAMED = ("additional_special_tokens", "extra_special_tokens")
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # what would be read or used in the place of what was tried
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
 _RUN = 48  # of each sign: what a badly made expression needs to be slow
@@ -662,10 +666,12 @@ def _check_settings(folder: Path) -> None:
         for key, value in stated.items():  # some classes of transformers add this many tokens
             if type(value) is int and value > MOST_ADDED and name == "tokenizer_config.json" and key != _LONGEST:
                 raise ModelError(f"{name} is broken: {key} is {value:,}.", _ANOTHER)
-        lists = [stated[key] for key in _LISTS if isinstance(stated.get(key), list | dict)]
-        _check_added(max(map(len, (stated, *lists))))
-        numbered = stated.get("added_tokens_decoder")
+        lists = [stated[key] for key in _NAMED if isinstance(stated.get(key), list | dict)]
+        _check_added(max(map(len, lists), default=0), MOST_NAMED)
+        _check_added(len(stated))
+        numbered = stated.get(_NUMBERED)
         if isinstance(numbered, dict):
+            _check_added(len(numbered))
             _check_ids(int(key) for key in numbered if key.isdecimal())
         if name == "added_tokens.json":
             _check_ids(stated.values())
@@ -690,8 +696,8 @@ def _check_stated(stated: Any) -> None:
             raise ModelError(f"This model's tokenizer makes {growth:,.0f} characters of one ({part}).", _ANOTHER)
 
 
-def _check_added(count: int) -> None:
-    if count > MOST_ADDED:
+def _check_added(count: int, most: int = MOST_ADDED) -> None:
+    if count > most:
         raise ModelError(f"This model's tokenizer adds {count:,} tokens to its vocabulary.", _ANOTHER)
 
 
