@@ -139,8 +139,13 @@ function choice(colour, checked) {
 }
 
 async function remove(item, note) {
+  if (item.dataset.leaving) return; // pressed twice
+  item.dataset.leaving = "yes";
   const trouble = await post("/notes/delete", { id: note.id });
-  if (trouble) return tell(trouble);
+  if (trouble) {
+    delete item.dataset.leaving;
+    return tell(trouble);
+  }
   gone.set(note.id, item.previousElementSibling?.dataset.id ?? "");
   const back = ghost(note.id);
   item.replaceWith(back);
