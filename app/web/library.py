@@ -224,12 +224,13 @@ class Library:
 
     async def text_of(self, request: Request) -> Response:
         """The words of a message as they were written, for the clipboard, for editing and for a voice; with ``pages``
-        an answer has its passages as footnotes."""
+        an answer has its passages as footnotes. That it is gone is an answer like any other: a page asks for the
+        words of an answer that has ended, and another chat may be open by then."""
         asked, chat = await parsed(request, _TextAsked), self._state.chat
         message = asked.message
         at = chat.position_of(message) if chat else None
         if chat is None or at is None:
-            raise OptionError("This message is no longer on the page.", "Load the page again.")
+            return JSONResponse({"cause": "This message is no longer on the page.", "remedy": "Load the page again."})
         turn = chat.exchanges[at]
         text = turn.question if message == turn.question_id else turn.answer
         if asked.pages is True and message == turn.answer_id:
