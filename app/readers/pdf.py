@@ -26,6 +26,7 @@ from app.readers import cleaning, pictures, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.pdf_grids import Box
 from app.readers.pdf_lines import Layers, form_values, has_image, is_mostly_picture, page_lines, recognised_lines
 from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
@@ -224,14 +225,16 @@ def _one_page(
     page = document[index]
     try:
         notes = read_notes(page)
-        lines = page_lines(page, [*form_values(document, index, page), *notes.typed], layers, pages.whole)
+        values = [*form_values(document, index, page), *notes.typed]
+        pictures: list[Box] = []
+        lines = page_lines(page, values, layers, pages.whole, pictures)
         pages.attached += notes.files
         if notes.comments:
             pages.comments[index] = notes.comments
         text = sum(len(line.text) for line in lines if line.shown)
         if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
-        elif is_mostly_picture(page, lines):
+        elif is_mostly_picture(page, lines, pictures):
             pages.figures.append(index + 1)
     finally:
         page.close()

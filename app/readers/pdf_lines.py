@@ -80,13 +80,18 @@ _VALUES_APART = 1.2  # line heights between two words of one value
 
 
 def page_lines(
-    page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers | None = None, whole: set[str] | None = None
+    page: pdfium.PdfPage,
+    values: Sequence[Line] = (),
+    layers: Layers | None = None,
+    whole: set[str] | None = None,
+    pictures: list[Box] | None = None,
 ) -> list[Line]:
     """Args:
         page: an open page.
         values: what was filled in on it, which is no part of its own text.
         layers: those of the file, where some are off.
         whole: words of the pages before that have no space in them, which are not looked at again; grows.
+        pictures: the places of the page's pictures are added to it.
 
     Returns:
         lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
@@ -94,6 +99,8 @@ def page_lines(
     text_page = _upright(page)
     try:
         suspects = Suspects(page, text_page, layers)
+        if pictures is not None:
+            pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(joined_rows(raw_text(text_page), boxes), boxes, shapes.bars)
@@ -485,7 +492,7 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._covers, self.drawn = _covers(page)
+        self._covers, self.drawn, self.pictures = _covers(page)
         self._reach = _around([cover for _, cover in self._covers])
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
@@ -558,9 +565,15 @@ def _count_objects(page: pdfium.PdfPage) -> int:
     return min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)
 
 
-def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int]]:
-    """What is drawn over text and may hide it, with its place in the order of drawing; all paths that are drawn."""
+def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int], list[Box]]:
+    """What a page draws besides its text.
+
+    Returns:
+        what is drawn over text and may hide it, with its place in the order of drawing; all paths that are drawn; the
+        places of pictures.
+    """
     covers: list[tuple[int, Box]] = []
+    pictures: list[Box] = []
     paths: list[int] = []
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     turn = turned(page)
@@ -575,6 +588,9 @@ def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int]]:
             continue
         if kind == path:
             paths.append(item)
+        elif kind == image and pdf_calls.bounds(item, *edges.places):
+            x0, y0, x1, y1 = edges.get()
+            pictures.append(turn(x0, y0, x1, y1))
         if kind in (path, image) and has_text and len(covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
@@ -584,7 +600,7 @@ def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int]]:
                 x0, y0, x1, y1 = edges.get()
                 if min(x1 - x0, y1 - y0) > THIN:
                     covers.append((at, turn(x0, y0, x1, y1)))
-    return covers, paths
+    return covers, paths, pictures
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
@@ -593,16 +609,11 @@ def has_image(page: pdfium.PdfPage) -> bool:
     return next(iter(images), None) is not None
 
 
-def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line]) -> bool:
+def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
     """Whether a picture takes most of a page, and next to none of its words stand on that: then it is no background,
     nor a scan whose words were put over it."""
     width, height = page.get_size()
-    turn = turned(page)
-    for image in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=1):
-        try:
-            x0, x1, top, bottom = turn(*image.get_bounds())
-        except pdfium.PdfiumError:
-            continue
+    for x0, x1, top, bottom in pictures:
         seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
         if seen < _MOST_OF_PAGE * width * height:
             continue

@@ -19,6 +19,7 @@ from app.readers.pdf_signs import CharacterBoxes
 
 _MOST = 2_000  # drawn things of a page that are looked at
 _MOST_BARS = 200  # of a page; what has more is a drawing or a table
+_MOST_DOTS = 200
 _BAR_HEIGHT = 1.5  # points
 _BAR = (2.0, 150.0)  # points of width
 _DOT = (1.2, 9.0)  # points
@@ -64,6 +65,8 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[int]) -> Shapes:
             found.dots.append(turn(x0, y0, x1, y1))
     if len(found.bars) > _MOST_BARS:
         found.bars.clear()
+    if len(found.dots) > _MOST_DOTS:
+        found.dots.clear()
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pypdfium2 as pdfium
 import pytest
 
+from app.readers.pdf_grids import Box
 from app.readers.pdf_lines import is_mostly_picture, page_lines
 from tests.app.readers.conftest import assembled, stream
 
@@ -44,6 +45,7 @@ def drawn(place: bytes, text_at: int, lines: int = 1, rotate: int = 0) -> pdfium
     ids=["caption below", "turned", "words over it", "small"],
 )
 def test_a_page_that_is_mostly_a_picture_is_known(page: pdfium.PdfDocument, mostly: bool) -> None:
-    lines = page_lines(page[0])
+    pictures: list[Box] = []
+    lines = page_lines(page[0], pictures=pictures)
     assert CAPTION[:9] in " ".join(line.text for line in lines)
-    assert is_mostly_picture(page[0], lines) is mostly
+    assert is_mostly_picture(page[0], lines, pictures) is mostly
