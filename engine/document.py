@@ -1,4 +1,4 @@
-"""A book as data: pages of text with their labels; also of several documents that are read as one book."""
+"""A book as data: pages of text with their labels. Several documents may be read as one book."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 from engine.errors import OptionError
 
-# A page that ends in one of these ends a paragraph as well as we can tell; otherwise its sentence runs on.
+# Signs that end a paragraph at the end of a page, as well as can be told; after any other sign the sentence runs on.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
@@ -22,7 +22,7 @@ Picture = Literal["", "recognised", "unread", "doubtful", "figure"]
 most of it is a picture, which was not."""
 
 _MANY = 3
-"""Documents that are not all named in the title of a book."""
+"""Number of documents from which on a book's title does not name all of them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Page:
 
 @dataclass(frozen=True)
 class OutlineItem:
-    """An entry of the table of contents: ``level`` from 0, ``page`` number from 1."""
+    """An entry of the table of contents. ``level`` counts from 0; ``page`` is a page number from 1."""
 
     title: str
     page: int
@@ -49,9 +49,9 @@ class OutlineItem:
 
 @dataclass(frozen=True)
 class Member:
-    """One of several documents that are read as one book; fields as of ``Document``.
+    """One of several documents that are read as one book; fields as in ``Document``.
 
-    Its page 1 is page ``before + 1`` of the book.
+    Page 1 of the document is page ``before + 1`` of the book.
     """
 
     title: str
@@ -64,10 +64,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What is read in one piece: a document, or one of several.
+    """A text that is read in one piece: a whole document, or one of several.
 
-    ``heading`` stands before its text in the prompt; "" where the prompt itself begins with the title. ``page_starts``
-    are characters of ``text``.
+    ``heading`` stands before the text in the prompt; it is empty where the prompt itself begins with the title.
+    ``page_starts`` are offsets in characters of ``text``.
     """
 
     title: str
@@ -99,21 +99,21 @@ class Document:
 
     @classmethod
     def from_text(cls, title: str, text: str) -> Document:
-        """A text without pages, as one section.
+        """Make a document of one section from a text without pages.
 
         Args:
-            title: how the model is told what it reads.
+            title: the title that the model is told.
         """
         return cls.from_pages(title, [text], unit="section")
 
     @classmethod
     def from_pages(cls, title: str, pages: Iterable[str], *, unit: str = "page") -> Document:
-        """A text of several pages, which are labelled from 1.
+        """Make a document of pages, which are labelled from 1.
 
         Args:
-            title: how the model is told what it reads.
-            pages: the text of each.
-            unit: "page" or "section", as sentences for the person call one.
+            title: the title that the model is told.
+            pages: the text of each page.
+            unit: "page" or "section", the word for a page in sentences for the person.
         """
         texts = tuple(pages)
         digest = hashlib.sha256("\f".join((title, *texts)).encode("utf-8", "surrogatepass")).hexdigest()
@@ -122,13 +122,15 @@ class Document:
 
     @classmethod
     def together(cls, documents: Sequence[Document], *, title: str = "", sha256: str = "") -> Document:
-        """Several documents as one book: their pages behind each other, numbered on, each with its own label.
+        """Join several documents to one book: pages follow one another and are numbered through, each with its own
+        label.
 
-        A title that an earlier one has gets a number. What is read of the first documents is the same whatever follows.
+        A title that an earlier document has gets a number. The text of the first documents is the same whatever
+        follows.
 
         Args:
-            title: of the book; made of theirs if there is none.
-            sha256: by which the book is kept; made of theirs if there is none.
+            title: the book's title; made from the documents' titles if empty.
+            sha256: the hash by which the book is stored; made from the documents' hashes if empty.
 
         Raises:
             OptionError: there is no document.
@@ -146,7 +148,7 @@ class Document:
                 outline.append(OutlineItem(called, before + document.pages[0].number, 0))
                 inner, under = document.outline, 1
                 if inner and inner[0].title == document.title and all(item.level for item in inner[1:]):
-                    inner, under = inner[1:], 0  # the title is its first heading
+                    inner, under = inner[1:], 0  # the document's title is its first heading
                 outline += [OutlineItem(item.title, before + item.page, item.level + under) for item in inner]
                 before += document.pages[-1].number
         units = {document.unit for document in documents}
@@ -168,19 +170,20 @@ class Document:
         )
 
     def member_at(self, number: int) -> Member | None:
-        """The document of which the page with this number is; None where there are not several."""
+        """The document that has the page with this number; None in a book of one document."""
         at = bisect_left([member.before for member in self.members], number)
         return self.members[at - 1] if at else None
 
     @property
     def opening(self) -> str:
-        """The title that the prompt begins with: of the first of several documents, since what is read of it must not
-        depend on those behind it."""
+        """The title that begins the prompt. In a book of several documents it is the first document's, since the text
+        of that document must not depend on later ones.
+        """
         return self.stretches[0].title if self.stretches else self.title
 
     @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
-        """The document, or each of several that has pages, in the order of reading."""
+        """The document, or each of several documents that has pages, in the order of reading."""
         if not self.members:
             return (Stretch(self.title, "", self.pages, *_joined(self.pages)),)
         found: list[Stretch] = []
@@ -195,7 +198,7 @@ class Document:
         return sum(len(page.text) for page in self.pages)
 
     def select(self, first: int, last: int) -> Document:
-        """A copy of the book with the pages first..last alone (numbers from 1, both included).
+        """Copy the book with only the pages first..last (numbers from 1, both included).
 
         Raises:
             OptionError: the range is empty or outside the book.
@@ -209,7 +212,7 @@ class Document:
         return self.only(range(first, last + 1))
 
     def only(self, numbers: Collection[int]) -> Document:
-        """A copy of the book with the pages of these numbers alone; others are ignored."""
+        """Copy the book with only the pages of these numbers; unknown numbers are ignored."""
         kept = tuple(page for page in self.pages if page.number in numbers)
         outline = tuple(item for item in self.outline if item.page in numbers)
         return replace(self, pages=kept, outline=outline)
@@ -224,8 +227,7 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence that runs over a page border keeps running, unless pages between
-        are left out."""
+        """The text of all pages, joined. A sentence runs on over a page border, unless pages between are left out."""
         return self._text[0]
 
     @cached_property
@@ -244,11 +246,11 @@ class Document:
 
 
 _APART = "\n\n"
-"""Between two documents: no sentence runs on from one into the next."""
+"""The separator of two documents: no sentence runs on from one document into the next."""
 
 
 def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
-    """The text of pages, and the character at which each of them starts."""
+    """Join the texts of pages. Return the text and the offset in characters at which each page starts."""
     parts: list[str] = []
     starts: list[int] = []
     length = before = 0
@@ -267,7 +269,7 @@ def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
 
 
 def _told_apart(titles: Sequence[str]) -> list[str]:
-    """Titles of which no two are the same: "Lease", "Lease (2)". The first ones do not depend on what follows."""
+    """Make titles unique: "Lease", "Lease (2)". A title depends only on earlier ones."""
     found: list[str] = []
     for title in titles:
         called, count = title, 1
@@ -279,5 +281,5 @@ def _told_apart(titles: Sequence[str]) -> list[str]:
 
 
 def _titles(titles: Sequence[str]) -> str:
-    """A title for several documents."""
+    """Make one title for several documents."""
     return " + ".join(titles) if len(titles) < _MANY else f"{titles[0]} + {len(titles) - 1} more"

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import re
 
-# The words of torch's allocators for GPUs and of CUDA, those of the allocator of processors, and those of Windows; then
-# of Metal, for one buffer that is too large, and of Intel's driver.
+# Phrases in out-of-memory errors, in this order: torch's allocators for GPUs and CUDA; the allocator of processors;
+# Windows; Metal, for a buffer that is too large; Intel's driver.
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",
@@ -40,34 +40,37 @@ _OUT_OF_MEMORY = (
     "out_of_resources",
 )
 CONTROLS = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that control a terminal: all controls but tab and line break, and marks that turn the direction of
-text."""
+"""Characters that control a terminal: all controls except tab and line break, and marks that change the direction of
+text.
+"""
 
 LONGEST_SENTENCE = 1000
-"""Characters of a cause or a remedy."""
+"""Characters of a cause or a remedy at most."""
 
 _PLAIN = dict.fromkeys(CONTROLS, "\ufffd")
 _CARD = re.compile(r"\bGPU (\d+) has a total capacity")
 
 
 def plain(text: str) -> str:
-    """Text with a sign in the place of each control character but tabs and line breaks."""
+    """Replace each control character of a text by a visible sign, except tabs and line breaks."""
     return text.translate(_PLAIN)
 
 
 def on_one_line(text: str) -> str:
-    """Text on one line, with a sign in the place of each control character."""
+    """Put a text on one line, with a visible sign for each control character."""
     return plain(" ".join(text.split()))
 
 
 def _shortened(sentence: str) -> str:
-    """A sentence without its middle, where words of a stranger make it too long to be read."""
+    """Cut the middle out of a sentence that a stranger's words make too long."""
     half = LONGEST_SENTENCE // 2
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} \u2026 {sentence[-half:]}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or in this process. torch's own is a RuntimeError."""
+    """Tell whether an error says that memory ran out, on a GPU or in this process. torch raises such errors as
+    RuntimeError.
+    """
     text = str(error).lower()
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
@@ -75,7 +78,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def full_card(error: BaseException | None) -> int | None:
-    """The number of the GPU whose memory ran out, where torch says it."""
+    """The number of the GPU whose memory ran out, where torch's message names it."""
     found = _CARD.search(str(error))
     return int(found[1]) if found else None
 

@@ -1,6 +1,6 @@
-"""The events of the engine while it works, and the records about itself: frozen, without tensors or behaviour.
+"""The events of the engine while it works, and its records about itself: frozen, without tensors or behaviour.
 
-Every figure that a page, a terminal or a client shows comes from these. Times are taken in the engine thread, so a slow
+A page, a terminal or a client shows figures from these events alone. Times are taken in the engine thread, so a slow
 page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.generation``.
 """
 
@@ -28,12 +28,12 @@ class StopReason(str, Enum):
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the window is full
     CANCELLED = "cancelled"  # the person stopped it
-    LOOP = "loop"  # it only repeated itself (``engine.decode.loops``)
+    LOOP = "loop"  # the answer only repeated itself (``engine.decode.loops``)
 
 
 @dataclass(frozen=True)
 class KvBytes:
-    """Bytes of key-value cache by where they live. ``cards`` are those of ``device``, where there are several."""
+    """Bytes of KV by the place of their memory. ``cards`` divide ``device`` by GPU, where there are several."""
 
     device: int = 0
     host: int = 0
@@ -42,7 +42,7 @@ class KvBytes:
 
     @staticmethod
     def by_device(devices: Sequence[int], host: int, disk: int, *, own_memory: bool) -> KvBytes:
-        """Bytes by device; on devices without memory of their own they are the host's."""
+        """Make a record from bytes by device. On devices without memory of their own the bytes are the host's."""
         total = sum(devices)
         if not own_memory:
             return KvBytes(host=total + host, disk=disk)
@@ -59,7 +59,7 @@ class KvBytes:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Milliseconds of one answer so far, by what they were spent on."""
+    """Milliseconds of one answer so far, by stage."""
 
     draft: float = 0.0
     middle: float = 0.0
@@ -74,7 +74,7 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Accepted over proposed tokens at one level; bonus tokens are in neither."""
+    """Accepted and proposed tokens at one level. Bonus tokens count in neither."""
 
     accepted: int = 0
     proposed: int = 0
@@ -86,8 +86,8 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Round:
-    """The tokens that one round of a decoding loop committed. ``ended``: the text ends with them; ``looping``: because
-    it repeats itself.
+    """The tokens that one round of a decoding loop committed. ``ended``: the text ends with these tokens; ``looping``:
+    it ends because it repeats itself.
 
     ``renewed``: the retrieval selection was refreshed; ``scored``: there are new scores of pages.
     """
@@ -106,7 +106,7 @@ class Round:
 
     @property
     def verified_rows(self) -> int:
-        """Tokens that its verification fed: what was proposed and the token before; 1 is a plain step."""
+        """Tokens that the verification fed: the proposals and the token before them; 1 in a plain step."""
         return 1 + self.verify.proposed + self.lookup.proposed
 
 
@@ -114,9 +114,9 @@ class Round:
 class Figures:
     """The live figures of one answer, cumulative since its first token.
 
-    ``ms_per_token`` values are milliseconds; ``plain_ms`` is what plain decoding would have taken per token while the
-    answer was written. It rests on ``plain_steps`` that were timed meanwhile, the newest ``plain_age_s`` seconds ago,
-    and is None while they are too few; ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
+    ``ms_per_token`` values are milliseconds. ``plain_ms`` is the estimated time per token of plain decoding while the
+    answer was written. The estimate rests on ``plain_steps`` timed steps, the newest ``plain_age_s`` seconds ago, and
+    is None while there are too few of them. ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
     """
 
     mode: str
@@ -135,7 +135,7 @@ class Figures:
     time_split: TimeSplit
     kv_bytes: KvBytes
     prompt_tokens: int
-    prefilled_tokens: int  # tokens that this question really prefilled: the rest came from the cache
+    prefilled_tokens: int  # tokens that this question had to prefill; all others came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
     lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
@@ -152,7 +152,9 @@ class Loading:
 
 @dataclass(frozen=True)
 class ReadingProgress:
-    """Prefill of the book. ``pages_done`` counts pages whose tokens are all in the cache, usable if stopped here."""
+    """Progress of a book's prefill. ``pages_done`` counts pages whose tokens are all in the cache: they stay usable if
+    reading stops.
+    """
 
     tokens_done: int
     tokens_total: int
@@ -164,10 +166,10 @@ class ReadingProgress:
 
 @dataclass(frozen=True)
 class BookRead:
-    """The book is in the cache, or as much of it as was read before the person stopped.
+    """The book is in the cache, or the part of it that was read before the person stopped.
 
-    ``source`` is "snapshot" if KV came from disk, and then ``tokens_restored`` of them did; else "read".
-    ``refused`` says why a snapshot that is there was not used.
+    ``source`` is "snapshot" if KV came from disk, for ``tokens_restored`` tokens; else "read". ``refused`` says why an
+    existing snapshot was not used.
     """
 
     tokens: int
@@ -185,9 +187,10 @@ class BookRead:
 
 @dataclass(frozen=True)
 class AnswerStarted:
-    """The question is in the cache; the first token is next. ``prefilled_tokens`` is what this turn had to prefill.
+    """The question is in the cache; the first token is next. ``prefilled_tokens`` counts the tokens that this turn had
+    to prefill.
 
-    ``tokens_restored`` of earlier turns came from disk; ``refused`` says why others that are there were not used.
+    ``tokens_restored`` tokens of earlier turns came from disk; ``refused`` says why other saved turns were not used.
     """
 
     prompt_tokens: int
@@ -199,9 +202,9 @@ class AnswerStarted:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Newly committed tokens. ``text`` may be shorter than the tokens while a character is incomplete.
+    """Newly committed tokens. ``text`` may lack the end of the tokens while a character is incomplete.
 
-    ``lengths``: characters of ``text`` that each token completed.
+    ``lengths``: for each token, the characters of ``text`` that it completed.
     """
 
     text: str
@@ -213,11 +216,11 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class PagesScored:
-    """How strongly each page (index from 0) was read; sums to 1 over the book, or is all zero.
+    """How strongly each page (index from 0) was attended to: the scores sum to 1 over the book, or are all zero.
 
     The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
-    were verified while the book was read so. The first scores are of the question itself and the answer's first token;
-    ``last_token`` before ``first_token``: no token yet.
+    were verified with this attention. The first scores belong to the question itself and the answer's first token.
+    Where ``last_token`` is less than ``first_token``, no token belongs to them yet.
     """
 
     scores: tuple[float, ...]
@@ -227,10 +230,10 @@ class PagesScored:
 
 @dataclass(frozen=True)
 class AnswerDone:
-    """The whole answer with its final figures. The text is the join of all deltas; a character that it was cut in is
-    not part of it.
+    """The whole answer with its final figures. The text joins all deltas, without a character that was cut off at the
+    end.
 
-    ``page_scores`` is summed over the answer; ``pages_scored`` tell which pages which of its tokens were read from.
+    ``page_scores`` is summed over the answer; ``pages_scored`` holds the scores by runs of tokens.
     """
 
     text: str
@@ -249,7 +252,7 @@ State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The loaded models, for people."""
+    """The loaded models, as shown to people."""
 
     name: str
     path: str
@@ -263,13 +266,13 @@ class ModelInfo:
     draft_name: str | None
     draft_parameters: int | None
     kv_note: str = ""
-    """A sentence about the format of KV; empty where it is the model's."""
+    """A sentence about the format of KV; empty where KV has the model's dtype."""
     middle_note: str = ""
     """A sentence about the weights of the middle level; empty where they are the target's own."""
     sampling: SamplingParams | None = None
     """The model's own sampling settings; None where another machine applies them."""
     can_quote: bool = True
-    """Whether its quotations can be held to the book's own words."""
+    """Whether the model's quotations can be held to the book's own words."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Makes one answer: from a prompt in the caches to the events of its tokens, its figures and its pages.
 
-``GenerationLoop`` runs a decoding loop on a session's caches, and keeps what one question leaves for the next on the
-same book: how long a plain step takes, and the queries of the last question, so that asking it again (regenerate, best
-of several samples) prefills no token. ``Generation`` turns rounds into events; ``PageScores`` turns scores of chunks
-into scores of pages, which are what the reader sees glow. ``Meter`` derives the figures of an answer from its rounds,
-with the field's names:
+``GenerationLoop`` runs a decoding loop on a session's caches. For the next question on the same book it remembers the
+time of a plain step and the queries of the last question, so that repeating a question (regenerate, best of several
+samples) prefills no token. ``Generation`` turns rounds into events. ``PageScores`` turns scores of chunks into scores
+of pages, by which the app highlights pages. ``Meter`` derives the figures of an answer from its rounds, with the
+field's names:
 
-Acceptance rate: accepted / proposed at a level, bonus excluded; what was copied straight from the book to verification
-is counted apart. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per token): a
-round delivers its tokens as a burst, so each of them counts the round's time over its tokens; p50 and p95 are over
-tokens. Speedup: what plain steps took while the answer was written (``PlainSteps``) over the mean time per token.
+Acceptance rate: accepted / proposed at a level, bonus excluded; tokens copied straight from the book to verification
+are counted apart. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per token):
+a round delivers its tokens as a burst, so each of them counts the round's time over its tokens; p50 and p95 are over
+tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean time per token.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Plain steps timed on a new book, for the controller's first costs; the median counts. The first of them makes a
-token, and where steps are slow it is the only one."""
-# A speedup rests on plain steps that are spread over the answer: at least these, timed these seconds apart, and taking
-# at most this share of its time. What is still wanting at its end may take a larger share, or a moment (seconds)
-# that nobody notices.
+"""Plain steps timed on a new book for the controller's first costs, of which the median counts. The first step also
+makes a token, and where steps are slow it is the only one.
+"""
+# A speedup needs plain steps spread over the answer. In this order: their least number; seconds between two of them;
+# the share of the answer's time that they may take. Steps still missing at the end may take a larger share, or a number
+# of seconds that a person does not notice.
 _LEAST_PLAIN_STEPS = 3
 _PLAIN_EVERY_S = 2.0
 _PLAIN_SHARE = 0.01
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# Verifications before and after a plain step that it is compared with.
+# Verifications before and after a plain step with which the step is compared.
 _BESIDE = 4
-# Where their comparisons scatter so much that the speedup may be this many times another one, there is none: the
-# machine did something else meanwhile. The spread of a median is that of its quartiles (a normal distribution's) over
-# the root of the plain steps, since the pairs of one step are wrong together.
+# Largest ratio between two speedups within the spread of the comparisons; beyond it no speedup is given, since the
+# machine was disturbed. The spread of the median is computed from the quartiles (as for a normal distribution) over the
+# root of the number of plain steps, since the comparisons of one step share its error.
 _MOST_SPREAD = 1.5
 _QUARTILES_TO_SPREAD = 0.93
 
@@ -67,7 +68,9 @@ class GenerationLoop:
     """Decodes answers to prompts on one session's caches.
 
     Args:
-        target: the target model; full: its full cache; hierarchy: the levels above it.
+        target: the target model.
+        full: the target's full cache.
+        hierarchy: the levels above it.
         end_ids: tokens that end an answer.
     """
 
@@ -88,11 +91,12 @@ class GenerationLoop:
         self._asked = []
 
     def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
-        """Crop the caches to the part of a prompt that they hold; the observer for the prefill of the rest.
+        """Crop the caches to the part of a prompt that they hold. Return the observer for the prefill of the rest.
 
         Args:
-            prompt: all its tokens.
-            reused: its first tokens that are known to be in the caches; more are where the same was asked last.
+            prompt: all tokens of the prompt.
+            reused: number of its first tokens that are known to be in the caches. A repeated question finds more of
+                them there.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -107,10 +111,12 @@ class GenerationLoop:
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:
-        """All but the last token of ``prompt`` are in the cache: asked again, they are taken from there."""
+        """Remember ``prompt``, of which all tokens but the last are in the cache: a repeated question finds them
+        there.
+        """
         self._asked = list(prompt)
         self._full.keep_place()
-        self._known = self._full.watermark()  # another chat's turns may take their place before this is asked again
+        self._known = self._full.watermark()  # drops where another chat's turns replace the prompt's tokens
 
     def decode(
         self,
@@ -122,12 +128,12 @@ class GenerationLoop:
         begun: int = 0,
         quotable: Quotable | None = None,
     ) -> Iterator[Event]:
-        """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt.
+        """Yield the events of an answer. Committed tokens are appended to ``tokens``, which begin as the prompt.
 
         Args:
-            book_tokens: first tokens of the prompt that are the book's, which an answer may repeat.
-            begun: last tokens of the prompt that are the answer's already.
-            quotable: what alone may stand between quotation marks; None where anything may.
+            book_tokens: number of the prompt's first tokens that belong to the book, which an answer may repeat.
+            begun: number of the prompt's last tokens that belong to the answer already.
+            quotable: the text to which quotations are held; None where anything may be quoted.
         """
         left = self._target.window - len(tokens)
         context = Context(
@@ -141,12 +147,12 @@ class GenerationLoop:
             LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        generation.clock = began = time.perf_counter()  # work before this belongs to the time to first token
+        generation.clock = began = time.perf_counter()  # earlier work belongs to the time to first token
         if mode == "plain":
             yield from self._tell(rounds.plain(context), generation, tokens)
         else:
             yield from self._speculate(context, sampling, generation)
-        # After the last token nobody waits for a next one, so missing plain steps of a short answer are timed here.
+        # After the last token no token is delayed, so missing plain steps of a short answer are timed here.
         while generation.meter.plain.wanting(generation.clock - began):
             self._time_plain_step(tokens, generation)
 
@@ -175,7 +181,7 @@ class GenerationLoop:
         yield from self._tell(made, generation, tokens)
 
     def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
-        """The events of rounds, and now and then a plain step beside them, which they are compared with."""
+        """Yield the events of rounds. Now and then time a plain step in between, to compare the rounds with."""
         while (done := self._next(made)) is not None:
             text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
@@ -190,8 +196,10 @@ class GenerationLoop:
 
     @contextmanager
     def _finite_logits(self) -> Iterator[None]:
-        """Raises:
-        ModelError: the target computed numbers that are not finite.
+        """Turn ``NotFinite`` raised within the context into an error for the person.
+
+        Raises:
+            ModelError: the target computed numbers that are not finite.
         """
         try:
             yield
@@ -199,20 +207,20 @@ class GenerationLoop:
             raise self._target.not_finite() from error
 
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
-        """The newest token's pass once more, not committed: the text and its random numbers stay what they are."""
+        """Time the newest token's pass once more, uncommitted: the text and its random numbers stay unchanged."""
         ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
         generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
 
 
 @dataclass
 class Generation:
-    """The tokens so far.
+    """One answer in the making: its tokens so far, and the events that tell of them.
 
     Args:
         meter: counts the rounds.
         stream: turns tokens into text.
         pages: sums scores by page.
-        asked: when the question came (``time.perf_counter`` seconds).
+        asked: the moment of the question (``time.perf_counter`` seconds).
     """
 
     meter: Meter
@@ -225,12 +233,12 @@ class Generation:
     sources: list[TokenSource] = field(default_factory=list)
     pages_scored: list[PagesScored] = field(default_factory=list)
     clock: float = 0.0
-    """When the newest round was told, or decoding began (``time.perf_counter`` seconds)."""
-    _scored: int = 0  # answer tokens that page scores have been told for
+    """The moment of the newest event of a round, or of the beginning of decoding (``time.perf_counter`` seconds)."""
+    _scored: int = 0  # answer tokens whose page scores have been reported
     _lengths: tuple[int, ...] = ()  # characters that each token of the newest round completed
 
     def add(self, done: Round) -> str:
-        """Add a round that ends now; the text that became complete with it."""
+        """Add a round that ends now. Return the text that it completed."""
         before, self.clock = self.clock, time.perf_counter()
         self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.asked)
         if done.ended:
@@ -244,18 +252,18 @@ class Generation:
         return text
 
     def delta(self, text: str, done: Round, kv_bytes: KvBytes, context_tokens: int) -> TextDelta:
-        """The event of the round that was added last."""
+        """The event of the newest round."""
         figures = self.meter.figures(kv_bytes, context_tokens)
         return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
 
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
-        """The event of new chunk scores, which belong to the tokens since the last ones."""
+        """The event of new chunk scores, for the tokens since the last such event."""
         first, self._scored = self._scored, len(self.tokens)
         self.pages_scored.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
         return self.pages_scored[-1]
 
     def done(self, kv_bytes: KvBytes, context_tokens: int) -> AnswerDone:
-        """The last event."""
+        """The event that ends the answer."""
         return AnswerDone(
             text=self.text,
             token_ids=tuple(self.tokens),
@@ -267,9 +275,9 @@ class Generation:
         )
 
     def flush(self) -> str:
-        """Text that the stream still holds, at the end.
+        """Return the text that the stream still holds at the end.
 
-        The character that an answer was cut in is not part of it: when it goes on, it goes on with the whole of it.
+        A character that the answer cut off is left out: a continued answer begins with the whole character.
         """
         tail = self.stream.flush() if self.reason is StopReason.END else ""
         self.text += tail
@@ -281,7 +289,7 @@ class PageScores:
 
     Args:
         page_starts: index of each page's first token in the context.
-        stop: index after the book's last token; chunks from there on (the chat) count for no page.
+        stop: index after the book's last token; later chunks (the chat) count for no page.
         chunk_size: tokens in a chunk.
     """
 
@@ -290,12 +298,13 @@ class PageScores:
         self._pages = len(page_starts)
         middles = torch.arange(self._chunks) * chunk_size + chunk_size // 2
         starts = torch.tensor(page_starts, dtype=torch.long)
-        # Words of the template before the first page are counted with it; their chunk is the sink and scores nothing.
+        # Words of the template before the first page count with the first page; their chunk is the sink and scores
+        # zero.
         self._page_of = (torch.searchsorted(starts, middles, right=True) - 1).clamp_(min=0)
         self._sum = torch.zeros(self._pages)
 
     def add(self, chunk_scores: torch.Tensor | None) -> tuple[float, ...]:
-        """Scores per page from new scores (chunks,), summing to 1; added to the running sum too."""
+        """Turn new chunk scores (chunks,) into scores per page, which sum to 1. The running sum includes them."""
         if chunk_scores is None or not self._pages:
             return self._shares(torch.zeros(self._pages))
         scores = chunk_scores[: self._chunks].float().cpu()
@@ -304,7 +313,7 @@ class PageScores:
         return self._shares(pages)
 
     def overall(self) -> tuple[float, ...]:
-        """Scores per page over everything added."""
+        """Scores per page over all added scores."""
         return self._shares(self._sum)
 
     @staticmethod
@@ -314,37 +323,38 @@ class PageScores:
 
 
 class PlainSteps:
-    """Compares an answer's time with plain decoding, by plain steps timed while it is written.
+    """Compares an answer's time with plain decoding, by plain steps timed while the answer is written.
 
-    Plain steps are few. So each is compared with the verifications nearest to it in time. The median of all pairs gives
-    what a further row costs in a pass, and by it every verification tells what a plain step takes at that moment. Each
-    round's time is counted in such steps, since a machine that is slow for a while is slow for both. A plain token
-    takes more than its pass: rounds that were a plain step alone tell how much more; without such rounds it is not
-    counted. One of two counts the less: an answer's second round starts the cheap levels, too.
+    Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
+    the cost of a further row in a pass. With it every verification tells the time of a plain step at its own moment.
+    Each round's time is counted in such steps, since a slow moment of the machine affects both. A plain token takes
+    longer than its pass; rounds of a single plain step tell by which factor. Without such rounds the factor is 1; of
+    two, the lesser one counts, since an answer's second round also starts the cheap levels.
 
-    Times of steps are milliseconds, moments are seconds since the question.
+    Times of steps are milliseconds; moments are seconds since the question.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Time of the rounds over that of their verifications, and the same times the further rows of these.
+        # Sums over rounds: the round's time over its verification's time, and this ratio times the verification's
+        # further rows.
         self._passes, self._pass_rows = 0.0, 0.0
-        self._row_costs: list[float] = []  # of a further row, in plain steps; ascending
-        self._whole: list[float] = []  # what rounds of one plain step took, in such steps; ascending
-        self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # verifications: rows and milliseconds
+        self._row_costs: list[float] = []  # costs of a further row, in plain steps; ascending
+        self._whole: list[float] = []  # times of rounds of one plain step, in plain steps; ascending
+        self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # newest verifications: rows and milliseconds
         self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
-        self._since_step = 0  # verifications
+        self._since_step = 0  # verifications since the newest plain step
 
     def add(self, ms: float, at_s: float) -> None:
-        """A plain step took ``ms`` and ended at ``at_s``."""
+        """Count a plain step that took ``ms`` and ended at ``at_s``."""
         self.count += 1
         self._step_ms, self._step_s, self._since_step = ms, at_s, 0
         for rows, verified_ms in self._newest:
             self._pair(rows, verified_ms)
 
     def made(self, done: Round, elapsed_ms: float, at_s: float) -> None:
-        """A round took ``elapsed_ms`` and ended at ``at_s``."""
+        """Count a round that took ``elapsed_ms`` and ended at ``at_s``."""
         rows, ms = done.verified_rows, done.split.verify + done.split.transfer
         if ms <= 0.0:
             return
@@ -365,19 +375,19 @@ class PlainSteps:
             insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time for another step."""
+        """Whether it is time for another plain step."""
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether plain steps are missing at the end of an answer that took ``answer_s``, and timing them goes
-        unnoticed."""
+        """Whether an answer that took ``answer_s`` lacks plain steps that can be timed unnoticed at its end."""
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
 
     def speedup(self) -> float | None:
-        """Tokens of the answer over those that plain decoding would have made in its time; None while too few steps
-        tell, or while they do not agree."""
+        """Tokens of the answer over the tokens that plain decoding would have made in its time. None while there are
+        too few plain steps, or while they disagree.
+        """
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
         costs = self._row_costs
@@ -391,7 +401,9 @@ class PlainSteps:
         return self._tokens * whole / self._steps(row)
 
     def _steps(self, row: float) -> float:
-        """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` of them."""
+        """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` plain
+        steps.
+        """
         return self._passes + max(0.0, row) * self._pass_rows
 
     def age_s(self, now_s: float) -> float | None:
@@ -405,8 +417,8 @@ class Meter:
     Args:
         mode: name of the decoding loop.
         prompt_tokens: tokens of the whole context when decoding began.
-        prefilled_tokens: those of them that this question had to prefill.
-        context_limit: the window.
+        prefilled_tokens: tokens of the context that this question had to prefill.
+        context_limit: tokens of the window.
     """
 
     def __init__(self, mode: str, prompt_tokens: int, prefilled_tokens: int, context_limit: int) -> None:
@@ -417,7 +429,7 @@ class Meter:
         self.plain = PlainSteps()
         self._ttft_s: float | None = None
         self._newest_s = 0.0
-        self._latencies: list[float] = []  # ascending: figures are asked for after every round
+        self._latencies: list[float] = []  # ascending, since figures are computed after every round
         self._total_ms = 0.0
         self._rounds = 0
         self._split = TimeSplit()
@@ -436,7 +448,7 @@ class Meter:
         self._latencies[place:place] = [elapsed_ms / count] * count
         self._total_ms += elapsed_ms
         self._rounds += 1
-        # Time outside the stages (sampling, events, Python between rounds) must show up somewhere.
+        # Time outside the stages (sampling, events, Python between rounds) must be counted somewhere.
         spent = done.split
         rest = max(0.0, elapsed_ms - (spent.draft + spent.middle + spent.verify + spent.transfer))
         old = self._split

@@ -1,12 +1,12 @@
-"""A draft for a model that has none, distilled from the model's own text.
+"""Makes a draft for a model that has none, distilled from the model's own text.
 
     python -m engine.distill --model FOLDER --books FOLDER --work FOLDER --out FOLDER
 
-The target goes on with passages of the books and answers questions about them (``corpus``). A model of one or two
-layers, which begins as the target's first and last, learns to say the same (``training``). Its folder is what
-``--draft`` names (``engine.model.distilled``). Books are plain text files. Those that the bench holds back are left
-out, so that they can tell what the draft is worth. Stopped at any moment, also by a loss of power, the same command
-with the same ``--work`` goes on, and ends with the same draft on the same machine.
+The target continues passages of the books and answers questions about them (``corpus``). A model of one or two layers,
+which begins as the target's first and last layer, learns to predict the target's text (``training``). ``--draft`` then
+names its folder (``engine.model.distilled``). Books are plain text files. Books that the bench holds back are left out,
+so that they can measure the draft. A run that was stopped at any moment, also by a loss of power, goes on with the same
+command and the same ``--work``, and ends with the same draft on the same machine.
 
 This module is the command line.
 """
@@ -43,13 +43,13 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Characters of all books together that tokens are counted in.
+# Characters of all books in which the frequency of tokens is counted, at most.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     p = argparse.ArgumentParser(
         prog="python -m engine.distill", description="Distil a draft for a model from the model's own text."
     )
@@ -68,11 +68,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def books_in(folder: Path) -> list[str]:
-    """The texts of a folder's books that the bench does not hold back, in the order of their names. Those too short to
-    take passages from are left out.
+    """Read the texts of a folder's books that the bench does not hold back, in the order of their names. Books too
+    short to take passages from are left out.
 
     Raises:
-        OptionError: there are none.
+        OptionError: no book is left.
     """
     texts = [
         path.read_text(encoding="utf-8", errors="replace")
@@ -95,8 +95,8 @@ def frequent_tokens(
     """The ``count`` most frequent tokens (count,) of books and of what the target wrote, ascending.
 
     Args:
-        written: tokens of any shape that the target wrote.
-        always: that are among them in any case.
+        written: tensor of any shape with the tokens that the target wrote.
+        always: tokens that are included in any case.
     """
     share = _COUNTED_CHARACTERS // len(texts)
     counts = Counter(token for text in texts for token in tokenizer.words(text[:share]))
@@ -106,10 +106,11 @@ def frequent_tokens(
 
 
 def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
-    """Refuse what cannot work, before any work.
+    """Refuse an impossible command before any work.
 
     Raises:
-        OptionError, ModelError: what is wrong; of the latter a target with recurrent layers or experts too.
+        OptionError: an option is wrong.
+        ModelError: the target cannot be distilled: it has recurrent layers or experts, among others.
     """
     for name in ("layers", "head_tokens", "shards", "epochs", "threads"):
         if (value := getattr(options, name)) is not None and value < 1:
@@ -140,10 +141,10 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
 
 
 def claim(work: Path, facts: dict[str, Any]) -> None:
-    """Write down what a work folder is for.
+    """Write down the purpose of a work folder.
 
     Raises:
-        OptionError: it is for something else.
+        OptionError: the folder serves another purpose.
     """
     work.mkdir(parents=True, exist_ok=True)
     manifest = work / _MANIFEST
@@ -161,7 +162,9 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 
 
 def load_target(name: str, device: torch.device) -> Decoder:
-    """The target as it writes fastest in batches: on a processor in the dtype of its wide products."""
+    """Load the target in the dtype in which it writes batches fastest: on a processor the dtype of its wide
+    products.
+    """
     dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
     target = loading.load(name, window=None, device=device, dtype=dtype, packed=False)
     target.model.set_attn_implementation("sdpa")
@@ -169,7 +172,7 @@ def load_target(name: str, device: torch.device) -> Decoder:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Distil as the command line asks."""
+    """Distil a draft as the command line asks."""
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)

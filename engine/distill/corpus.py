@@ -1,12 +1,13 @@
-"""Makes what a draft learns from: the target's own text, and for every token of it the target's last hidden state.
+"""Makes the data that a draft learns from: the target's own text, and the target's last hidden state for every token of
+it.
 
-A row begins as a prompt of the app does, goes on with a passage of a book, and in every second row with a question
-about it in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or
-only repeats itself, another question or passage takes its place. The hidden states are kept instead of distributions:
-the head makes those of them again, and a row of hidden states is a fiftieth of a row of logits.
+A row begins like a prompt of the app, followed by a passage of a book; in every second row a question about the passage
+follows in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or only
+repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions: the
+head computes the distributions from them again, and a row of hidden states is a fiftieth of a row of logits.
 
-Rows are made in shards, each from the seed and its number alone and each a file that is whole or not there. Knows no
-draft.
+Rows are made in shards. A shard follows from the seed and its number alone, and its file is either whole or absent.
+Knows no draft.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ ROWS = 64
 """Rows of a shard, which the target writes together."""
 PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
-"""At which rows are written, in turn: half of them as a greedy answer is."""
+"""Temperatures at which rows are written, in turn: half of the rows are written greedily."""
 
-# Tokens in a row that a text says once more before it counts as a circle: there is little to learn from more of them.
+# Repeated tokens in a row that count as a circle: more of them teach little.
 _REPEATED = 32
-# Tokens of the passage that takes the place of a text which ended or ran in a circle.
+# Tokens of the passage that continues a row whose text ended or ran in a circle.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
 """Characters that are encoded for one token of a passage: enough for any tokenizer."""
-# Words of a passage that a question names.
+# Words of the passage that a question quotes.
 _NAMED_WORDS = 5
 _QUESTIONS = (
     "Where does it say “{words}”?",
@@ -62,19 +63,20 @@ _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)?")
 
 @dataclass(frozen=True)
 class Shard:
-    """``tokens`` (rows, length) int64; ``hidden`` (rows, length, hidden size) is what the target's head makes the
-    distribution of the next token of, at each of them."""
+    """Rows of the corpus. ``tokens``: (rows, length) int64. ``hidden``: (rows, length, hidden size), from which the
+    target's head computes the distribution of each next token.
+    """
 
     tokens: torch.Tensor
     hidden: torch.Tensor
 
 
 class Prompts:
-    """Beginnings of rows, and what takes the place of a text that has ended.
+    """Makes the beginnings of rows, and the continuation of a row whose text has ended.
 
     Args:
-        tokenizer: of the target.
-        texts: of the books.
+        tokenizer: the target's.
+        texts: texts of the books.
         num_sink_tokens: first tokens of every prompt, which a draft always sees.
     """
 
@@ -85,14 +87,14 @@ class Prompts:
         self._opening = list(tokenizer.book(Document("Title", "", (), "text", ""), self._form).ids)[:num_sink_tokens]
 
     def prompt(self, rng: random.Random, *, chat: bool) -> list[int]:
-        """``PROMPT_TOKENS`` tokens that the target is to go on from."""
+        """Make ``PROMPT_TOKENS`` tokens for the target to continue."""
         room = PROMPT_TOKENS - len(self._opening)
         passage = self.passage(room, rng)
         asked = self._asked(passage, self._form.after_book, rng)[-room // 2 :] if chat else []
         return [*self._opening, *passage[: room - len(asked)], *asked]
 
     def passage(self, count: int, rng: random.Random) -> list[int]:
-        """``count`` tokens of a book, from the beginning of a word."""
+        """Take ``count`` tokens of a book, from the beginning of a word."""
         while True:
             text = rng.choices(self._texts, self._weights)[0]
             start = text.find(" ", rng.randrange(len(text))) + 1
@@ -101,11 +103,11 @@ class Prompts:
                 return ids
 
     def further(self, row: Sequence[int], rng: random.Random, *, chat: bool) -> list[int]:
-        """The text that continues a row after one that has ended."""
+        """Make the text that continues a row after its text has ended."""
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
-        # An answer that ended by itself already carries the token that closes its turn.
+        # An answer that the model ended already carries the token that closes its turn.
         return asked[1:] if asked[:1] == [row[-1]] else asked
 
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
@@ -123,11 +125,11 @@ class Corpus:
     """The shards in a folder.
 
     Args:
-        model: the target, as transformers has it, with an attention that takes batches.
+        model: the target as a transformers model, with an attention that takes batches.
         prompts: beginnings of rows.
         end_ids: tokens that end a text.
         folder: where the shards lie.
-        seed: of all randomness.
+        seed: source of all randomness.
     """
 
     def __init__(self, model: Any, prompts: Prompts, end_ids: frozenset[int], folder: Path, seed: int) -> None:
@@ -135,11 +137,11 @@ class Corpus:
         self._folder, self._seed = folder, seed
 
     def shard(self, number: int) -> Shard:
-        """The shard of a number, from its file; written first where there is none."""
+        """Read the shard of a number from its file; a shard without a file is written first."""
         path = self._folder / f"shard-{number:05}.safetensors"
         if not path.exists():
             made = self._write(number)
-            # The name of an unfinished file must not be another process's too: two may make one shard.
+            # The name of an unfinished file is this process's own: two processes may make the same shard.
             partial = path.with_suffix(f".{os.getpid()}.tmp")
             save_file({"tokens": made.tokens.to(torch.int32), "hidden": made.hidden}, partial)
             os.replace(partial, path)
@@ -178,7 +180,7 @@ def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class _Row:
-    """A row that grows: the target's text, and what takes its place where that has ended."""
+    """A growing row: the target's text, with a new beginning where a text has ended."""
 
     def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
         self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat
@@ -187,7 +189,7 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Take a token that the target wrote; the one that the row goes on with."""
+        """Take a token that the target wrote. Return the token that continues the row."""
         if self._given:
             token = self._given.popleft()
             self.tokens.append(token)

@@ -1,9 +1,9 @@
-"""The draft learns to foresee the target's distribution.
+"""Trains the draft to predict the target's distribution.
 
-It begins as the target's first and last layers, its embedding and head stay the target's, and it reads rows as it will
-in use: the first tokens of a prompt and the newest ones. It is judged only by how often the target accepts what it
-proposes, so the loss is the divergence from the target's own distribution over the tokens that it can say, never from
-the text. A training that stops goes on with the very next step. Knows no books.
+The draft begins as the target's first and last layers, and shares the target's embedding and head. It reads rows as in
+use: the first tokens of a prompt and the newest ones. The target's acceptance is all that counts in use. So the loss is
+the divergence from the target's distribution over the tokens that the draft can say, and not a loss on the text. A
+training that was stopped goes on with the very next step. Knows no books.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LOG_EVERY = 10
 
 
 def ends_of(count: int, kept: int) -> list[int]:
-    """The layers out of ``count`` with which a draft of ``kept`` layers begins: the first ones and the last."""
+    """The layers, out of ``count``, from which a draft of ``kept`` layers begins: the first ones and the last one."""
     return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
 
 
 def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple[Any, Any]:
-    """A draft in float32 that begins as layers of the target, and its configuration.
+    """Make a draft in float32 from layers of the target, and its configuration.
 
     Args:
         target: a transformers causal LM.
@@ -64,9 +64,9 @@ class Training:
         target: a transformers causal LM.
         draft: as ``started_from`` makes it.
         corpus: of the target's own text.
-        shards, epochs: how much of it, and how often each row is read.
+        shards, epochs: number of shards of the corpus, and how often each row is read.
         folder: for the checkpoint and the log.
-        seed: of the order of rows.
+        seed: decides the order of rows.
     """
 
     def __init__(
@@ -103,8 +103,9 @@ class Training:
         self._save()
 
     def learn(self) -> dict[str, float] | None:
-        """Train one step. Where it is logged, returns the divergence in nats, and the share of the target's tokens that
-        would be accepted."""
+        """Train one step. A logged step returns the divergence in nats, and the share of the target's tokens that would
+        be accepted.
+        """
         tokens, hidden = self._batch()
         expected, given = self._distributions(tokens, hidden)
         loss = functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1).mean()
@@ -121,7 +122,7 @@ class Training:
         return {"divergence": loss.item(), "accepted": self._overlap(hidden, given.detach())}
 
     def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logarithms of what the target and the draft say of the draft's tokens, each (rows, length, tokens)."""
+        """Log probabilities that the target and the draft give to the draft's tokens, each (rows, length, tokens)."""
         head, divisor = self._draft.lm_head.linear, logits_divisor(self._draft.config)
         with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
             own = self._draft.model(input_ids=tokens, use_cache=False).last_hidden_state
@@ -130,17 +131,19 @@ class Training:
 
     @torch.no_grad()
     def _overlap(self, hidden: torch.Tensor, given: torch.Tensor) -> float:
-        """Mean over tokens of the sum of min(p, q): how often rejection sampling would accept."""
+        """Mean over tokens of the sum of min(p, q): the acceptance rate of rejection sampling."""
         chance = logits_of(self._target, hidden).softmax(-1)[..., self._draft.lm_head.token_ids]
         return float(torch.minimum(chance, given.exp()).sum(-1).mean())
 
     def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of one shard: tokens (rows, length), hidden (rows, length, hidden size). Each epoch in another order."""
+        """Take the rows of one shard: tokens (rows, length), hidden (rows, length, hidden size). Each epoch has another
+        order.
+        """
         per_shard = ROWS // BATCH_ROWS
         turn, within = divmod(self.step, per_shard)
         epoch, place = divmod(turn, self._shards)
         number = place
-        if epoch:  # by then all are there
+        if epoch:  # from the second epoch on all shards exist
             number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
         if number not in self._held:
             self._held = {number: self._corpus.shard(number)}

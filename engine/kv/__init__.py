@@ -1,1 +1,1 @@
-"""The KV caches of a session, where they lie, and how they are kept on disk."""
+"""The KV caches of a session, their placement in memory, and their storage on disk."""

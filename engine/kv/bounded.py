@@ -1,13 +1,13 @@
-"""The layers of a model whose memory is of fixed size, however long the context is: windows and states.
+"""Layers whose memory has a fixed size, however long the context is: windows and states.
 
-They always lie where the layer computes, and in the model's dtype, also where other KV has 8 bits. The full and the
-middle level share them, so both compute with the same windows and states, exactly. What the middle level writes after
-the committed tokens is written anew by the verification before anything else reads it.
+They always lie on the device that computes the layer, in the model's dtype, even where other KV has 8 bits. The full
+and the middle level share them, so both compute with the same windows and states, exactly. Verification overwrites the
+middle level's entries after the committed tokens before any other pass reads them.
 
-A window or a state cannot give old tokens back. Such a layer can be cropped to recent lengths, and to a few places of
-which a full copy is kept: the end of the book, where every chat about it begins, and for states, which reach back only
-over the newest pass, the newest places of the chat. ``nearest`` says which length can be cropped to; the tokens after
-it have to be prefilled again.
+A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places with a
+full copy. One copy is made at the end of the book, where every chat about it begins. Layers with states reach back only
+over the newest pass, so they also keep copies at the newest places of the chat. ``nearest`` gives the length that the
+layers can be cropped to; the tokens after it have to be prefilled again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True)
 class BoundedCopy:
-    """A copy, in host memory, of what every bounded layer holds of the tokens [start, stop), in order of layers and by
-    name. A state covers all tokens from 0 on."""
+    """A copy in host memory of the tokens [start, stop) in every bounded layer, in order of layers and by name. A state
+    covers all tokens from 0 on.
+    """
 
     start: int
     stop: int
@@ -44,10 +45,10 @@ class BoundedLayer(Protocol):
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the layer's memory."""
 
     def reaches(self, length: int) -> bool:
-        """Whether it can be cropped to ``length`` tokens."""
+        """Whether the layer can be cropped to ``length`` tokens."""
 
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` tokens; the layer must reach that far back."""
@@ -56,29 +57,33 @@ class BoundedLayer(Protocol):
         """Forget all tokens."""
 
     def commit(self) -> None:
-        """Take all stored tokens as committed: every layer of the model has them."""
+        """Take all stored tokens as committed, once every layer of the model has them."""
 
     def forget_uncommitted(self, length: int) -> None:
         """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of what it can give of [start, stop) to go on from; None if that is not enough."""
+        """The first token of [start, stop) that the layer can still give, if decoding could go on from there; else
+        None.
+        """
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """The tensors of the tokens [start, stop), by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append to ``length`` committed tokens what another one ``held`` of [start, stop), or hold that alone."""
+        """Append the tokens [start, stop) that another layer ``held`` to ``length`` committed ones, or hold them
+        alone.
+        """
 
     def sizes(self, start: int, stop: int) -> Sizes:
-        """Shape and dtype of what one holds of [start, stop), by name."""
+        """Shape and dtype of the tensors for the tokens [start, stop), by name."""
 
 
 class BoundedCache:
     """All bounded layers of a model; there may be none.
 
     Args:
-        shape: of its KV.
+        shape: the shape of the model's KV.
         limit: tokens of the window that the model is used with.
     """
 
@@ -97,7 +102,7 @@ class BoundedCache:
         self._length, self._book, self._chat = 0, None, []
 
     def reserve(self) -> None:
-        """Allocate, unless that is done already."""
+        """Allocate the layers, unless they are allocated already."""
         shape, sliding, recurrent = self._shape, self._shape.sliding, self._shape.recurrent
         if self._layers:
             return
@@ -115,21 +120,24 @@ class BoundedCache:
         self._layers = {layer: every[layer] for layer in sorted(every)}
 
     def allocated(self) -> list[int]:
-        """Bytes of what the layers hold, by device that has layers."""
+        """Bytes of the layers, for each device that has layers."""
         split, found = self._shape.split, [0] * len(self._shape.parts)
         for number, layer in self._layers.items():
             found[split.part_of[number] if split else 0] += layer.allocated
         return found
 
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``WindowedLayer.store`` of a layer of the model."""
+        """Call ``WindowedLayer.store`` of a layer of the model."""
         return self._windows[layer].store(start, k, v, self._length)
 
     def near(
         self, layer: int, start: int, count: int, k: torch.Tensor | None, v: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on see in a layer of the
-        model, their own k and v among them; without these those of the layer whose KV it reads."""
+        model.
+
+        Their own k and v are stored and included. Without k and v, the layer reads the KV of its source layer.
+        """
         if k is not None and v is not None:
             found = self.store(layer, start, k, v)
         else:
@@ -137,17 +145,17 @@ class BoundedCache:
         return found[0].unsqueeze(0), found[1].unsqueeze(0)
 
     def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
-        """``RecurrentLayer.recur`` of a layer of the model."""
+        """Call ``RecurrentLayer.recur`` of a layer of the model."""
         return self._states[layer].recur(start, count, advance, self._length)
 
     def commit(self, length: int) -> None:
-        """The first ``length`` tokens are in all layers of the model."""
+        """Take the first ``length`` tokens as committed: all layers of the model have them."""
         self._length = length
         for layer in self._layers.values():
             layer.commit()
 
     def nearest(self, length: int) -> int:
-        """The longest context of at most ``length`` of the committed tokens that can be cropped to."""
+        """The longest cropped context of at most ``length`` committed tokens."""
         self._forget_uncommitted()
         if all(layer.reaches(length) for layer in self._layers.values()):
             return length
@@ -174,11 +182,13 @@ class BoundedCache:
         return [*([self._book] if self._book else []), *self._chat]
 
     def mark(self) -> None:
-        """Keep a copy at the end of the committed tokens, the book's, in place of those that were kept so far."""
+        """Keep a copy at the end of the committed tokens, which is the end of the book. It replaces all copies so
+        far.
+        """
         self._book, self._chat = self.at(self._length), []
 
     def keep(self) -> None:
-        """Keep a copy at the end of the committed tokens, a place of the chat, where layers have states."""
+        """Keep a copy at the end of the committed tokens, as a place of the chat, where layers have states."""
         if not self._states or any(place.stop == self._length for place in self._places()):
             return
         place = self.at(self._length)
@@ -191,8 +201,9 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """A copy of the committed tokens [start, stop), or of the newest of them where these are enough to go on from.
-        None where they are not enough, and without such layers."""
+        """Copy the committed tokens [start, stop), or as many of the newest as suffice to go on from. None where they
+        do not suffice, or where there are no bounded layers.
+        """
         self._forget_uncommitted()
         layers = self._layers.values()
         firsts = [layer.gives(start, stop) for layer in layers]
@@ -204,7 +215,7 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append what ``copy`` gave to the committed tokens; it counts once ``commit`` is called."""
+        """Append the tokens of a ``copy`` to the committed ones. They count once ``commit`` is called."""
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):
             layer.adopt(place.start, place.stop, held, self._length)

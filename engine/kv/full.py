@@ -2,14 +2,13 @@
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
 counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lies in the tier that
-the placement says, in the model's dtype or quantized to 8 bits. A pass always finds it "at hand": in the memory that
-computes and in the model's dtype, or in 8 bits where a kernel reads these. An ``Observer`` may look at each layer's
-queries while its KV is at hand.
+the placement says, in the model's dtype or quantized to 8 bits. A pass always finds a layer "at hand": in the memory of
+the device that computes, and in the model's dtype, or in 8 bits where a kernel reads 8 bits. An ``Observer`` may look
+at a layer's queries while the layer's KV is at hand.
 
-Layers with a window or a state are kept apart (``bounded``); the others are numbered among themselves here. In a model
-with such layers the cache can be cropped to the lengths that ``nearest`` gives.
-
-``spilling`` says what happens when memory runs out while the engine works.
+Layers with a window or a state are kept apart (``bounded``); layer numbers in this module count only the others. In a
+model with such layers the cache can be cropped to the lengths that ``nearest`` gives. ``spilling`` frees memory when it
+runs out while the engine works.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# Growth step of the buffers: large enough that a chat rarely copies them.
+# Tokens by which the buffers grow: enough that a chat rarely copies them.
 _GROWTH = 4096
 # Tokens of a layer that are copied at once when it is spilled.
 _PIECE = 1024
 
-# Most tokens that a recorded pass may find in the cache after its recording; then it is recorded anew. They are masked,
-# and attention with a mask reads all of them in every layer.
+# Tokens after its recording up to which a recorded pass is used; then it is recorded anew. These tokens are masked, and
+# attention with a mask reads all of them in every layer.
 _RECORDED = 1024
 
 
@@ -67,8 +66,7 @@ class Observer(Protocol):
 
 
 class PassQueries:
-    """An observer that keeps the queries of one pass and their scaling, layer by layer, to be looked at after the
-    pass."""
+    """An observer that keeps the queries of one pass and their scaling, layer by layer, for use after the pass."""
 
     def __init__(self) -> None:
         self.queries: list[torch.Tensor] = []
@@ -82,10 +80,11 @@ class FixedSpan:
     """The slots that a pass of fixed shape writes to and reads from.
 
     Args:
-        start: committed tokens before it; count: its own tokens.
-        past: first tokens, all of which it sees.
-        stop: the end of the slots after ``past`` that it reads under a mask.
-        memory: which memory the cache has; counts up.
+        start: committed tokens before the pass.
+        count: tokens of the pass.
+        past: number of first tokens, which every row sees without a mask.
+        stop: end of the slots after ``past`` that the pass reads under a mask.
+        memory: number of the cache's reallocations so far, which identifies its memory.
     """
 
     start: int
@@ -96,18 +95,18 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """Everything that a recording of such a pass depends on, apart from its count."""
+        """The values that a recording of such a pass depends on, apart from ``count``."""
         return self.memory, self.past, self.stop
 
 
 class FullCache:
-    """KV of every token.
+    """The KV of every token.
 
     Args:
-        shape: of the target model.
+        shape: KV shape of the target model.
         limit: tokens of the window, the largest length.
-        placement: where each layer lives; None is all resident.
-        spill_folder: where files of layers on disk are made; None is the system's own place.
+        placement: tier of each layer; None keeps all layers resident.
+        spill_folder: folder for the files of layers on disk; None is the system's own place.
     """
 
     def __init__(
@@ -122,25 +121,25 @@ class FullCache:
         self._when_spilled: list[Callable[[], None]] = []
         self._memory = 0  # counts reallocations, each of which makes recordings invalid
         self._fixed: FixedSpan | None = None  # the newest span
-        self._blocks: Blocks | None = None  # of the KV of all layers
+        self._blocks: Blocks | None = None  # memory of the KV of all layers
         self._spill_folder = spill_folder
-        self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
-        # For each device with layers: what moves KV to it over its own bus, and what dequantizes KV on it.
+        self._written = 0  # tokens that some layer may hold: during prefill a segment is ahead of ``length``
+        # For each device with layers: the staging that moves KV to it, and the workspace that dequantizes KV on it.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
-        self._has_buffers = False  # whether all needed buffers exist; the next pass makes them
-        self._moved_bytes, self._waited_s = 0, 0.0  # totals of buffers that have been freed
+        self._has_buffers = False  # whether all needed buffers exist; otherwise the next pass makes them
+        self._moved_bytes, self._waited_s = 0, 0.0  # sums over buffers that have been freed
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
 
     def place(self, placement: Placement, capacity: int = 0) -> None:
-        """Say where each layer lives from now on, and allocate for ``capacity`` tokens at once.
+        """Set the tier of each layer, and allocate for ``capacity`` tokens at once.
 
-        The cache must be empty; its memory is given back. What does not fit after all is spilled.
+        The cache must be empty; its memory is freed first. Layers that do not fit after all are spilled.
 
         Raises:
-            ResourceError: there is no room for it even on disk.
+            ResourceError: there is no room even on disk.
         """
         if self.length:
             raise ValueError("only an empty cache can be placed anew")
@@ -157,9 +156,9 @@ class FullCache:
         self.place(Placement.resident(self.shape.layers))
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers with what they hold to a slower tier, and give their memory back; all of them or none.
+        """Move resident layers and their KV to a slower tier, and free their memory: all of them or none.
 
-        Tokens that are written and not yet committed move too: memory may run out in the middle of a segment.
+        Written but uncommitted tokens move too: memory may run out in the middle of a segment.
 
         Raises:
             ResourceError: the disk is full.
@@ -177,7 +176,7 @@ class FullCache:
                 store.close()
             raise
         self._memory += 1
-        self._blocks = None  # which would keep memory that goes
+        self._blocks = None  # the blocks would keep the freed memory alive
         for layer, store in moved.items():
             self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
@@ -186,8 +185,11 @@ class FullCache:
             tell()
 
     def _copy(self, layer: int, store: SlowStore) -> None:
-        """Copy what a resident layer holds to another store, in pieces. Memory is short: the heads of a piece go to
-        the host one by one, since each lies there in one piece and needs none on the device."""
+        """Copy the KV of a resident layer to another store, in pieces.
+
+        Memory is short at this moment. The heads of a piece go to the host one by one: a head is contiguous there and
+        needs no extra memory on the device.
+        """
         store.reserve(self.capacity, 0)
         old, held = self._stores[layer], max(self.length, self._written)
         assert isinstance(old, ResidentStore)
@@ -204,7 +206,7 @@ class FullCache:
         return HostStore(shape) if tier is Tier.HOST else DiskStore(shape, self._spill_folder)
 
     def _make_buffers(self, capacity: int) -> None:
-        """Allocate the buffers of spilled and quantized layers; leave none where memory does not allow it."""
+        """Allocate the buffers of spilled and quantized layers. Where memory runs out, no buffer is left."""
         if not self._has_buffers:
             for part, shape in enumerate(self.shape.parts):
                 mine = [(layer, self._stores[layer]) for layer in self.shape.layers_of(part)]
@@ -255,9 +257,9 @@ class FullCache:
 
     def _grow(self, capacity: int) -> None:
         self._memory += 1
-        self._blocks = None  # which would keep memory that goes
+        self._blocks = None  # the blocks would keep the freed memory alive
         for staging in self._stagings.values():
-            staging.settle()  # it reads the stores that are about to be replaced
+            staging.settle()  # staging reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         if capacity:
@@ -266,7 +268,7 @@ class FullCache:
         self.capacity = capacity
 
     def nearest(self, length: int) -> int:
-        """The longest context of at most ``length`` tokens that this can be cropped to."""
+        """The longest context of at most ``length`` tokens that the cache can be cropped to."""
         length = min(length, self.length)
         return self.bounded.nearest(length) if self.shape.bounded else length
 
@@ -283,7 +285,7 @@ class FullCache:
             buffers.crop(length)
 
     def keep_place(self) -> None:
-        """Remember the end of the committed tokens, so that a chat can be cropped to it."""
+        """Remember the end of the committed tokens, so that a chat can be cropped back to it."""
         if self.shape.bounded:
             self.bounded.keep()
 
@@ -294,22 +296,25 @@ class FullCache:
             self.bounded.commit(self.length)
 
     def watermark(self) -> Watermark:
-        """The length from now on, whatever is cropped and comes again."""
+        """A record of the cache's least length from now on, so that replaced tokens are noticed."""
         made = Watermark(self.length)
         self._watermarks.add(made)
         return made
 
     def when_at_hand(self, tell: Callable[[int, int], None]) -> None:
-        """Call ``tell`` with a layer and its number of committed tokens, whenever a layer has come to hand that is not
-        always."""
+        """Register ``tell``, which is called with a layer and its number of committed tokens whenever a spilled or
+        quantized layer has come to hand.
+        """
         self._listeners.append(tell)
 
     def when_spilled(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` whenever layers are spilled: what holds on to their memory is wanted just then."""
+        """Register ``tell``, which is called whenever layers are spilled: it should release anything that holds their
+        memory.
+        """
         self._when_spilled.append(tell)
 
     def bring(self, layer: int, start: int) -> None:
-        """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
+        """Bring a layer's tokens before ``start`` to hand for a pass that is about to read them."""
         if not self._has_buffers:
             self._make_buffers(self.capacity)
         store, part = self._stores[layer], self.shape.part_of(layer)
@@ -333,24 +338,24 @@ class FullCache:
         return here.values[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[1])
 
     def is_at_hand(self, layer: int, stop: int) -> bool:
-        """Whether a layer's tokens [0, stop) lie where the model computes, as it computes with them."""
+        """Whether a layer's tokens [0, stop) lie on the device that computes, in the format of computing."""
         return self._at_hand(layer, stop) is not None
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
-        """The layer's tokens [0, stop) as a pass reads them; None if they are not at hand."""
+        """A layer's tokens [0, stop) as a pass reads them; None if they are not at hand."""
         if isinstance(store := self._stores[layer], ResidentStore) and not self.shape.quantized:
             return store
         buffers = self._buffers_of(layer)
         return buffers.at_hand(layer, stop) if buffers else None
 
     def _buffers_of(self, layer: int) -> Staging | Workspace | None:
-        """The buffers that a layer comes to hand in, once there are any."""
+        """The buffers through which a layer comes to hand; None before they exist."""
         part = self.shape.part_of(layer)
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values [0, stop) (kv_heads, stop, storage_dim) in 8 bits of a layer that is resident or at hand."""
+        """Keys and values [0, stop) in 8 bits (kv_heads, stop, storage_dim) of a layer that is resident or at hand."""
         if not self.shape.quantized:
             return None
         if isinstance(store := self._stores[layer], ResidentStore):
@@ -361,19 +366,20 @@ class FullCache:
         return here.levels[0][:, :stop], here.levels[1][:, :stop]
 
     def is_resident(self, layer: int) -> bool:
-        """Whether a layer always lies where the model computes."""
+        """Whether a layer always lies on the device that computes."""
         return isinstance(self._stores[layer], ResidentStore)
 
     def resident(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The memory of a layer that always lies where the model computes, as it computes with it: keys and values
-        (kv_heads, capacity, head_dim); None of others."""
+        """Keys and values (kv_heads, capacity, head_dim) of a layer that always lies on the device that computes, in
+        the format of computing; None for other layers.
+        """
         store = self._stores[layer]
         if isinstance(store, ResidentStore) and not self.shape.quantized:
             return store.keys, store.values
         return None
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
+        """Keys and values [start, stop) of a layer in the format of storage, on the device that computes."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
@@ -383,9 +389,8 @@ class FullCache:
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices (n,).
-
-        Moves only these chunks of a spilled layer.
+        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices are (n,).
+        Only these chunks of a spilled layer are moved.
         """
         total = self.length // size
         store = self._stores[layer]
@@ -415,7 +420,7 @@ class FullCache:
         self._written = max(self._written, start + k.shape[2])
 
     def adopt(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, storage_dim) as ``export`` gave it, of the tokens from ``start`` on."""
+        """Store KV (1, kv_heads, n, storage_dim) from ``export``, for the tokens from ``start`` on."""
         self._store_kv(layer, start, k, v)
         for buffers in self._buffers():
             buffers.crop(start)
@@ -423,7 +428,7 @@ class FullCache:
     def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, storage_dim).
 
-        In the format of storage: 8 bits stay 8 bits. May be called from another thread, as long as these tokens stay
+        The tensors have the format of storage: 8 bits stay 8 bits. Another thread may call this while these tokens stay
         committed.
         """
         store = self._stores[layer]
@@ -435,14 +440,14 @@ class FullCache:
         return keys.cpu().contiguous(), values.cpu().contiguous()
 
     def extend(self, start: int, observer: Observer | None = None) -> FullPass:
-        """The view that one forward pass of new tokens, the first at position ``start``, attends through."""
+        """The view through which a pass of new tokens attends; the first is at position ``start``."""
         return FullPass(self, start, observer)
 
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
-        """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``. None without
-        one: the KV of all layers must lie in one memory, in the dtype of computing, with room for the tokens.
+        """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
-        Makes a new span when the context has outgrown the last one.
+        None where such a pass is impossible: the KV of all layers must lie in one memory, in the dtype of computing,
+        with room for the tokens. A new span is made when the context has outgrown the last one.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -452,7 +457,7 @@ class FullCache:
         self.reserve(start + count)
         span, memory = self._fixed, self._memory
         if span is None or span.memory != memory or not span.past <= start <= span.stop - count:
-            # Some tokens before it are left to the mask, so that another question about the book finds the same span.
+            # Some earlier tokens stay under the mask, so that another question about the book can use the same span.
             past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
             stop = min(past + _RECORDED, self.capacity)
             for layer in range(shape.layers):  # NaN in unused slots would survive any mask
@@ -463,8 +468,9 @@ class FullCache:
         return self._fixed
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory from which a pass over ``count`` new tokens reads all KV, and into which the caller writes theirs,
-        the first at position ``start``. None where some KV lies elsewhere, or not in the dtype of computing."""
+        """The memory of all KV for a pass over ``count`` new tokens, the first at position ``start``. The pass reads
+        it, and writes its own KV into it. None where some KV lies elsewhere, or has another dtype than computing.
+        """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
         if not here or start + count > self.capacity:
@@ -476,11 +482,11 @@ class FullCache:
         return self._blocks
 
     def span(self, start: int, count: int) -> torch.Tensor:
-        """Positions start..start+count-1 where the model computes."""
+        """The positions start..start+count-1, on the device that computes."""
         return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``resident``, of a layer that is known to be."""
+        """The memory of a layer that is known to be resident."""
         found = self.resident(layer)
         assert found is not None
         return found
@@ -491,7 +497,7 @@ class FullCache:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of spilled layers that have been brought to hand so far."""
+        """Bytes of spilled layers that have been moved to the device so far."""
         return self._moved_bytes + sum(staging.moved_bytes for staging in self._stagings.values())
 
     @property
@@ -500,7 +506,7 @@ class FullCache:
         return self._waited_s + sum(staging.waited_s for staging in self._stagings.values())
 
     def allocated(self) -> KvBytes:
-        """Bytes that ``clear`` gives back, by tier and device: stores with their reserve, and the buffers."""
+        """Bytes that ``clear`` frees, by tier and device: stores with their reserve, and buffers."""
         devices, host = self.bounded.allocated(), 0
         for layer, store in enumerate(self._stores):
             if isinstance(store, ResidentStore):
@@ -515,18 +521,20 @@ class FullCache:
 
 
 class Watermark:
-    """The least length that a cache has had since this was made: its first tokens up to there are unchanged."""
+    """The least length of a cache since this record was made: the cache's first tokens up to that length are
+    unchanged.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def lower(self, length: int) -> None:
-        """The cache has this length now."""
+        """Note the cache's present length."""
         self.length = min(self.length, length)
 
 
 class FullPass:
-    """A view for one forward pass of new tokens over all tokens before them. Implements ``View``."""
+    """A view for one forward pass of new tokens over all earlier tokens. Implements ``View``."""
 
     def __init__(self, cache: FullCache, start: int, observer: Observer | None) -> None:
         self._cache = cache
@@ -593,7 +601,7 @@ class FullForm:
     """The fixed form of a pass over a ``FixedSpan``. Implements ``FixedForm``.
 
     Args:
-        new: tokens of the pass, without those that it is filled up with.
+        new: tokens of the pass, without padding.
     """
 
     def __init__(self, cache: FullCache, span: FixedSpan, new: int, observer: Observer | None) -> None:
@@ -613,8 +621,11 @@ class FullForm:
 
 
 class FixedFullPass(FixedView):
-    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory for any place (1,) within it, which the
-    device alone knows. ``queries`` are each layer's. Implements ``View``."""
+    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory wherever the pass begins within the
+    span.
+
+    Only the device knows the place (1,) of the pass. ``queries`` are those of each layer. Implements ``View``.
+    """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
         self._cache, self._span = cache, span
@@ -645,5 +656,5 @@ class FixedFullPass(FixedView):
 
 
 def _usual_length(count: int) -> int:
-    """Tokens that a pass over ``count`` is filled up to, so that few shapes are recorded: a power of two, and no 2."""
+    """Tokens to which a pass over ``count`` is padded, so that few shapes are recorded: a power of two, but never 2."""
     return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

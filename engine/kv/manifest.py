@@ -1,8 +1,9 @@
-"""The manifest of saved KV: what a folder of shards says about itself, and every check that it has to pass.
+"""The manifest of saved KV: the description of a folder of shards, and every check of it.
 
-A reading of a book is a folder with ``snapshot.json`` and safetensors shards; a turn of a chat is one with
-``turn.json`` and shards of its own. Everything that the KV depends on is in the manifest, and one that differs in any
-of it is refused with the reason. Names, hashes and JSON alone, so that no tensor is touched before.
+A reading of a book is a folder with ``snapshot.json`` and safetensors shards; a turn of a chat is a folder with
+``turn.json`` and shards of its own. The manifest holds everything that the KV depends on. A manifest that differs in
+any part is refused with the reason. The checks use names, hashes and JSON alone, so that no tensor is touched before
+them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from engine.errors import SnapshotRefused, SnapshotUnreadable
 
 FORMAT = 1
 MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
-# A manifest that is larger is none of ours: it is refused before it is parsed.
+# Bytes of a manifest at most: a larger file is not ours, and is refused before it is parsed.
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_SHARDS = 1 << 16
-_SHOWN = 20  # characters of a manifest that come into a sentence
+_SHOWN = 20  # characters of a manifest that a sentence shows
 BOOK_DIGITS = 32
-"""Digits of a book's hash that the name of its folder begins with."""
+"""Digits of a book's hash at the beginning of its folder's name."""
 
 _IDENTITY_DIGITS = 16
-# Errors of others from reading a manifest.
+# Errors that reading a manifest may raise outside of our own checks.
 _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
@@ -36,9 +37,9 @@ _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, Recursi
 class Identity:
     """Everything that a book's KV depends on.
 
-    ``book`` is the SHA-256 of the book's file, ``ids`` that of all its tokens as the target's prompt holds them;
-    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the
-    format of storage: the dtype of the model, or that in 8 bits.
+    ``book`` is the SHA-256 of the book's file, ``ids`` is the SHA-256 of all its tokens in the target's prompt;
+    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the format
+    of storage: the model's dtype, or 8 bits.
     """
 
     book: str
@@ -52,12 +53,12 @@ class Identity:
     head_dim: int
 
     def computes_as(self, other: Identity) -> bool:
-        """Whether the same tokens have the same KV, whatever book they are of."""
+        """Whether the same tokens have the same KV, whatever book they belong to."""
         return replace(self, book=other.book, ids=other.ids) == other
 
     @property
     def folder(self) -> str:
-        """Name of the folder: the same book with another model or other pages gets another."""
+        """Name of the folder. The same book gets another folder for another model or other pages."""
         text = json.dumps(asdict(self), sort_keys=True)
         return f"{self.book[:BOOK_DIGITS]}-{sha256(text.encode())[:_IDENTITY_DIGITS]}"
 
@@ -73,13 +74,14 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """Named by its tokens, never by what a manifest says."""
+        """File name, made from the tokens and never taken from a manifest."""
         return f"tokens-{self.start:08d}-{self.stop:08d}.safetensors"
 
 
 class WindowShard(Shard):
-    """Shapes of the windows and states at ``stop``, the end of what is saved: of a window the newest tokens before it,
-    of a state all tokens."""
+    """Shapes of the windows and states at ``stop``, the end of the saved tokens. A window covers the newest tokens
+    before ``stop``, a state all of them.
+    """
 
     @property
     def file(self) -> str:
@@ -90,7 +92,8 @@ class WindowShard(Shard):
 class Snapshot:
     """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids.
 
-    ``borders``: where documents end that others follow, in tokens, with the hash of the ids up to there.
+    ``borders``: for each document that another follows, the token at which it ends, with the hash of the ids up to that
+    token.
     """
 
     folder: Path
@@ -103,7 +106,7 @@ class Snapshot:
 
     @property
     def start(self) -> int:
-        """A book begins at the first token."""
+        """The first saved token: a book begins at 0."""
         return 0
 
 
@@ -111,7 +114,7 @@ class Snapshot:
 class SavedTurn:
     """A turn's manifest that has passed its checks: KV of tokens [start, tokens) of a chat's context.
 
-    ``ids`` are those tokens and the one after them, whose KV no answer needs before the next question does.
+    ``ids`` are these tokens and the token after them, whose KV only the next question needs.
     """
 
     folder: Path
@@ -133,7 +136,8 @@ def write_manifest(
     window: Shard | None = None,
     borders: Sequence[int] = (),
 ) -> None:
-    """Write the manifest of a reading: ``shards`` from the first token on, ``ids`` of all tokens of the book.
+    """Write the manifest of a reading, with ``shards`` from the first token on and the ``ids`` of all tokens of the
+    book.
 
     Args:
         borders: tokens at which one of several documents ends and the next begins.
@@ -148,7 +152,7 @@ def write_manifest(
 def write_turn_manifest(
     folder: Path, reading: str, ids: Sequence[int], shards: Sequence[Shard], window: Shard | None = None
 ) -> None:
-    """Write the manifest of a turn: ``ids`` of the whole context up to the token after the last shard.
+    """Write the manifest of a turn, with the ``ids`` of the whole context up to the token after the last shard.
 
     ``reading`` is the name of the folder of the book's reading, which holds the turn.
     """
@@ -169,8 +173,8 @@ def read_manifest(folder: Path) -> Snapshot:
     """Read and check the manifest of a reading.
 
     Raises:
-        SnapshotRefused: it is missing, no manifest, or contradicts itself or the files beside it.
-        SnapshotUnreadable: it could not be opened.
+        SnapshotRefused: the manifest is missing, is no manifest, or contradicts itself or the files in its folder.
+        SnapshotUnreadable: the manifest could not be opened.
     """
     try:
         manifest = _load(folder / MANIFEST)
@@ -189,10 +193,10 @@ def read_manifest(folder: Path) -> Snapshot:
 
 
 def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
-    """Read and check the manifest of a turn that is to follow the tokens ``before``, in a reading's folder.
+    """Read and check the manifest of a turn that follows the tokens ``before``, in a reading's folder.
 
     Raises:
-        SnapshotRefused: as ``read_manifest``, or it is of another chat.
+        SnapshotRefused: as in ``read_manifest``, or the turn belongs to another chat.
     """
     try:
         manifest = _load(folder / TURN_MANIFEST)
@@ -212,12 +216,12 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
 
 
 def unreadable(error: OSError) -> SnapshotUnreadable:
-    """The error of a saved reading that the system does not give."""
+    """The error of a saved reading that the system cannot read."""
     return SnapshotUnreadable(f"The saved reading cannot be opened ({error.strerror or type(error).__name__}).")
 
 
 def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # a pipe or a device would never end
+    if not path.is_file():  # reading a pipe or a device would never end
         raise SnapshotRefused("The saved reading has no usable header: it is no file.")
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise SnapshotRefused("The saved reading has a header of an impossible size.")
@@ -229,7 +233,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, ...]:
-    """The shards that a manifest names: without gaps from token ``start`` on, and all there."""
+    """The shards that a manifest names. They must follow one another from token ``start`` on, and all exist."""
     shards = [Shard(*_numbers(shard)) for shard in manifest["shards"][:_MAX_SHARDS]]
     stop = start
     for shard in shards:
@@ -241,8 +245,7 @@ def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, 
 
 
 def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
-    """The shard of the layers that hold something of fixed size, if there is one: it ends with the others, at token
-    ``stop``."""
+    """The shard of windows and states, if there is one. It ends with the others, at token ``stop``."""
     if manifest.get("window") is None:
         return None
     window = WindowShard(*_numbers(manifest["window"]))
@@ -253,7 +256,7 @@ def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | 
 
 
 def _borders(manifest: dict[str, Any], stop: int) -> tuple[tuple[int, str], ...]:
-    """The borders of documents within ``stop`` tokens."""
+    """The borders of documents within the first ``stop`` tokens."""
     found = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
     return tuple((tokens, digest) for tokens, digest in found[:_MAX_SHARDS] if 0 < tokens < stop)
 
@@ -276,8 +279,10 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 def check_identity(found: Identity, wanted: Identity) -> None:
-    """Raises:
-    SnapshotRefused: the two differ; in what is in the message.
+    """Check that a manifest has this identity.
+
+    Raises:
+        SnapshotRefused: the two differ; the message says in which part.
     """
     what = {
         "book": "another book",
@@ -303,7 +308,7 @@ def sha256(data: bytes) -> str:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and wait until the disk has it."""
+    """Write a file and wait until it is on disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -311,7 +316,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has a folder's entries. Windows can neither do that nor needs it."""
+    """Wait until a folder's entries are on disk. Windows cannot do this and does not need it."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

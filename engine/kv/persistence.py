@@ -1,12 +1,12 @@
-"""KV on disk from one start to the next, for a session: books and the turns of chats about them.
+"""Keeps a session's KV on disk from one start to the next: books, and the turns of chats about them.
 
 ``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
-finds what is saved, brings it into the cache, and saves what was added. Without a folder it saves nothing, and
-everything is as if there were no snapshots.
+finds saved KV, restores it into the cache, and saves new KV. Without a folder it saves nothing, as if there were no
+snapshots.
 
-Saved KV is right only for the model that it was computed with. The fingerprints of weights, configuration, tokenizer
-and RoPE are taken from what is loaded, not from files: they are the same however the model came here, and no other
-weights can pass for these.
+Saved KV is right only for the model that computed it. The fingerprints of weights, configuration, tokenizer and RoPE
+are taken from the loaded model, not from its files: they do not depend on how the model was stored, and other weights
+do not pass for these.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from engine.prompt import BookTokenizer, BookTokens, Conversation, Turn
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
 
-# Settings that say where a model came from or how it is run, not what it computes.
+# Settings that tell a model's origin or how it is run, and do not change the numbers that it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
-_WORD = 8  # bytes of the integers that are summed
-# Words of a block, each with a multiplier of its own, and blocks that are multiplied at once.
+_WORD = 8  # bytes of the integers that a fingerprint sums
+# Words of a block, each with its own multiplier, and number of blocks that are multiplied at once.
 _BLOCK, _BLOCKS = 4096, 256
 
 
 @dataclass(frozen=True)
 class Restored:
-    """``tokens`` came from disk; ``refused`` says why something that is there was not used; ``changed``: turns of the
-    conversation were recalled, or forgotten for that."""
+    """The result of restoring. ``tokens`` came from disk; ``refused`` says why other saved KV was not used;
+    ``changed``: turns of the conversation were recalled, or forgotten to make room for them.
+    """
 
     tokens: int = 0
     refused: str = ""
@@ -53,11 +54,13 @@ class Restored:
 
 
 class KvPersistence:
-    """Snapshots of the books that one session reads, and of their chats.
+    """Snapshots of the books that one session reads, and of the chats about them.
 
     Args:
         config: names the folder and the cap.
-        target: the target model; tokenizer: its tokenizer; full: its cache.
+        target: the target model.
+        tokenizer: the target's tokenizer.
+        full: the target's full cache.
     """
 
     def __init__(self, config: EngineConfig, target: Decoder, tokenizer: BookTokenizer, full: FullCache) -> None:
@@ -72,9 +75,8 @@ class KvPersistence:
         self._turn_writers: list[TurnWriter] = []
 
     def restore(self, document: Document, ids: Sequence[int]) -> Generator[int, None, None]:
-        """Fill the empty cache from the snapshot of a book, if there is one; yields the usable tokens so far.
-
-        ``restored`` says afterwards what came of it.
+        """Fill the empty cache from the snapshot of a book, if there is one. Yield the usable tokens so far. Afterwards
+        ``restored`` holds the result.
         """
         self.restored = Restored()
         if self._store is None:
@@ -90,12 +92,13 @@ class KvPersistence:
                 yield usable
         except SnapshotRefused as error:
             if _is_damaged(error):
-                with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
+                # a folder that cannot be written to keeps the snapshot, which is refused again next time
+                with suppress(OSError):
                     self._store.discard(found.identity if found else identity)
             self.restored = Restored(refused=error.cause)
 
     def kept(self, document: Document, ids: Sequence[int]) -> int:
-        """How many tokens of a book, from the first, would come from disk."""
+        """Tokens of a book, from the first, that would come from disk."""
         if self._store is None:
             return 0
         try:
@@ -105,10 +108,10 @@ class KvPersistence:
         return found.tokens if found else 0
 
     def _longest(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """The snapshot of a book, or of a longer beginning that it shares with another.
+        """Find the snapshot of a book, or the snapshot of another book with a longer common beginning.
 
         Raises:
-            SnapshotRefused: there is one of the book, and it is damaged.
+            SnapshotRefused: the book's own snapshot is damaged.
         """
         assert self._store is not None
         own = self._store.find(identity, ids)
@@ -120,10 +123,10 @@ class KvPersistence:
     def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
-        One that could not be opened is replaced, by no fewer tokens: it may never open again.
+        A snapshot that could not be opened is replaced, by at least as many tokens: it may never open again.
         """
         self.cancel()
-        # a text without a file could never be deleted with it
+        # a text without a file could never be deleted together with its file
         if self._store is None or tokens == 0 or not document.sha256:
             return
         ids = book.ids
@@ -144,10 +147,10 @@ class KvPersistence:
         )
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Append the saved turns of a chat to those in the cache, and tell the conversation.
+        """Append the saved turns of a chat to the cached ones, and update the conversation.
 
-        After the first that is missing or refused, turns are left for prefill. Whatever ends this, conversation and
-        cache name the same turns.
+        Turns after the first missing or refused one are left for prefill. However this ends, conversation and cache
+        name the same turns.
         """
         position, restored, changed = talk.known(turns), 0, False
         store = self._turn_store(chat, talk) if position < len(turns) else None
@@ -163,7 +166,7 @@ class KvPersistence:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                talk.forget_from(position)  # before any of it is replaced
+                talk.forget_from(position)  # before any of its tokens is replaced
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
@@ -178,7 +181,7 @@ class KvPersistence:
         return Restored(restored, changed=changed)
 
     def save_turns(self, chat: str, talk: Conversation) -> None:
-        """Begin to write, in the background, the turns of a chat that are not on disk yet."""
+        """Begin to write, in the background, the turns of a chat that are not yet on disk."""
         store = self._turn_store(chat, talk)
         if store is None or not talk.turns:
             return
@@ -199,7 +202,7 @@ class KvPersistence:
                 writer.cancel()
 
     def cancel(self) -> None:
-        """Stop writing, before the cache is emptied."""
+        """Stop writing before the cache is emptied."""
         self.cancel_beyond(0)
         self._turn_writers = []
         if self._book_writer is not None:
@@ -207,7 +210,7 @@ class KvPersistence:
             self._book_writer = None
 
     def finish(self, timeout: float | None = None) -> str:
-        """Wait until what was begun is written; what went wrong, as a sentence, or nothing."""
+        """Wait until everything begun is written. Return what went wrong as a sentence, or an empty string."""
         until = None if timeout is None else time.monotonic() + timeout
         writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
         for writer in writers:
@@ -216,7 +219,7 @@ class KvPersistence:
         return next((str(writer.error) for writer in writers if writer.error), "")
 
     def _turn_store(self, chat: str, talk: Conversation) -> TurnStore | None:
-        """The store of a chat's turns; None without a name, or without a saved book that they would follow."""
+        """The store of a chat's turns. None without a chat's name, or for a book that is not saved."""
         if self._store is None or not chat or not talk.document.sha256:
             return None
         return TurnStore(self._store, self._identity(talk.document, talk.book.ids).folder, chat)
@@ -238,12 +241,12 @@ class KvPersistence:
 
 
 def _is_damaged(error: SnapshotRefused) -> bool:
-    """Whether what was refused can never be used: only that is deleted."""
+    """Whether a refused snapshot can never be used. Only such a snapshot is deleted."""
     return not isinstance(error, SnapshotUnreadable)
 
 
 def model_fingerprint(decoder: Decoder) -> str:
-    """SHA-256 over the configuration and, of every tensor of weights, name, kind and ``fingerprint``."""
+    """SHA-256 over the configuration and, for every tensor of weights, its name, kind and ``fingerprint``."""
     digest = hashlib.sha256(json.dumps(_meaning(decoder.config.to_dict()), sort_keys=True, default=str).encode())
     with torch.inference_mode():
         for name, weights in decoder.named_weights():
@@ -253,11 +256,11 @@ def model_fingerprint(decoder: Decoder) -> str:
 
 
 def fingerprint(weights: torch.Tensor) -> bytes:
-    """SHA-256 over sums of a tensor's bits, block by block, in which each word counts by its place.
+    """SHA-256 over sums of a tensor's bits, block by block, in which each word is weighted by its place.
 
-    Computed where the tensor is, at the speed of its memory, if whole numbers of 64 bits are summed right there.
-    Weights that are other by accident, training or order pass for these once in 2 ** 64 times; made against mistakes,
-    not against forgers.
+    The sums are computed on the tensor's own device at the speed of its memory, where the device sums 64-bit integers
+    correctly. Weights that differ by accident, training or order have the same fingerprint once in 2 ** 64 times. This
+    finds mistakes, not forgeries.
     """
     weights = weights.detach() if KINDS[weights.device.type].has_64_bits else weights.detach().cpu()
     flat = weights.contiguous().view(torch.uint8).flatten()
@@ -280,7 +283,7 @@ def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 
 def rope_settings(decoder: Decoder) -> str:
-    """RoPE's parameters in one line; with the window where the frequencies depend on it."""
+    """RoPE's parameters in one line, with the window where the frequencies depend on it."""
     config = decoder.config
     parameters = dict(getattr(config, "rope_parameters", None) or {})
     if decoder.rope_depends_on_window:

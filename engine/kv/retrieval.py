@@ -52,14 +52,15 @@ if TYPE_CHECKING:
 
 
 Queries = Mapping[int, torch.Tensor]
-"""Queries (1, heads, n, head_dim) of each layer, times the scaling of its attention; only of the layers that are asked
-for."""
+"""Queries (1, heads, n, head_dim) times the scaling of the layer's attention, by layer. Only layers to be scored are in
+it.
+"""
 
 # Chunks of a spilled layer whose mean keys are made at once.
 _INDEXED_AT_ONCE = 64
-_SHOWN_LAYERS = 8  # that are scored where nothing is selected by it
-# Scores of chunks by a query of a head, of all layers that are scored at once: one after the other eight small layers
-# took three times as long, and large ones leave the processor's cache.
+_SHOWN_LAYERS = 8  # layers that are scored where no selection is made
+# Scores, over chunks, queries and heads, of all layers that are scored at once. One by one, eight small layers took
+# three times as long; together, large layers would leave the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
 
 
@@ -71,8 +72,8 @@ class RetrievalCache:
         budget: tokens of chosen chunks per layer and KV head.
         chunk_size: tokens in a chunk.
         tail: most tokens that the tail may hold.
-        share: the budget is one in ``share`` of the tokens before the boundary where that is more; 0 keeps to it.
-        most: tokens of chosen chunks that a share may come to.
+        share: raises the budget to one in ``share`` of the tokens before the boundary; 0 leaves it.
+        most: largest number of tokens that ``share`` may give.
         policy: scores the chunks.
     """
 
@@ -96,7 +97,7 @@ class RetrievalCache:
         self.boundary = 0
         self.length = 0
         self.num_exact = 0
-        """Tokens up to which the tail is the full cache's KV; newer ones were computed at this level."""
+        """Tokens up to which the tail is the full cache's KV; the middle level computed newer ones."""
         size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
         devices = [shape.of_layer(layer).device for layer in range(shape.layers)]
         self._keys = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
@@ -105,16 +106,16 @@ class RetrievalCache:
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
         self._awaited: Callable[[], None] | None = None  # makes the selection that no pass has needed yet
-        self._is_finite = False  # what unused memory holds
+        self._is_finite = False  # whether unused memory holds finite numbers only
 
     def _new_index(self) -> list[KeyIndex]:
-        """An empty index of mean keys for every layer."""
+        """Make an empty index of mean keys for every layer."""
         shape, size = self.full.shape, self.chunk_size
         layers = range(shape.layers)
         return [KeyIndex(shape.of_layer(layer), size, partial(self.full.keys, layer)) for layer in layers]
 
     def index_bytes(self) -> KvBytes:
-        """Bytes of the mean keys, by device; ``reset`` gives them back."""
+        """Bytes of the mean keys, by device, which ``reset`` frees."""
         shape = self.full.shape
         devices = [0] * len(shape.parts)
         for layer, index in enumerate(self._index):
@@ -122,16 +123,21 @@ class RetrievalCache:
         return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
-        """A spilled layer is on the device with ``length`` committed tokens (``full.when_at_hand``): its mean keys cost
-        no transfer now. A few are left for later, so that a verification does not launch their making in every layer.
+        """Make the mean keys of a spilled layer that has come to the device with ``length`` committed tokens
+        (``full.when_at_hand``), where they need no transfer.
+
+        A few chunks are left for later, so that a verification does not launch this work in every layer.
         """
         chunks = length // self.chunk_size
         if chunks - self._index[layer].count >= _INDEXED_AT_ONCE:
             self._index[layer].reach(chunks)
 
     def index_book(self) -> None:
-        """Make the mean keys of all that is committed, of layers that are always at hand: while a book is read nobody
-        notices, and the first question's first word would wait for them. Another policy may never ask for any."""
+        """Make the mean keys of all committed tokens, for layers that are always at hand.
+
+        While a book is read this goes unnoticed; otherwise the first word of the first answer would wait for it. Other
+        policies may need no mean keys, so none are made for them.
+        """
         if not isinstance(self._policy, MeanKeyAttention):
             return
         with torch.inference_mode():
@@ -141,13 +147,13 @@ class RetrievalCache:
 
     @property
     def num_slots(self) -> int:
-        """Chunks that are chosen, if there are enough. Constant while the boundary is."""
+        """Chunks that are chosen, if there are enough. The number depends on the boundary alone."""
         share = self.boundary // self._share if self._share else 0
         return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 
     @property
     def selected(self) -> int:
-        """Tokens of chosen chunks that the buffers hold."""
+        """Tokens of the chosen chunks in the buffers."""
         return min(self.num_slots, self.boundary // self.chunk_size) * self.chunk_size
 
     @property
@@ -156,7 +162,7 @@ class RetrievalCache:
         return self.selected + self.length - self.boundary
 
     def reset(self) -> None:
-        """Forget everything, the index of mean keys too: for another book."""
+        """Forget everything, including the index of mean keys, for another book."""
         self.boundary = self.length = self.num_exact = 0
         self._index = self._new_index()
         self._slots = [None] * len(self._slots)
@@ -164,9 +170,12 @@ class RetrievalCache:
         self._awaited = None
 
     def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Score chunks by each layer's ``queries`` (1, heads, n, head_dim), and choose by them, for a context cut
-        ``recent`` tokens before its end, once ``ensure_selected`` asks. Many an answer needs no middle pass, and
-        copying what it would read took as long as two plain steps of 1.5 billion parameters."""
+        """Start on a context cut ``recent`` tokens before its end. Once ``ensure_selected`` asks, chunks are scored by
+        each layer's ``queries`` (1, heads, n, head_dim) and chosen.
+
+        Many answers need no middle pass, and copying the chunks took as long as two plain steps of a model with 1.5
+        billion parameters.
+        """
         self._cut(max(0, self.full.length - recent))
         self.length = self.full.length
         step = shown_step(self.full.shape.layers)
@@ -175,16 +184,16 @@ class RetrievalCache:
 
     @property
     def is_selected(self) -> bool:
-        """Whether the buffers hold what was chosen: a pass needs that."""
+        """Whether the buffers hold the chosen chunks, which a pass needs."""
         return self._awaited is None
 
     def ensure_selected(self) -> None:
-        """Make the selection that ``aim`` has left for later; nothing where it is made."""
+        """Make the selection that ``aim`` has put off, unless it is made."""
         if self._awaited is not None:
             self._awaited()
 
     def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Choose for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
+        """Choose chunks for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
 
         The tail becomes the full cache's tokens from the (chunk-aligned) boundary on.
         """
@@ -200,7 +209,7 @@ class RetrievalCache:
         self.begin_scores()
 
     def copy_from_full(self, length: int) -> None:
-        """Make the tail the full cache's KV up to ``length`` tokens, and drop anything newer."""
+        """Replace the tail by the full cache's KV up to ``length`` tokens, and drop newer tokens."""
         start, offset = self.num_exact, self.selected - self.boundary
         if start < length:
             for layer in range(self.full.shape.layers):
@@ -216,11 +225,11 @@ class RetrievalCache:
         self.num_exact = min(self.num_exact, length)
 
     def extend(self) -> RetrievalPass:
-        """The view that one forward pass of new tokens attends through."""
+        """The view through which a pass of new tokens attends."""
         return RetrievalPass(self)
 
     def make_finite(self) -> None:
-        """Leave nothing in unused memory that is not a number: a pass of fixed shape hides it behind a mask."""
+        """Make unused memory finite: a pass of fixed shape reads it under a mask."""
         if not self._is_finite:
             for slots in (*self._keys, *self._values):
                 slots[:, self.held :].zero_()
@@ -239,9 +248,8 @@ class RetrievalCache:
         self._scores = {}
 
     def chunk_scores(self) -> torch.Tensor | None:
-        """Scores of the chunks before the boundary (chunks,), summed over layers and heads since ``begin_scores``.
-
-        The sinks are left out: they draw attention whatever they say.
+        """Scores (chunks,) of the chunks before the boundary, summed over layers and heads since ``begin_scores``. The
+        sinks are left out: they draw attention whatever they say.
         """
         sums = iter(self._scores.values())
         total = next(sums, None)
@@ -256,13 +264,14 @@ class RetrievalCache:
             pass
 
     def select(self, queries: Queries) -> None:
-        """Choose the chunks of layers, and copy those that are new."""
+        """Choose the chunks of layers, and copy the new ones."""
         for layers, scores in self._scored(queries):
             self._place(layers, choose(scores, self.num_slots, self.chunk_size), scores.shape[2])
 
     def _scored(self, queries: Queries) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Scores (layers, kv_heads, chunks) of layers that are scored at once, which ``chunk_scores`` sums up; nothing
-        where no chunk lies before the boundary."""
+        """Score layers together: (layers, kv_heads, chunks). The scores are added to ``chunk_scores``. None where no
+        chunk lies before the boundary.
+        """
         chunks = self.boundary // self.chunk_size
         for layers, asked in self._together(queries, chunks) if chunks else ():
             scores = self._policy.score(asked, [self._index[layer] for layer in layers], chunks)
@@ -273,8 +282,9 @@ class RetrievalCache:
             yield layers, scores
 
     def _together(self, queries: Queries, chunks: int) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Groups of layers that are scored at once, with their queries (layers, heads, n, head_dim): they lie alike in
-        memory."""
+        """Group the layers that are scored at once, with their queries (layers, heads, n, head_dim). Layers of a group
+        lie alike in memory.
+        """
 
         def kind(layer: int) -> tuple[int, bool, int]:
             return self.full.shape.part_of(layer), self.full.is_resident(layer), queries[layer].shape[2]
@@ -288,13 +298,14 @@ class RetrievalCache:
                 yield some, torch.cat([queries[layer] for layer in some])
 
     def forget_after(self, length: int) -> None:
-        """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""
+        """Drop mean keys of chunks that reach past ``length``: the tokens there are about to be replaced."""
         for index in self._index:
             index.forget_after(length // self.chunk_size)
 
     def _place(self, layers: list[int], chosen: torch.Tensor, chunks: int) -> None:
-        """Bring the chosen chunks (layers, kv_heads, slots) into the buffers. Our kernel copies all of them in less
-        time than it takes to find out which are new."""
+        """Bring the chosen chunks (layers, kv_heads, slots) into the buffers. Our kernel copies all chunks in less time
+        than finding the new ones takes.
+        """
         found = [self.full.resident(layer) for layer in layers]
         held = [kv for kv in found if kv is not None]
         mine = [(self._keys[layer], self._values[layer]) for layer in layers]
@@ -306,7 +317,7 @@ class RetrievalCache:
             self._exchange(layer, slots, chunks)
 
     def _exchange(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
-        """Assign one layer's chunks to slots (kv_heads, slots); chunks that are held already keep theirs."""
+        """Assign one layer's chunks to slots (kv_heads, slots). Chunks that are held already keep their slots."""
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
             chosen = exchanged(before, chosen, chunks)
@@ -320,8 +331,9 @@ class RetrievalCache:
         self._copy(layer, heads, places, chosen[heads, places])
 
     def _only_changes(self, layer: int, chunks: int) -> bool:
-        """Whether only changed chunks are copied. A GPU would have to wait to find them, and copies a whole layer
-        quickly."""
+        """Whether only changed chunks are copied. A GPU would have to wait to find them, and it copies a whole layer
+        quickly.
+        """
         return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
     def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
@@ -332,8 +344,9 @@ class RetrievalCache:
             target[heads, places] = source
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory from which a pass over ``count`` new tokens after ``start`` held ones reads KV, and into which it
-        writes its own. None where layers of another kind lie between, or on other devices."""
+        """The memory of all KV for a pass over ``count`` new tokens after ``start`` held ones. The pass reads it, and
+        writes its own KV into it. None where layers of another kind lie between, or layers lie on several devices.
+        """
         shape = self.full.shape
         if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:
             return None
@@ -397,8 +410,9 @@ class RetrievalPass:
 
 
 class RetrievalForm:
-    """The fixed form of a pass over the buffers, in which nothing depends on how much is held. Implements
-    ``FixedForm``."""
+    """The fixed form of a pass over the buffers, in which nothing depends on the number of held tokens. Implements
+    ``FixedForm``.
+    """
 
     bound = None
 
@@ -412,14 +426,16 @@ class RetrievalForm:
         return FixedRetrievalPass(self._cache, places[:1], places[1:], self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Do nothing: no observer looks at the middle level."""
+        """Do nothing: the middle level has no observer."""
 
 
 class FixedRetrievalPass(FixedView):
-    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place.
+    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory wherever the pass
+    begins.
 
     Args:
-        position, place: (1,) of the first token, in the context and in the buffers.
+        position: (1,), index of the first token in the context.
+        place: (1,), slot of the first token in the buffers.
     """
 
     def __init__(self, cache: RetrievalCache, position: torch.Tensor, place: torch.Tensor, count: int) -> None:
@@ -456,30 +472,31 @@ class FixedRetrievalPass(FixedView):
 
 
 class VerifyObserver(Protocol):
-    """A ``full.Observer`` of a verification, with the work on its queries that follows the pass."""
+    """A ``full.Observer`` of a verification, which also uses the queries after the pass."""
 
     @property
     def renews_selection(self) -> bool:
-        """Whether the selection is another one afterwards."""
+        """Whether the observer changes the selection."""
 
     @property
     def refresh_ms(self) -> float:
-        """Milliseconds that a refresh of the selection took, which the host waited for."""
+        """Milliseconds of refreshing the selection, which the host waited for."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
     def finish(self) -> None:
-        """The round's tokens have been committed."""
+        """Do the work that follows the pass, once the round's tokens are committed."""
 
 
 def shown_step(layers: int) -> int:
-    """Every how many layers one is scored where nothing is selected by it."""
+    """Distance between two layers that are scored where no selection is made."""
     return -(-layers // _SHOWN_LAYERS)
 
 
 class SelectionRefresh:
     """Chooses each layer's chunks by the queries of the running pass: resident layers all at once after the pass, a
-    spilled one while it is at hand."""
+    spilled layer while it is at hand.
+    """
 
     renews_selection = True
 
@@ -504,8 +521,9 @@ class SelectionRefresh:
 
 
 class ChunkScoring:
-    """Only scores: which chunks the pass that runs reads, for the reader to see. Some layers, from all over the model,
-    show it as well as all: with 30 of them every sixteenth token took half as long again."""
+    """Only scores the chunks of the running pass, to show which pages it reads. A few layers, spread over the model,
+    show this as well as all: with all of 30 layers every sixteenth token took half as long again.
+    """
 
     renews_selection, refresh_ms = False, 0.0
 
@@ -524,7 +542,7 @@ class ChunkScoring:
 
 
 class QueryRecorder:
-    """Keeps each layer's newest queries, over several passes, for a selection made afterwards."""
+    """Keeps each layer's newest queries over several passes, for a later selection."""
 
     def __init__(self, layers: int, keep: int = PROMPT_QUERIES) -> None:
         self._keep = keep
@@ -539,8 +557,9 @@ class QueryRecorder:
 
 
 class Reselection(QueryRecorder):
-    """Moves the boundary to ``recent`` tokens before the end of the context, and chooses for it by the queries of the
-    pass that runs."""
+    """Moves the boundary to ``recent`` tokens before the end of the context, and chooses chunks by the queries of the
+    running pass.
+    """
 
     renews_selection, refresh_ms = True, 0.0
 

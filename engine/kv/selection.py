@@ -1,10 +1,11 @@
-"""Which chunks of the context a retrieval cache holds: the policy that scores them, and the index of mean keys.
+"""Chooses the chunks of the context that a retrieval cache holds: the policy that scores them, and the index of mean
+keys.
 
-To try another scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``. It
-can only change speed, never the answer: the full cache checks every token.
+To try another scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``. A
+policy can only change speed, never the answer: the full cache verifies every token.
 
-A chunk is ``chunk_size`` neighbouring tokens; its mean key represents it. The finer the chunks, the more a single sharp
-key shows in the mean of its chunk, and the more memory the index takes: half of the keys at 2, an eighth at 8.
+A chunk is ``chunk_size`` neighbouring tokens; its mean key represents it. Smaller chunks show a single sharp key better
+in their mean, but the index takes more memory: half of the keys' at 2 tokens, an eighth at 8.
 """
 
 from __future__ import annotations
@@ -16,41 +17,41 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# The query budget: newest positions of a prompt that score where a selection is made from nothing (older ones bring no
-# more of what the answer needs, and sometimes crowd it out), and positions of one verification, evenly spread over it
-# (neighbours in a text look at the same places).
+# The query budget. A first selection is scored by this many newest positions of a prompt: older ones bring no more of
+# the answer's context, and sometimes crowd it out. A refresh is scored by this many positions of a verification, evenly
+# spread, since neighbouring tokens look at the same places.
 PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
 
 # First tokens of a context that draw attention whatever they say.
 _SINKS = 8
-# Copying an answer out of the book moves forward through it, so a chunk lends part of its score to the ones after it.
+# An answer that copies the book moves forward through it, so a chunk lends part of its score to later chunks.
 _FORWARD_REACH = 32  # tokens
-_FORWARD_DECAY = 0.7  # over _FORWARD_STEP tokens
+_FORWARD_DECAY = 0.7  # factor over ``_FORWARD_STEP`` tokens
 _FORWARD_STEP = 8
-# The dtype of scales of quantized mean keys and of their queries, as torch's kernel takes them.
+# The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
 # Mean keys by which the index grows at once.
 _GROWTH = 512
 
 
 class SelectionPolicy(Protocol):
-    """Scores chunks; the cache holds those with the highest scores, beside the attention sinks."""
+    """Scores chunks. The cache holds the chunks with the highest scores, and the attention sinks."""
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
-        """Scores (layers, kv_heads, num_chunks) of the first chunks of some layers, not negative; also shown, by page,
-        to the reader.
+        """Score the first chunks of some layers: (layers, kv_heads, num_chunks), not negative. The scores are also
+        shown to the reader, by page.
 
         Args:
-            queries: times the scaling of the attention, (layers, heads, n, head_dim), n within the query budget, the
+            queries: (layers, heads, n, head_dim), times the scaling of the attention; n is within the query budget, the
                 newest last.
-            keys: mean keys of each layer's chunks (``products``); computed only if they are asked for.
+            keys: index of mean keys for each layer (``products``), which are computed on first use.
         """
 
 
 class MeanKeyAttention:
     """The attention that the queries pay to the mean keys, averaged over the GQA group and over the queries.
 
-    Source: TriForce (arXiv 2404.11912), section 4.1, there with one query.
+    Source: TriForce (arXiv 2404.11912), section 4.1, which uses one query.
     """
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
@@ -60,7 +61,7 @@ class MeanKeyAttention:
 
 
 def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tensor:
-    """The ``num_slots`` chunks (..., num_slots) with the highest scores (..., chunks), sinks among them."""
+    """Choose the ``num_slots`` chunks (..., num_slots) with the highest scores (..., chunks), including the sinks."""
     chunks = scores.shape[-1]
     if chunks <= num_slots:
         return torch.arange(chunks, device=scores.device).expand(scores.shape)
@@ -75,11 +76,12 @@ def num_sinks(num_slots: int, chunk_size: int) -> int:
 
 
 def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
-    """At most ``most`` of the positions of q (1, heads, n, head_dim), evenly spread, the newest among them."""
+    """At most ``most`` positions of q (1, heads, n, head_dim), evenly spread and including the newest."""
     count = q.shape[2]
     if count <= most:
         return q
-    places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)  # a list would be waited for
+    # a list as index would wait for the device
+    places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)
     return q[:, :, places]
 
 
@@ -87,7 +89,8 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
     """Let every chunk (..., chunks) lend a decaying part of its score to the few chunks after it."""
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
-    while held < wanted:  # the maximum over ``held`` chunks, and the same one moved on, give that over twice as many
+    # a maximum over ``held`` chunks, combined with the same one shifted by ``held``, covers twice as many
+    while held < wanted:
         step = min(held, wanted - held)
         further = reach.clone()
         torch.maximum(reach[..., step:], reach[..., :-step] * decay**step, out=further[..., step:])
@@ -96,12 +99,13 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
 
 
 def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
-    """The slots (kv_heads, count) with chunks that are no longer ``chosen`` (kv_heads, count) replaced by new ones; all
-    others stay where they are. No host sync."""
+    """Replace the chunks in ``slots`` (kv_heads, count) that are no longer ``chosen`` (kv_heads, count) by newly chosen
+    ones. All others keep their slots. No host sync.
+    """
     none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
     leaves = ~none.scatter(1, chosen, True).gather(1, slots)
     comes = ~none.scatter(1, slots, True).gather(1, chosen)
-    # Per head the freed slots and the new chunks are equal in number: with both put first, they pair up.
+    # Each head has as many freed slots as new chunks. Sorted to the front, they pair up.
     free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
     taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
     return slots.scatter(1, free, taken)
@@ -110,14 +114,15 @@ def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.T
 class KeyIndex:
     """Mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and kept.
 
-    Scoring costs what reading them costs. They are kept in 8 bits, each with a scale of its own. On a processor torch's
-    product with 8-bit weights reads them as they are: a quarter of the time and of the memory. A GPU unpacks a layer's
-    for every product; beside a Llama-2-7B and 120,000 tokens all layers' would take 3.9 GB in bfloat16.
+    Scoring costs the time of reading the mean keys, so each is stored in 8 bits with its own scale. On a processor
+    torch's product with 8-bit weights reads them directly, in a quarter of the time and the memory. A GPU unpacks one
+    layer's mean keys for every product: with Llama-2-7B and 120,000 tokens, those of all layers would take 3.9 GB in
+    bfloat16.
 
     Args:
         chunk_size: tokens in a chunk.
-        source: keys (kv_heads, stop - start, head_dim) of tokens [start, stop); read when chunks are asked for that
-            are not there yet.
+        source: returns the keys (kv_heads, stop - start, head_dim) of tokens [start, stop), for chunks that the index
+            lacks.
     """
 
     def __init__(
@@ -132,20 +137,20 @@ class KeyIndex:
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the index."""
         return self._means.nbytes + self._scales.nbytes
 
     def forget_after(self, count: int) -> None:
-        """Keep at most the first ``count``: the tokens of the others are about to be replaced."""
+        """Keep at most the first ``count`` mean keys: the tokens of the others are about to be replaced."""
         self.count = min(self.count, count)
 
     def reach(self, count: int) -> None:
-        """See that there are ``count``; only new ones are computed."""
+        """Compute mean keys until there are ``count``."""
         if self._source is not None and self.count < count:
             self.extend(self._source(self.count * self._chunk_size, count * self._chunk_size), self._chunk_size)
 
     def extend(self, keys: torch.Tensor, chunk_size: int) -> None:
-        """Add the chunks of keys (kv_heads, chunks * chunk_size, head_dim) that follow the known ones."""
+        """Add the mean keys of further chunks, from keys (kv_heads, chunks * chunk_size, head_dim)."""
         fresh = keys.unflatten(1, (-1, chunk_size)).mean(dim=2)
         count = self.count + fresh.shape[1]
         if count > self._means.shape[1]:

@@ -1,11 +1,11 @@
-"""The shards of ``engine.kv.snapshots``: KV of a read book, and of the turns about it, to disk and back.
+"""Writes and restores the shards of ``engine.kv.snapshots``: KV of a read book, and of the turns about it.
 
-A writer copies its part of a full cache on a thread of its own: that part does not change while the book is open, or
-while the chat goes on, so questions need not wait for it. It stops between two shards when it is cancelled. ``restore``
-maps the shards and copies them straight into the cache's tiers, each checked before its first byte is used.
+A writer copies its part of a full cache on a thread of its own. That part does not change while the book is open, or
+while the chat goes on, so questions need not wait. A cancelled writer stops between two shards. ``restore`` maps the
+shards and copies them straight into the cache's tiers, and checks each before its first byte is used.
 
-Layers with a sliding window or a state hold no more than that, and it does change: a writer copies it when it is made,
-into one more shard at the end of what it writes. So what is saved of such a model can be used only as a whole.
+Windows and states change with every token, so a writer copies them when it is constructed, and writes them as one more
+shard at the end. Saved KV of a model with such layers can therefore be used only as a whole.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _SHARD_BYTES = 64 << 20
 _SHARD_STEP = 64
 # Shards whose checksum is computed ahead of the copying, each by a thread.
 _AHEAD = 4
-# Seconds between two checks whether a writer that waits for another has been cancelled.
+# Seconds between two checks whether a writer that waits for another writer has been cancelled.
 _POLL_S = 0.05
-# The nice value of a writer's thread, below the engine.
+# The nice value of a writer's thread, which runs after the engine's.
 _NICE = 10
 
 _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes KV of a cache on a thread of its own, beginning at once; to its end where only one thread may use the
-    device.
+    """Writes KV of a cache on a thread of its own, beginning at once. Where only one thread may use the device, the
+    constructor waits for the end.
 
     Args:
         full: the cache; its first ``stop`` tokens must stay as they are until the writer has ended.
-        after: a writer whose end is waited for first.
+        after: a writer that must end first.
     """
 
     def __init__(self, full: FullCache, stop: int, after: Writer | None = None) -> None:
@@ -66,12 +66,12 @@ class Writer:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Stop; what is written and whole stays. Returns when the cache is no longer looked at."""
+        """Stop. Whole shards stay. Returns once the writer no longer reads the cache."""
         self._cancelled.set()
         self._thread.join()
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it came within ``timeout`` seconds."""
+        """Wait for the end. Return whether it came within ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -96,7 +96,7 @@ class Writer:
         raise NotImplementedError
 
     def _write_shards(self, folder: Path, start: int, stop: int) -> list[Shard]:
-        """Shards for tokens [start, stop); fewer of them once this has been cancelled."""
+        """Write the shards for tokens [start, stop). A cancelled writer writes fewer."""
         step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
         shards = []
         while start < stop and not self._cancelled.is_set():
@@ -159,7 +159,7 @@ class SnapshotWriter(Writer):
             self._store.abandon(partial)
 
     def _are_more(self, shards: Sequence[Shard]) -> bool:
-        """Whether shards hold more than what is kept already."""
+        """Whether new shards hold more tokens than the saved snapshot."""
         kept = None
         try:
             kept = self._store.find(self._identity, self._ids)
@@ -170,7 +170,7 @@ class SnapshotWriter(Writer):
         return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
-        """Link what a snapshot of the same beginning already holds; nothing where links cannot be made."""
+        """Link the shards of a snapshot with the same beginning. Nothing is reused where links cannot be made."""
         taken: list[Shard] = []
         known = self._known
         for shard in known.shards if known else ():
@@ -195,13 +195,13 @@ class TurnSpan:
 
 
 class TurnWriter(Writer):
-    """Writes those turns of a chat that are not on disk.
+    """Writes the turns of a chat that are not on disk.
 
     Args:
-        store: of the chat.
+        store: the chat's store.
         full: the cache.
-        ids: of the whole context; one more than the last turn's ``stop`` at least.
-        turns: all turns of the context, the first behind the book.
+        ids: token ids of the whole context, at least one more than the last turn's ``stop``.
+        turns: all turns of the context, the first directly after the book.
         after: the writer of the reading, or of earlier turns.
     """
 
@@ -240,9 +240,9 @@ class TurnWriter(Writer):
 
 
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
-    """Append saved KV to a cache that holds the tokens before it; yields the usable tokens after every shard.
+    """Append saved KV to a cache that holds the tokens before it. Yield the usable tokens after every shard.
 
-    Of the last shard only the tokens that the snapshot counts are taken.
+    Only the tokens that the snapshot counts are taken from the last shard.
 
     Closing the generator leaves the cache at the last shard's border.
 
@@ -323,11 +323,11 @@ def _append_place(path: Path, shard: Shard, full: FullCache) -> None:
 
 
 def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[str, torch.Tensor]]:
-    """The tensors of each layer in a shard, by name, which have to be of these sizes."""
+    """Map the tensors of each layer in a shard, by name, and check their sizes."""
     expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")
-    except RuntimeError as error:  # torch maps the file, and says so when the system refuses
+    except RuntimeError as error:  # torch maps the file, and raises when the system refuses
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
         if set(file.keys()) != expected.keys() or any(

@@ -1,15 +1,15 @@
-"""The folder of snapshots: saved KV of books and of chats about them, so that opening a book again takes what reading
-its bytes takes.
+"""The folder of snapshots: saved KV of books and of chats about them. Opening a book again then takes the time of
+reading the bytes.
 
     <folder>/<book>-<identity>/                       a reading: snapshot.json and shards for runs of tokens
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
-A reading is written under a temporary name, synced and renamed, so it is there whole or not at all; so is a turn, and
-writing a turn never touches the reading. A shorter reading of the same steps aside first, and comes back where a longer
-one has not arrived. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
-and deletion. ``TurnStore`` finds a turn by the very tokens before it and by its words, so the branches of a chat lie
-side by side, each behind its own past. Turns are deleted with their chat and with the book; a turn that is still to be
-written then finds no place any more. The contents of shards are the matter of ``engine.kv.snapshot_io``.
+A reading is written under a temporary name, synced and renamed, so it exists whole or not at all. A turn is written the
+same way, and never touches the reading. A shorter reading of the same book is renamed first, and put back if the longer
+one does not arrive. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first) and deletion.
+``TurnStore`` finds a turn by its words and by the exact tokens before it, so the branches of a chat are stored next to
+each other, each under its own past. Turns are deleted with their chat and with the book; a turn that would be written
+later is dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from engine.kv.manifest import (
 DOCUMENTS = "documents.json"
 """In the folder of a reading of several documents: the hashes of their files."""
 CHATS = ".chats"
-"""Suffix of the folder with the turns about a reading, chat by chat."""
+"""Suffix of the folder with the turns about a reading, which has a folder for each chat."""
 
-# Disk that is always left free for everything else.
+# Bytes of the disk that are always left free for other uses.
 _SPARE_BYTES = 2_000_000_000
 _PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
-# Digits of a hash that name the folder of a chat and that of a turn.
+# Digits of a hash in the name of a chat's folder, and in the name of a turn's folder.
 _CHAT_DIGITS, _TURN_DIGITS = 32, 32
 
 
 class SnapshotStore:
-    """Args:
-    folder: of all snapshots; made on first use.
-    cap: bytes that all of them may take together.
+    """The readings in one folder, with their cap on disk.
+
+    Args:
+        folder: folder of all snapshots; made on first use.
+        cap: bytes that all snapshots may take together.
     """
 
     def __init__(self, folder: Path, cap: int) -> None:
@@ -67,10 +69,10 @@ class SnapshotStore:
         self.cap = cap
 
     def find(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """The snapshot of a book, or None if there is none.
+        """Find the snapshot of a book, or None if there is none.
 
         Raises:
-            SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
+            SnapshotRefused: the snapshot is damaged or holds another text; the message gives the reason.
         """
         folder = self.folder / identity.folder
         self._put_back(folder)
@@ -84,10 +86,11 @@ class SnapshotStore:
         return snapshot
 
     def beginning(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """The longest saved beginning of a text, as a snapshot of no more than that, whatever book it was saved of.
+        """Find the longest saved beginning of a text, whatever book it was saved for. The result counts no more than
+        that beginning; None if there is none.
 
-        Documents that others follow are found by their borders, and layers of fixed size only at the end of all that
-        was saved. None if there is none; what is damaged is passed over.
+        Documents that others follow are found by their borders, and windows and states only at the end of a snapshot.
+        Damaged snapshots are passed over.
         """
         best: Snapshot | None = None
         hashes: dict[int, str] = {}
@@ -116,7 +119,7 @@ class SnapshotStore:
             ResourceError: it is larger than the cap, or the disk is too full.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        own = self.folder / identity.folder  # it is replaced by the new one, so its bytes do not count
+        own = self.folder / identity.folder  # the new snapshot replaces it, so its bytes do not count
         self.free_space(needed, keep=(own,), less=_size(own))
         partial = self.folder / partial_name(identity.folder)
         partial.mkdir()
@@ -133,7 +136,7 @@ class SnapshotStore:
         window: Shard | None = None,
         borders: Sequence[int] = (),
     ) -> None:
-        """Write the manifest, sync and give the folder its name; an older snapshot of the same makes way."""
+        """Write the manifest, sync, and give the folder its name. An older snapshot of the same book is removed."""
         write_manifest(partial, identity, ids, shards, window, borders)
         sync_folder(partial)
         folder = self.folder / identity.folder
@@ -147,17 +150,17 @@ class SnapshotStore:
             self._put_back(folder)
 
     def abandon(self, partial: Path) -> None:
-        """Delete a snapshot that was begun."""
+        """Delete a snapshot whose writing was begun."""
         shutil.rmtree(partial, ignore_errors=True)
 
     def discard(self, identity: Identity) -> None:
-        """Delete the snapshot of exactly this."""
+        """Delete the snapshot with exactly this identity."""
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
         """Delete everything saved of a book, by the SHA-256 of its file, of several documents too that it is one of;
         and what is being written of it."""
-        # Looked at again: what is being written may get its name meanwhile.
+        # The folder is listed again, since an unfinished snapshot may get its final name meanwhile.
         while found := self._saved_of(book):
             for entry in found:
                 self.remove(entry)
@@ -169,29 +172,29 @@ class SnapshotStore:
         return [*readings, *(entry for entry in folders if entry.name in chats and entry not in readings)]
 
     def forget_chat(self, chat: str) -> None:
-        """Delete all turns of a chat; what is being written of it too."""
+        """Delete all turns of a chat, including unfinished ones."""
         for chats in self._chats():
             self.remove(chats / chat_folder(chat))
-            with suppress(OSError):  # other chats are in it
+            with suppress(OSError):  # the folder may hold other chats
                 chats.rmdir()
 
     def size_of(self, book: str) -> int:
-        """Bytes saved of a book and of the chats about it, by the SHA-256 of its file."""
+        """Bytes saved for a book and the chats about it, by the SHA-256 of its file."""
         return sum(_size(entry) for entry in self._whole() if entry.name.startswith(book[:BOOK_DIGITS]))
 
     def used(self) -> int:
-        """Bytes that whole snapshots and their turns take."""
+        """Bytes of all whole snapshots and their turns."""
         return sum(_size(entry) for entry in self._whole())
 
     def free_space(self, needed: int, keep: Sequence[Path], less: int = 0) -> None:
-        """Delete the least recently used until ``needed`` bytes have a place.
+        """Delete the least recently used readings and chats until ``needed`` bytes fit.
 
         Args:
             keep: folders of readings and chats that stay.
-            less: bytes of what is there that do not count.
+            less: bytes of existing snapshots that do not count.
 
         Raises:
-            ResourceError: they have no place even so; then nothing is deleted.
+            ResourceError: they do not fit even so; then nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:
@@ -210,14 +213,14 @@ class SnapshotStore:
             self.remove(min(units, key=_last_used))
 
     def remove(self, folder: Path) -> None:
-        """Take a folder out of sight in one step, then delete it: no half of it is ever found."""
+        """Rename a folder in one step, then delete it, so that a half-deleted folder is never found."""
         stale = self.folder / f"{_STALE}{secrets.token_hex(8)}"
         with suppress(FileNotFoundError):
             os.rename(folder, stale)
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Bring back the reading that stepped aside, unless a longer one has taken its place: then it is deleted."""
+        """Put back a reading that was renamed, unless a longer one has taken its place; then delete it."""
         aside = _aside(folder)
         if not aside.is_dir():
             return
@@ -237,7 +240,7 @@ class SnapshotStore:
         return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
 
     def _units(self) -> Iterator[Path]:
-        """The folders that can be deleted one at a time: readings and chats."""
+        """The folders that are deleted one at a time: readings and chats."""
         for entry in self._whole():
             if entry.name.endswith(CHATS):
                 yield from _folders(entry)
@@ -260,9 +263,9 @@ class TurnStore:
     """The turns of one chat about one reading of a book.
 
     Args:
-        store: that holds the reading.
+        store: the store that holds the reading.
         reading: name of the reading's folder (``Identity.folder``).
-        chat: what the chat is called; only this name finds its turns.
+        chat: the chat's name, by which alone its turns are found.
     """
 
     store: SnapshotStore
@@ -274,10 +277,10 @@ class TurnStore:
         return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
 
     def find(self, before: Sequence[int], question: str, answer: str) -> SavedTurn | None:
-        """The turn with these words after the tokens ``before``, or None if there is none.
+        """Find the turn with these words after the tokens ``before``, or None if there is none.
 
         Raises:
-            SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
+            SnapshotRefused: the turn is damaged or holds another text; the message gives the reason.
         """
         folder = self._place(before, question, answer)
         if not folder.is_dir():
@@ -287,20 +290,22 @@ class TurnStore:
         return found
 
     def holds(self, before: Sequence[int], question: str, answer: str) -> bool:
-        """Whether there is such a turn, whole or not."""
+        """Whether there is such a turn, damaged or not."""
         return self._place(before, question, answer).is_dir()
 
     def prepare(self) -> None:
-        """Make the place for the chat's turns. Nothing else does: what comes after its deletion is not saved."""
-        with suppress(OSError):  # then writing says what is wrong
+        """Make the folder for the chat's turns. Only this makes it, so that turns written after the chat's deletion are
+        not saved.
+        """
+        with suppress(OSError):  # writing then tells the cause
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, needed: int) -> Path:
-        """A temporary folder for a turn of about ``needed`` bytes; frees space for it first.
+        """Make a temporary folder for a turn of about ``needed`` bytes, after freeing space for it.
 
         Raises:
             ResourceError: there is no space.
-            OSError: the chat or the book's reading has been deleted: a turn is nothing without them.
+            OSError: the chat or the book's reading has been deleted: a turn is useless without them.
         """
         reading = self.store.folder / self.reading
         os.stat(reading / MANIFEST)
@@ -322,7 +327,7 @@ class TurnStore:
         """Write the manifest, sync and give the folder its name.
 
         Args:
-            ids: of the whole context up to the turn's last token.
+            ids: token ids of the whole context up to the turn's last token.
         """
         write_turn_manifest(partial, self.reading, ids, shards, window)
         sync_folder(partial)
@@ -332,11 +337,11 @@ class TurnStore:
             sync_folder(self.folder)
 
     def forget(self, before: Sequence[int], question: str, answer: str) -> None:
-        """Delete a turn, such as one that turned out to be damaged."""
+        """Delete a turn, for example a damaged one."""
         self.store.remove(self._place(before, question, answer))
 
     def _mark_used(self) -> None:
-        """The chat, and the reading that is of use to it."""
+        """Mark the chat as used, and the reading that its turns follow."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
@@ -346,7 +351,7 @@ class TurnStore:
 
 
 def default_cap(folder: Path) -> int:
-    """The default cap in bytes: a quarter of the free disk, within 1 to 100 GB."""
+    """The default cap: a quarter of the free disk in bytes, within 1 to 100 GB."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return int(min(100e9, max(1e9, shutil.disk_usage(existing).free / 4)))
 
@@ -357,7 +362,7 @@ def partial_name(name: str) -> str:
 
 
 def _is_of(entry: Path, book: str) -> bool:
-    """Whether a folder, whatever state it is in, is of the book with this hash."""
+    """Whether a folder, finished or not, belongs to the book with this hash."""
     return entry.name.removeprefix(_PARTIAL).removeprefix(_ASIDE).startswith(f"{book[:BOOK_DIGITS]}-")
 
 
@@ -370,7 +375,7 @@ def _documents_of(entry: Path) -> list[str]:
 
 
 def _aside(folder: Path) -> Path:
-    """The folder to which a reading steps aside while a longer one takes its place."""
+    """The name that a reading has while a longer one takes its place."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 
@@ -380,7 +385,7 @@ def chat_folder(chat: str) -> str:
 
 
 def mark_used(path: Path) -> None:
-    """Mark a folder as used, so that it is deleted last. One that cannot be written to can still be read."""
+    """Mark a folder as used, so that it is deleted last. A folder that cannot be written to can still be read."""
     with suppress(OSError):
         os.utime(path)
 
@@ -404,7 +409,7 @@ def _size(folder: Path) -> int:
 
 
 def _last_used(unit: Path) -> float:
-    """When a reading (by its manifest) or a chat (by its folder) was last used."""
+    """The time at which a reading (by its manifest) or a chat (by its folder) was last used."""
     for path in (unit / MANIFEST, unit):
         with suppress(OSError):
             return path.stat().st_mtime
@@ -414,11 +419,11 @@ def _last_used(unit: Path) -> float:
 def _is_running(process: int) -> bool:
     try:
         return psutil.pid_exists(process)
-    except OverflowError:  # no process has a number of this length
+    except OverflowError:  # no process id has this many digits
         return False
 
 
 def _writer(partial: Path) -> int:
-    """Process id in the name of a temporary folder; one that no process has if the name is odd."""
+    """The process id in the name of a temporary folder; an id that no process has where the name is odd."""
     number = partial.name.split("-")[-2:][0]
     return int(number) if number.isdecimal() else -1

@@ -1,8 +1,8 @@
-"""Shrinks what the engine takes when memory runs out while it works, in a fixed order, and lets it go on.
+"""Frees memory, in a fixed order, when it runs out while the engine works, so that the engine can go on.
 
-First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the
-other, to host memory beside a GPU, else to disk (``spill_more``). Only when nothing is left is the request lost, with
-the numbers; the chat never is: what was committed stays committed.
+First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after
+another: from a GPU to host memory, else to disk (``spill_more``). Only when no resident layer is left does the request
+fail, with an error that gives the numbers. Committed tokens stay committed, so the chat is never lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 16
 """Tokens of the smallest block of a prompt that is tried."""
 
-# The first two spilled layers need a buffer each, which is larger than a layer in 8 bits.
+# Buffers that the first spilled layers need: a buffer is larger than a layer in 8 bits, so at least two layers go at
+# once.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -37,14 +38,14 @@ class Spillable(Protocol):
     length: int
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers to a slower tier; all of them or none."""
+        """Move resident layers to a slower tier: all of them or none."""
 
 
 def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
-    """Spill the next resident layers of a cache; whether there were any.
+    """Spill the next resident layers of a cache. Return whether there were any.
 
     Args:
-        error: says which card is full, and so whose layers go; where it does not, each card's do.
+        error: names the card that is full, and so whose layers to spill; without a name each card spills layers.
     """
     parts = full.shape.parts
     named = [part for part, shape in enumerate(parts) if shape.device.index is not None]
@@ -66,18 +67,18 @@ def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
 
 
 def _next_to_spill(full: Spillable, part: int) -> list[int]:
-    """Resident layers of one device."""
+    """Choose the next resident layers of one device to spill."""
     mine = full.shape.layers_of(part)
     resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
     stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
     count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
-    # From the middle of what is resident, so that spilled layers do not come in a row.
+    # Layers are taken from the middle of a run of resident layers, so that spilled layers are spread.
     middle = max(0, (len(resident) - count) // 2)
     return resident[middle : middle + count]
 
 
 def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
-    """Do ``work``; where memory runs out, spill and do it again.
+    """Do ``work``. Where memory runs out, spill layers and do it again.
 
     Raises:
         ResourceError: memory ran out with nothing left to spill.
@@ -88,13 +89,13 @@ def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            failed = error.with_traceback(None)  # the traceback holds all that the failed work had made
+            failed = error.with_traceback(None)  # the traceback refers to every tensor that the failed work had made
         if not spill_more(full, failed):
             raise exhausted(full) from failed
 
 
 def exhausted(full: Spillable) -> ResourceError:
-    """The error of a request once every layer is spilled."""
+    """The error of a request that fails once every layer is spilled."""
     return ResourceError(
         f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
         "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",

@@ -1,13 +1,13 @@
-"""A layer with a state instead of KV: states after certain tokens, and traces of what the newest tokens did to them.
+"""A layer with a state instead of KV: states after certain tokens, and traces of the newest tokens' effect on them.
 
 A state cannot be cropped. So for a pass over a few tokens, such as a verification, the layer keeps the state before the
-first token and a trace of every token. The state after any accepted token is computed from these again, when the next
-pass begins there. A token's trace is some fifty times smaller than a state, and computing it again takes half the work
-of the pass, for the accepted tokens alone. (A state for every token instead made passes over 4 to 33 tokens take five
-times as long and more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
+first token and a trace of every token. When the next pass begins after some accepted token, the state there is computed
+from them. A trace is about fifty times smaller than a state. Applying the traces takes half the work of the pass, and
+only for accepted tokens. (A state for every token instead made passes over 4 to 33 tokens take five times as long and
+more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
 
-Two more states are kept: after the committed tokens, where a pass of another level or one after a stop begins; and
-before the newest pass, which is tried again where memory ran out.
+Two more states are kept. A pass of another level, or a pass after a stop, begins at the state after the committed
+tokens. A pass that ran out of memory is repeated from the state before it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class RecurrentLayer:
     Args:
         size: of a state.
         dtype: of the model.
-        most: tokens of the newest passes whose traces are kept; of longer passes there is none.
+        most: tokens of the longest pass whose traces are kept; longer passes leave none.
     """
 
     def __init__(self, size: StateSize, dtype: torch.dtype, device: torch.device, most: int) -> None:
         self._size, self._dtype, self._device, self._most = size, dtype, device, most
-        self._states: dict[int, RecurrentState] = {}  # by the number of tokens before them
-        self._traces: list[tuple[int, Trace]] = []  # each with the number of tokens before it, in order
+        self._states: dict[int, RecurrentState] = {}  # states by the number of tokens before them
+        self._traces: list[tuple[int, Trace]] = []  # traces in order, each with the number of tokens before it
         self.clear()
 
     @property
     def allocated(self) -> int:
-        """Bytes of its states and traces."""
+        """Bytes of the layer's states and traces."""
         traces = sum(trace.nbytes for _, trace in self._traces)
         return traces + sum(state.nbytes for state in self._states.values())
 
@@ -57,13 +57,13 @@ class RecurrentLayer:
         return self._way_to(length) is not None
 
     def recur(self, start: int, count: int, advance: Advance, length: int) -> torch.Tensor:
-        """Run a pass over ``count`` tokens, the first after ``start`` others; forget the tokens after these.
+        """Run a pass over ``count`` tokens after ``start`` others. Later tokens are forgotten.
 
         Args:
             length: committed tokens, at most ``start``.
 
         Returns:
-            What they read, as ``advance`` gives it.
+            The pass's output, as ``advance`` returns it.
         """
         before = self._state(start)
         committed = before if start == length else self._state(length)
@@ -83,18 +83,18 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Count tokens of the context that the layer is never shown, after those that it knows."""
+        """Count tokens that are skipped: the context has them after the known tokens, but the layer never sees them."""
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
 
     def commit(self) -> None:
-        """Nothing changes: which tokens are committed is said with every pass."""
+        """Do nothing: every pass says which tokens are committed."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Do nothing: a state after tokens that are not committed is never asked for."""
+        """Do nothing: no pass asks for a state after uncommitted tokens."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """A state is of all tokens."""
+        """Return 0: a state covers all tokens from the first on."""
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -103,8 +103,9 @@ class RecurrentLayer:
         return {"memory": state.memory, "inputs": state.inputs}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Take a state that was ``held`` after ``stop`` tokens, and keep the one after ``length`` committed tokens
-        too."""
+        """Take a state that was ``held`` after ``stop`` tokens. The state after ``length`` committed tokens is kept
+        too.
+        """
         here = {name: part.to(self._device, copy=True) for name, part in held.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
         self._states, self._traces = {**kept, stop: RecurrentState(**here)}, []

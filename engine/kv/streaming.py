@@ -1,13 +1,13 @@
 """The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
 
 Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot, so positions
-count inside the cache and a draft model with a short context serves a long one. A rotated copy is kept and renewed only
-when slots move. Oldest tokens are evicted in ``settle`` alone, which looks only at the committed length: cropping
-speculated tokens and growing again gives the same cache as never having grown. Newest tokens can be cropped back to the
-length at the last ``settle``.
+count within the cache, and a draft model with a short context serves a long one. A rotated copy is kept and renewed
+only when slots move. Only ``settle`` evicts the oldest tokens, by the committed length alone: a cache that grew by
+speculated tokens and was cropped equals one that never grew. Newest tokens can be cropped back to the length at the
+last ``settle``.
 
-Which tokens are held (length n, window w): the sinks, and at least the w newest; up to ``slack`` older ones more.
-Layers with a state evict nothing: theirs is of all tokens that the draft was shown.
+The held tokens are the sinks, at least the newest tokens of one window, and up to ``slack`` older ones. Layers with a
+state evict nothing: a state covers all tokens that the draft has seen.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from engine.model.recurrent import Advance
 from engine.model.view import Blocks, FixedView, InPlace
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""(layer, x (1, heads, n, head_dim), slots (n,), queries) -> x as the layer rotates it to these positions, or leaves it
-alone; the first ``queries`` heads are queries, the others are keys."""
+"""Rotates x (1, heads, n, head_dim) of a layer to slots (n,), called as (layer, x, slots, queries); a layer without
+RoPE leaves x unchanged. The first ``queries`` heads are queries, the others are keys.
+"""
 
 
 class StreamingCache:
@@ -34,7 +35,8 @@ class StreamingCache:
 
     Args:
         shape: of the draft model.
-        num_sink_tokens, window_size: tokens that are always held, from the start and from the end of the context.
+        num_sink_tokens, window_size: numbers of tokens that are always held, at the start and at the end of the
+            context.
         slack: tokens that may be added between two evictions; at least the longest speculation.
         rotate: RoPE of the draft model.
     """
@@ -45,14 +47,14 @@ class StreamingCache:
         self.window_size = window_size
         self._slack = slack
         self._rotate = rotate
-        # Committed overhang (< slack) plus one speculation (<= slack).
+        # The committed tokens exceed the window by less than ``slack``, and one speculation adds at most ``slack``.
         self.capacity = num_sink_tokens + window_size + 2 * slack
         own = [layer for layer in range(shape.model_layers) if shape.has_kv(layer)]
         self._raw, self._rotated, self._values = ({layer: self._empty(layer) for layer in own} for _ in range(3))
         self.length = 0
         self._floor = 0
         self._evicted = 0
-        self._is_finite = False  # what unused slots hold
+        self._is_finite = False  # whether unused slots hold finite numbers only
         states = shape.recurrent
         self._states = (
             {layer: RecurrentLayer(states.size, shape.dtype, shape.device, self.capacity) for layer in states.layers}
@@ -70,7 +72,7 @@ class StreamingCache:
         return self.length - self._evicted
 
     def reset(self) -> None:
-        """Forget everything: equal to a new cache."""
+        """Forget everything, so that the cache equals a new one."""
         for layer in self._states.values():
             layer.clear()
         self.length = 0
@@ -78,7 +80,7 @@ class StreamingCache:
         self._evicted = 0
 
     def crop(self, length: int) -> None:
-        """Drop the newest tokens so that the context counts ``length``."""
+        """Drop the newest tokens so that ``length`` tokens of the context remain."""
         if not self._floor <= length <= self.length:
             raise ValueError(f"cannot crop a streaming cache of {self.length} tokens to {length}")
         self.length = length
@@ -98,7 +100,9 @@ class StreamingCache:
         self._renew()
 
     def skip(self, count: int) -> None:
-        """Count tokens of the context that are never shown to the draft: right after the sinks, before the window."""
+        """Count tokens of the context that the draft is never shown. They come right after the sinks, before the
+        window.
+        """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
         if count % self._slack:
@@ -120,13 +124,13 @@ class StreamingCache:
             self._rotated[layer][:, : self.held] = turned[0]
 
     def extend(self, count: int) -> StreamingPass:
-        """The view that one forward pass of ``count`` new tokens attends through."""
+        """The view through which a pass of ``count`` new tokens attends."""
         if self.held + count > self.capacity:
             raise ValueError(f"{count} tokens do not fit beside {self.held} in {self.capacity} slots")
         return StreamingPass(self, self.held, count)
 
     def make_finite(self) -> None:
-        """Leave nothing in unused slots that is not a number: a pass of fixed shape hides it behind a mask."""
+        """Make unused slots finite: a pass of fixed shape reads them under a mask."""
         if not self._is_finite:
             for slots in (*self._rotated.values(), *self._values.values()):
                 slots[:, self.held :].zero_()
@@ -137,12 +141,12 @@ class StreamingCache:
         self.length += count
 
     def free_slots(self) -> int:
-        """Slots for tokens before the next ``settle``."""
+        """Slots that tokens may still take before the next ``settle``."""
         return self.capacity - self.held
 
 
 class StreamingPass:
-    """A view for one forward pass of the draft. Expects unrotated queries and keys. Implements ``View``."""
+    """A view for one forward pass of the draft, which takes unrotated queries and keys. Implements ``View``."""
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
         self._cache, self._start, self._count = cache, start, count
@@ -153,7 +157,7 @@ class StreamingPass:
         return torch.arange(self._start, self._start + self._count, device=self._cache.shape.device)
 
     def positions(self, count: int) -> None:
-        """Slots, to which it turns queries and keys by itself."""
+        """Slots. This view itself rotates queries and keys to them."""
 
     def attend(
         self,
@@ -193,8 +197,9 @@ class StreamingPass:
 
 
 class StreamingForm:
-    """The fixed form of a pass over all slots, in which nothing depends on how many are held. Implements
-    ``FixedForm``."""
+    """The fixed form of a pass over all slots, in which nothing depends on the number of held tokens. Implements
+    ``FixedForm``.
+    """
 
     bound = None
 
@@ -208,11 +213,13 @@ class StreamingForm:
         return FixedStreamingPass(self._cache, places, self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Do nothing: no observer looks at the draft."""
+        """Do nothing: the draft has no observer."""
 
 
 class FixedStreamingPass(FixedView):
-    """``StreamingPass`` over all slots, with a mask: the same operations on the same memory for any place."""
+    """``StreamingPass`` over all slots, with a mask: the same operations on the same memory wherever the pass
+    begins.
+    """
 
     def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:
         self._cache = cache
@@ -223,7 +230,7 @@ class FixedStreamingPass(FixedView):
         }
 
     def positions(self, count: int) -> None:
-        """Slots, to which it turns queries and keys by itself."""
+        """Slots. This view itself rotates queries and keys to them."""
 
     def attend(
         self,
@@ -247,7 +254,7 @@ class FixedStreamingPass(FixedView):
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 
     def _seen_through(self, window: int | None) -> Seen:
-        """The slots that the tokens see, with a window no more than it."""
+        """The slots that the tokens see, within their window."""
         if window not in self._seen:
             near = torch.arange(self._cache.capacity, device=self._slots.device) > self._slots[:, None] - (window or 0)
             self._seen[window] = Seen(self._seen[None].keys & near)

@@ -1,14 +1,15 @@
-"""A layer whose tokens see only the newest ones: a bounded buffer of their KV.
+"""A layer with a sliding window: each token sees only the newest tokens, whose KV lies in a bounded buffer.
 
 Axis order (kv_heads, slot, head_dim); keys are stored after RoPE.
 
-A buffer holds the newest tokens without gaps. Its first slot is a multiple of ``SLIDING_BORDER``, where kernels for
-processors cut their sums, so that a token's result has the same bits whatever comes with it. The oldest tokens go when
-it is full; at least ``SLIDING_SLACK`` tokens beyond the window stay, so that what was speculated or asked last can be
-cropped.
+A buffer holds the newest tokens without gaps. Its first token is a multiple of ``SLIDING_BORDER``, where kernels for
+processors split their sums, so that a token's result has the same bits whatever other tokens are in the pass. A full
+buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond the window stay, so that speculated tokens or
+the last question can be cropped.
 
-While a block of a prompt goes through one layer after the other, its tokens push the committed window out of the layers
-that it has passed. Until ``commit`` these keep a copy of that too, since a stopped reading ends at committed tokens.
+While a block of a prompt passes through the layers one after another, its tokens push the committed window out of the
+layers that it has passed. Until ``commit`` these layers keep a copy of the committed window, since a stopped reading
+ends at committed tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WindowedLayer:
-    """One layer's newest tokens [first, stop); slot 0 is that of token ``origin``."""
+    """One layer's newest tokens [first, stop). Slot 0 belongs to the token ``origin``."""
 
     def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
         self._window, self._dtype = sliding.window, dtype
@@ -34,15 +35,15 @@ class WindowedLayer:
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.origin = self.first = self.stop = 0
         self.committed: tuple[int, torch.Tensor, torch.Tensor] | None = None
-        """The first token, the keys and the values of the committed window, where newer tokens pushed it out."""
+        """The committed window, where newer tokens pushed it out: its first token, its keys, its values."""
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the layer's memory."""
         return self.keys.nbytes + self.values.nbytes
 
     def reaches(self, length: int) -> bool:
-        """Whether a token that follows ``length`` others finds all in its window that it sees."""
+        """Whether the layer still holds the whole window of a token that follows ``length`` others."""
         return self.first <= max(0, length - self._window + 1) and length <= self.stop
 
     def span(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,7 +58,8 @@ class WindowedLayer:
             length: committed tokens.
 
         Returns:
-            Views (kv_heads, seq, head_dim) of the keys and values up to the last of them, all that they see among them.
+            Views (kv_heads, seq, head_dim) of keys and values that end with these tokens and include every token that
+                they see.
         """
         if start == length:
             self.forget_uncommitted(length)
@@ -65,12 +67,13 @@ class WindowedLayer:
         return self.seen(start, self.stop)
 
     def seen(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views (kv_heads, seq, head_dim) of the keys and values up to token ``stop``, all that those from ``start`` on
-        see among them."""
+        """Views (kv_heads, seq, head_dim) of keys and values that end before token ``stop`` and include every token
+        that the tokens from ``start`` on see.
+        """
         return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor, length: int) -> None:
-        """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget those after them.
+        """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget later tokens.
 
         Args:
             length: committed tokens.
@@ -86,19 +89,20 @@ class WindowedLayer:
         self.stop = stop
 
     def _make_room(self, start: int, length: int) -> None:
-        """Let the oldest tokens go, before those from ``start`` on are stored."""
+        """Evict the oldest tokens before the tokens from ``start`` on are stored."""
         origin = _aligned(max(0, start - self._window + 1 - SLIDING_SLACK))
         needed = max(self.first, length - self._window + 1, 0)
         if origin > needed and self.committed is None:
             keys, values = self.span(needed, length)
             self.committed = needed, keys.clone(), values.clone()
-        kept = [part.clone() for part in self.span(origin, start)]  # memory may end here, with nothing moved yet
+        # memory may run out here, while nothing has moved yet
+        kept = [part.clone() for part in self.span(origin, start)]
         for buffer, part in zip((self.keys, self.values), kept, strict=True):
             buffer[:, : start - origin] = part
         self.origin, self.first = origin, max(self.first, origin)
 
     def put(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Hold KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and nothing else."""
+        """Hold KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and no other."""
         self.origin, self.first, self.stop = _aligned(start), start, start + k.shape[1]
         for buffer, part in zip((self.keys, self.values), (k, v), strict=True):
             buffer[:, : start - self.origin] = 0
@@ -113,19 +117,18 @@ class WindowedLayer:
         self.put(0, self.keys[:, :0], self.values[:, :0])
 
     def commit(self) -> None:
-        """Take all stored tokens as committed: every layer of the model has them."""
+        """Take all stored tokens as committed, once every layer of the model has them."""
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
+        """Go back to the newest of ``length`` committed tokens, and drop later ones."""
         if self.committed is not None:
             self.put(*self.committed)
             self.committed = None
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of what is held of [start, stop), and of no more than is of use; None if it is not enough to
-        go on from."""
+        """The first useful token of [start, stop) that the layer holds; None if decoding could not go on from there."""
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
 
@@ -135,7 +138,9 @@ class WindowedLayer:
         return {"keys": keys, "values": values}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append to ``length`` committed tokens what another layer ``held`` of [start, stop), or hold that alone."""
+        """Append the tokens [start, stop) that another layer ``held`` to ``length`` committed ones, or hold them
+        alone.
+        """
         keys, values = held["keys"], held["values"]
         if start != length:
             self.put(start, keys, values)

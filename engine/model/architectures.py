@@ -1,9 +1,8 @@
 """Tells by a model's configuration alone whether it is supported, of which kinds its layers are, and what it takes.
 
-Owns the refusal of what the walk of ``engine.model.backends`` is not right for. What sets one family apart from another
-stands in the table of ``families``, and nowhere else. Reads no weights, and imports neither torch nor transformers
-before it is asked to load: who judges a model before a download needs the same facts. Sizes are in tokens, bytes and
-floating point operations.
+Refuses architectures for which the walk of ``engine.model.backends`` is not right. The differences between families are
+in the table of ``families``, and nowhere else. Reads no weights, and imports torch and transformers only to load: the
+app judges a model by the same facts before its download. Sizes are in tokens, bytes and floating point operations.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MLP_NUMBERS = (
     "decoder_sparse_step",
     "block_multiple_of",
 )
-"""Settings about MLPs and experts; no family has all of them."""
+"""Settings about MLPs and experts. No family has all of them."""
 
 STATE_NUMBERS = {
     RECURRENT: (
@@ -47,25 +46,27 @@ STATE_NUMBERS = {
 """Settings about the states of each kind of recurrent layer."""
 
 WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
-"""``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
+"""``model_type`` of models that also see, of which only the text part is loaded. ``TEXT_WEIGHTS`` names its weights."""
 
 TEXT_WEIGHTS = {
     r"^language_model\.model\.": "model.",
     r"^language_model\.lm_head\.": "lm_head.",
     r"^model\.language_model\.": "model.",
 }
-"""Names of the text part's weights in the files of a wrapper, as patterns, and in the text model itself."""
+"""Patterns of the text part's weights: their names in the files of a wrapper, and in the text model itself."""
 
 DRAFT_HEAD = "draft_head_tokens"
-"""The setting of a distilled draft that tells how many rows of its target's head it has; it shares the target's
-embedding."""
+"""The setting of a distilled draft for the number of rows of its target's head. Such a draft shares the target's
+embedding.
+"""
 
 SHARED_VOCABULARY = 0.95
-"""A draft must know at least this share of the target's tokens, by the same ids."""
+"""Share of the target's tokens, with the same ids, that a draft must know at least."""
 
-_CPU_FLOAT32_PARAMETERS = 1_500_000_000  # of the largest model that a processor without pairs holds in float32
+# of the largest model that a processor holds in float32, where it does not multiply pairs of bfloat16
+_CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
-# Far beyond every model that there is.
+# Upper bounds of settings, far beyond every existing model.
 _MAXIMA = {
     **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
     **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
@@ -89,36 +90,37 @@ _POSITIVE = (
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
     *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
-_ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")  # what is 0 where a layer has none
-_QUERY_SCALE = "llama_4_scaling_beta"  # how much queries grow with their position
+# settings with a list over layers, in which 0 means a layer without RoPE
+_ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
+_QUERY_SCALE = "llama_4_scaling_beta"  # the factor by which queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has experts or not
     *("num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
-_MAMBA_EXPANDS = 2  # times the width of a model are the heads of its states
+_MAMBA_EXPANDS = 2  # the heads of a state are together this many times the model's width
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# Settings that are refused where the family does not know them, and what they mean.
+# Settings that are refused where the family does not know them, with their meaning in words.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_EYES_ALONE = "vision"  # of ``use_bidirectional_attention``: tokens of text see none after them
+_EYES_ALONE = "vision"  # a value of ``use_bidirectional_attention``: tokens of text see no later tokens
 _RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
 
 def load_config(name: str) -> Any:
-    """The model's configuration; of a model that can see as well, that of its text part.
+    """Load the model's configuration; for a model that also sees, the configuration of its text part.
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: transformers does not know the architecture without remote code, or nothing is known of where
-            the text part lies.
-        ModelError: the files of settings are broken, absurdly large, or of values that mean nothing.
+        UnsupportedModel: transformers does not know the architecture without remote code, or the place of its text part
+            is unknown.
+        ModelError: the files of settings are broken or absurdly large, or hold impossible values.
     """
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -151,11 +153,13 @@ def load_config(name: str) -> Any:
 
 
 def text_config(whole: Any) -> Any:
-    """The configuration of the text part of a model that can see as well, with what only the whole says of it."""
+    """The configuration of a model's text part, completed by the settings that only the whole model's configuration
+    has.
+    """
     text = getattr(whole, "text_config", None)
     if text is None:
         return _with_both_heads(whole)
-    # Where the two disagree, weights of both matrices are found, and transformers does not tie them.
+    # Where the two disagree, the files hold both matrices, and transformers does not tie them.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -165,13 +169,16 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """A setting that only some families know; ``otherwise`` in all others."""
+    """A setting that only some families know; ``otherwise`` for all other families."""
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 
 def _with_both_heads(config: Any) -> Any:
-    """A configuration with the head counts of full layers under the names of ``config.json``: transformers keeps them
-    layer by layer. Where full layers differ among themselves the head size becomes 0, which is refused later."""
+    """Put the head counts of full layers under the names of ``config.json``, where transformers keeps them layer by
+    layer.
+
+    Where full layers differ among themselves the head size becomes 0, which is refused later.
+    """
     own = FAMILIES.get(config.model_type, ORDINARY).reads
     if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
         return config
@@ -188,8 +195,7 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``text_config`` of a ``config.json`` that was only parsed, whatever it holds, with the numbers that it leaves
-    out."""
+    """``text_config`` for a parsed ``config.json`` with any content. Missing numbers are filled in."""
     text, outer = settings.get("text_config"), {}
     if isinstance(text, Mapping):
         outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
@@ -207,7 +213,7 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The heads of full layers, as transformers writes them for each of them."""
+    """Read the heads of full layers, which transformers saves layer by layer."""
     layers = settings.get("per_layer_config")
     own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
@@ -215,12 +221,12 @@ def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(config: Any, name: str) -> None:
-    """Refuse settings that no model has, before anything is made of such a size.
+    """Refuse settings that no model has, before memory is allocated by them.
 
     Raises:
-        ModelError: which one, and what it says.
+        ModelError: names the setting and its value.
     """
-    if config.model_type not in FAMILIES:  # which is said in another way; some have other numbers in every layer
+    if config.model_type not in FAMILIES:  # other families have other names for it, or another number in every layer
         return
     for key, largest in _MAXIMA.items():
         value = getattr(config, key, None)
@@ -254,14 +260,14 @@ def _meaningless(name: str, what: str) -> ModelError:
 
 
 def check_architecture(config: Any, name: str, window: int) -> None:
-    """Refuse what the walk is not right for.
+    """Refuse a model for which the walk is not right.
 
     Args:
-        config: of transformers, or any object with the names of a ``config.json``.
+        config: a transformers configuration, or any object with the names of a ``config.json``.
         window: tokens that the model will be used with.
 
     Raises:
-        UnsupportedModel: what is missing, in a sentence.
+        UnsupportedModel: says in a sentence what is missing.
     """
     kind, title = config.model_type, display_name(name)
     quantized = getattr(config, "quantization_config", None)
@@ -306,7 +312,7 @@ def is_expanded(config: Any) -> bool:
 
 
 def _other_layers(config: Any) -> str:
-    """The features of the layers that are not supported, in words; empty if there are none."""
+    """Describe the features of the layers that are not supported; empty if all are supported."""
     others = set(layer_kinds(config)) - {FULL}
     if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
         others -= {FAMILIES[config.model_type].others}
@@ -315,7 +321,9 @@ def _other_layers(config: Any) -> str:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of every layer, in the words of ``layer_types``; empty where all are alike and none is named."""
+    """The kind of every layer, with the names of ``layer_types``; empty where all layers are alike and no kind is
+    named.
+    """
     named = getattr(config, "layer_types", None)
     family = FAMILIES.get(config.model_type, ORDINARY)
     if isinstance(named, list | tuple):
@@ -344,8 +352,9 @@ def sliding_layers(config: Any) -> tuple[int, ...]:
 
 
 def kv_sources(config: Any) -> dict[int, int]:
-    """The layers that have no keys and values of their own, each with the one whose they read: the last of its kind
-    that has some."""
+    """The layers without keys and values of their own, each with the layer whose KV it reads: the last one of its kind
+    that has KV.
+    """
     return _sources(config) if _shared_kv_layers(config) else {}
 
 
@@ -373,13 +382,13 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 
 def inputs_of_layers(config: Any) -> int:
-    """Numbers that each layer takes of an embedding of its own of the token; 0 where there is none."""
+    """Numbers of a token's own embedding for each layer; 0 where layers have none."""
     width = setting(config, "hidden_size_per_layer_input")
     return width if type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
-    """The layers that have a state instead of KV, where that is supported."""
+    """The layers with a state instead of KV, where they are supported."""
     return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
@@ -391,7 +400,7 @@ def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
 
 
 def state_size(config: Any) -> StateSize:
-    """The state of a recurrent layer."""
+    """The size of a recurrent layer's state."""
     if FAMILIES[config.model_type].others == CONVOLUTION:
         return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
     if FAMILIES[config.model_type].others == MAMBA:
@@ -404,7 +413,9 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """A hub id as it is; of a folder the last two parts, since pairs often lie side by side as target and draft."""
+    """The name shown to people: a hub id unchanged, or the last two parts of a folder, since pairs often lie in one
+    folder as target and draft.
+    """
     return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
 
 
@@ -429,7 +440,7 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
 
 
 def rope_kinds(config: Any) -> tuple[str, ...]:
-    """The kinds of layers that there are, where each has a RoPE of its own; empty where all have one."""
+    """The kinds of layers that have their own RoPE; empty where all layers share one."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = (FULL, SLIDING) if sliding_layers(config) else (FULL,)
     return kinds if isinstance(rope.get(FULL), Mapping) else ()
@@ -448,16 +459,19 @@ def logits_divisor(config: Any) -> float:
 
 
 def logits_cap(config: Any) -> float | None:
-    """The bound of logits, which go through a hyperbolic tangent of this height; None without one."""
+    """The bound of logits, which pass through a hyperbolic tangent of this height; None where logits are unbounded."""
     cap = setting(config, "final_logit_softcapping")
     return None if cap is None else float(cap)
 
 
 @dataclass(frozen=True)
 class MixtureShape:
-    """A mixture of experts. ``layers`` have ``count`` MLPs of ``inner`` numbers each, of which ``chosen`` are active
-    for a token; the others have one MLP. ``shared`` is the inner size of an MLP in the same layers that is active for
-    every token, 0 without one."""
+    """A mixture of experts.
+
+    Each of ``layers`` has ``count`` MLPs with ``inner`` numbers, of which ``chosen`` are active for a token. All other
+    layers have one MLP. ``shared`` is the inner size of an MLP in the same layers that is active for every token, 0
+    without one.
+    """
 
     count: int
     chosen: int
@@ -467,11 +481,12 @@ class MixtureShape:
 
 
 def experts_of(config: Any) -> MixtureShape | None:
-    """The experts of a model; None where it has none that are supported."""
+    """The experts of a model; None where it has no experts, or none that are supported."""
     family = FAMILIES.get(config.model_type, ORDINARY)
     if not family.experts or not _count_experts(config):
         return None
-    if "enable_moe_block" in family.reads:  # in every layer or in none, next to an MLP that is active for every token
+    # in every layer or in none, in addition to an MLP that is active for every token
+    if "enable_moe_block" in family.reads:
         if not setting(config, "enable_moe_block"):
             return None
         chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
@@ -492,12 +507,12 @@ def _count_experts(config: Any) -> int:
 
 
 def is_distilled(config: Any) -> bool:
-    """Whether a model is a draft that has neither embedding nor head of its own."""
+    """Whether a model is a distilled draft, which has neither embedding nor head of its own."""
     return getattr(config, DRAFT_HEAD, None) is not None
 
 
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of weights and KV: the one asked for, or what suits the device and the model's size."""
+    """Choose the dtype of weights and KV: the configured one, or one that suits the device and the model's size."""
     import torch
 
     from engine import devices
@@ -509,24 +524,24 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # A model whose numbers float16 does not hold after all is refused when its first segment has been read.
+    # A model with numbers beyond float16 is refused when its first segment has been read.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
 
 def stored_bytes_per_weight(config: Any) -> float:
-    """Bytes of a weight in GGUF files, which a processor keeps as they are (``engine.model.gguf``); 0 elsewhere."""
+    """Bytes of a weight in GGUF files, whose format a processor keeps (``engine.model.gguf``); 0 on other devices."""
     stated = getattr(config, "stored_bytes_per_weight", 0.0)
     return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0
 
 
 def cpu_holds_halves(parameters: int) -> bool:
-    """Whether a processor holds weights and KV in bfloat16, half the bytes, and not in float32.
+    """Whether a processor holds weights and KV in bfloat16, in half the bytes of float32.
 
-    It does where it multiplies pairs of such numbers: a token of the demo pair takes 7.3 ms then instead of 12.7, a
-    book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). That it can is asked and not timed: a start on a busy
-    machine would choose otherwise, and what was read before would be read again. Others round in many instructions,
-    which is worth it where float32 would not fit.
+    A processor that multiplies pairs of bfloat16 does: a token of the demo pair then takes 7.3 ms instead of 12.7, and
+    a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The ability is queried and not timed: on a busy
+    machine timing would choose otherwise, and books would have to be read again. Other processors round in many
+    instructions, which pays only where float32 would not fit.
     """
     from engine.model.kernels import native
 
@@ -545,7 +560,7 @@ def parameters_of_block(config: Any) -> int:
 
 
 def parameters_asked(config: Any) -> int:
-    """Parameters of one decoder block that are active for a token: of experts only the chosen ones."""
+    """Parameters of one decoder block that are active for a token: only the chosen experts count."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
@@ -555,7 +570,7 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    of_queries = 3 if family.gated else 2  # with the output, and its gate
+    of_queries = 3 if family.gated else 2  # with the output, and the output's gate
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
     if states := len(recurrent_layers(config)):
@@ -568,14 +583,13 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if found is None:
         return int(mixing // layers + family.mlp_matrices * width * _inner(config))
     asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    dense = layers - found.layers  # where there are none, nothing may be said of them
+    dense = layers - found.layers  # without dense layers their size may be missing
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
 def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
-    """Parameters of all blocks of a model whose layers differ in their heads, or in whether they have KV of their
-    own."""
+    """Parameters of all blocks of a model whose layers differ in their heads, or in having KV of their own."""
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
     matrices, found = 0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
@@ -591,7 +605,9 @@ def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
 
 
 def _inner(config: Any) -> int:
-    """Numbers between the matrices of an MLP. LFM2 has two thirds of what it says, times a factor, rounded up."""
+    """Numbers between the matrices of an MLP. LFM2 takes two thirds of the configured size, times a factor,
+    rounded up.
+    """
     family = FAMILIES.get(config.model_type, ORDINARY)
     inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
     if not setting(config, "block_auto_adjust_ff_dim"):
@@ -602,8 +618,9 @@ def _inner(config: Any) -> int:
 
 
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head where that is not the same matrix; of a distilled draft, of
-    its copy of some rows."""
+    """Parameters of the embedding, and of the output head where it is another matrix. A distilled draft has only its
+    copy of some rows.
+    """
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
     count = 1 if getattr(config, "tie_word_embeddings", False) else 2
@@ -611,7 +628,6 @@ def embedding_parameters(config: Any) -> int:
 
 
 def parameters_of_inputs(config: Any) -> int:
-    """Parameters of what each layer takes of the token itself: an embedding, of which a token meets one row, and a
-    matrix."""
+    """Parameters of the layers' own inputs of a token: an embedding, of which a token uses one row, and a matrix."""
     inputs = config.num_hidden_layers * inputs_of_layers(config)
     return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

@@ -2,15 +2,15 @@
 
 ``attend`` answers queries against keys that they all see; ``attend_causal`` answers new tokens against themselves;
 ``joined`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident and
-streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous buffer. The rows of one KV head's
+streamed, GPU and CPU); ``attend_newest`` computes all of it for one contiguous buffer. The rows of one KV head's
 queries (the GQA group times the queries) are packed together, so each key and value is read once.
 
-Also owns the bridge to transformers: ``register`` installs an attention function that hands the layer's queries, keys
-and values to the view of a cache that came down the call as ``kv``.
+Also owns the bridge to transformers: ``register`` installs an attention function that passes the layer's queries, keys
+and values to a cache's view, the call's argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
-(heads,), in models that have such: a score beside those of the keys that takes weight and adds nothing. A ``cap``, in
-models that have one, is what scores stay below (``engine.model.kernels``).
+(heads,), in models with sink scores: a further score in the softmax that takes weight and adds no value. ``cap``, in
+models that have one, bounds the scores (``engine.model.kernels``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
 
-_WINDOW_ROWS = 512  # tokens that look through their windows together
-_TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their scores of a piece stay in its cache
+_WINDOW_ROWS = 512  # tokens that are computed together under one window
+# rows of a KV head's queries that a processor takes together, whose scores of a piece stay in its cache
+_TURN_ROWS = 96
 
 
 def register() -> None:
@@ -70,8 +71,8 @@ def attend(
     """Attention of every query to every key, unmasked.
 
     Returns:
-        out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). With no keys: zeros and minus infinity, the
-        neutral element of ``merge``.
+        out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). Without keys: zeros and minus infinity, the
+            neutral element of ``merge``.
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
@@ -84,9 +85,9 @@ def attend(
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
-    """Measure the kernels of a model's attention on its GPUs, while there is memory for it: ``heads`` of queries.
+    """Measure the attention kernels on a model's GPUs while memory is free. ``heads`` is the number of query heads.
 
-    Where there is none they are measured in the first pass, for which layers are spilled.
+    Where memory is short the kernels are measured in the first pass, which spills layers.
     """
     for part in shape.parts:
         if part.device.type not in cuda.MEASURED:
@@ -103,7 +104,7 @@ def choose_kernels(shape: KvShape, heads: int) -> None:
 
 
 class Seen:
-    """Which of the keys each of n tokens of a pass sees, in the forms that kernels take: made once for all layers.
+    """The keys that each of n tokens of a pass sees, in the forms that kernels take. Made once for all layers.
 
     Args:
         keys: (n, seq) bool.
@@ -115,20 +116,20 @@ class Seen:
         self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def rows(self, group: int) -> torch.Tensor:
-        """The same for the packed rows of a KV head that answers ``group`` heads: (group * n, seq)."""
+        """The mask (group * n, seq) for the packed rows of a KV head that serves ``group`` heads."""
         if group not in self._rows:
             self._rows[group] = self.keys.repeat(group, 1)
         return self._rows[group]
 
     def bias(self, group: int, dtype: torch.dtype) -> torch.Tensor:
-        """What is added to the scores of these rows, as ``cuda.efficient_seen`` takes it."""
+        """The addend for the scores of these rows, in the form that ``cuda.efficient_seen`` takes."""
         if (group, dtype) not in self._biases:
             self._biases[group, dtype] = cuda.bias_of(self.rows(group), dtype)
         return self._biases[group, dtype]
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A part whose rows were packed for the queries of each KV head; there may be several along the first axis."""
+    """Undo the packing of queries by KV head in a part. Several parts may be stacked along the first axis."""
     return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
 
 
@@ -140,10 +141,11 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
 
 
 def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tensor | None) -> torch.Tensor:
-    """The attention over all keys, of parts (out, lse) over disjoint ones; each may be several along the first axis.
+    """Join parts (out, lse) over disjoint keys into the attention over all keys. Each part may stack several along the
+    first axis.
 
-    Only here sinks take their weight, since only here a query knows the weight of all its keys. A token's heads fill
-    whole vectors for that, so that it has the same bits whatever tokens come with it.
+    Sinks take their weight only here, where the weight of all keys of a query is known. A token's heads fill whole
+    vectors, so that its result has the same bits whatever other tokens are in the pass.
     """
     out = merge(parts)
     if sinks is None:
@@ -163,15 +165,15 @@ def attend_newest(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
+    """Causal attention of n new tokens that are the last n of the keys, as one forward pass needs it.
 
     With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
-    alone, where q is. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
-    A single token sees everything. A few tokens on a CPU take one call with a
-    mask over the keys, which costs half of two calls and a merge, and many do so in turn where our kernel is ahead of
-    torch's there too, or torch's has no cap; otherwise past and new are computed apart and merged.
+    alone, where q is. Where ``reads_levels`` allows it, k and v may have the 8-bit format of storage. A single token
+    needs no mask. A few tokens on a CPU take one call with a mask over the keys, which costs half of two calls and a
+    merge. Many tokens on a CPU take such calls in turn where our kernel is faster than torch's, or where torch's has no
+    cap. Otherwise past and new tokens are computed apart and merged.
     """
-    if q.device != k.device:  # of a layer that reads the KV of one on another card
+    if q.device != k.device:  # a layer may read the KV of a layer on another card
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
@@ -209,7 +211,7 @@ def _attend_in_turn(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """``attend_newest`` on a processor, a few tokens after the other, each with no more keys than they see."""
+    """``attend_newest`` on a processor, a few tokens at a time, each time with only the keys that these tokens see."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     step = max(1, _TURN_ROWS * k.shape[1] // q.shape[1])
     out = torch.empty_like(q)
@@ -230,7 +232,7 @@ def _attend_windows(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """``attend_newest`` with a window, in pieces, so that the keys of each are not many more than its window."""
+    """``attend_newest`` with a window, in pieces, so that the keys of a piece are not many more than its window."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
     for start in range(0, n, _WINDOW_ROWS):
@@ -241,7 +243,8 @@ def _attend_windows(
         newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
         seen = (places <= newest) & (places > newest - window)
         keys, values = k[:, :, first:stop], v[:, :, first:stop]
-        if sinks is not None or cap is not None:  # which the fused kernel says too little for, or has not
+        # torch's fused kernel returns no log-sum-exp, which sinks need, and has no cap.
+        if sinks is not None or cap is not None:
             outs.append(attend_seen(some, keys, values, scaling, Seen(seen), sinks, cap))
             continue
         packed = some.reshape(1, k.shape[1], -1, q.shape[3])
@@ -252,7 +255,9 @@ def _attend_windows(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes KV of 8 bits as it is stored (``engine.model.kv_shape``) for these queries."""
+    """Whether ``attend_newest`` takes KV in the 8-bit format of storage (``engine.model.kv_shape``) for these
+    queries.
+    """
     return q.device.type == "cpu" and cpu.reads_levels(q)
 
 
@@ -265,9 +270,9 @@ def attend_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of n tokens to those of the keys that ``seen`` says, whatever finite numbers lie in the others.
+    """Attention of n tokens to the keys that ``seen`` marks. Other keys may hold any finite numbers.
 
-    Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
+    Shapes as in ``attend``; returns out alone. For passes whose shapes may not depend on the number of held tokens.
     """
     return joined([_attend_masked(q, k, v, scaling, seen, cap)], sinks)
 
@@ -282,9 +287,8 @@ def attend_past_and_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """``attend`` where every query sees the first ``past`` keys, and ``seen`` says which of the others it sees.
-
-    The kernel for many keys then computes all but a few of them.
+    """``attend`` where every query sees the first ``past`` keys, and ``seen`` marks which of the others it sees. The
+    kernel for many keys then computes all but a few of them.
     """
     newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen, cap)
     return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer], sinks)
@@ -302,7 +306,9 @@ def _attend_masked(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as ``attend`` with seq = n."""
+    """Causal attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as in ``attend`` with seq
+    = n.
+    """
     if cap is not None:
         seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()
         return _attend_masked(q, k, v, scaling, Seen(seen), cap)

@@ -1,4 +1,4 @@
-"""A loaded model: its pieces, the backend that runs its passes, and what else others want to know of it."""
+"""A loaded model: its pieces, the backend that runs its passes, and its properties for other modules."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Decoder(Pieces):
 
     Args:
         model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
-        name: what to call it.
-        window: tokens that it will be used with; settles RoPE kinds that depend on the length.
-        dtype: of its activations; None is that of its weights, which packed ones can differ from.
+        name: the model's name for people.
+        window: tokens that the model will be used with; decides RoPE kinds that depend on the length.
+        dtype: dtype of the activations; None takes that of the weights. Packed weights may have another dtype.
         split: which layers lie on which device; None puts all of them on the model's.
-        host_weights: of layers whose weights wait in host memory, by name; on the device they are there for the moment
-            of their layer alone.
+        host_weights: weights that wait in host memory, by layer and name; each is on the device only while its layer
+            computes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Decoder(Pieces):
         return len({name.split(".")[2] for name in self._host_weights})
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of weights and its name, sorted by it."""
+        """Every tensor of weights with its name, sorted by name."""
         for name, held in sorted(self.model.named_parameters()):
             yield name, self._host_weights.get(name, held)
 
@@ -80,13 +80,14 @@ class Decoder(Pieces):
 
     @cached_property
     def keeps_blocks(self) -> bool:
-        """Whether weights have the form that they have in a GGUF file."""
+        """Whether weights keep the format of a GGUF file."""
         return any(isinstance(part, PackedBlocks) for part in self.model.modules())
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a step of one token reads: all but the rows of an embedding that is not the head too,
-        and the experts that are not chosen."""
+        """Bytes of weights that a step of one token reads. Left out are an embedding that is not also the head, of
+        which a step reads one row, and experts that are not chosen.
+        """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
         tables = [table for name in names if (table := getattr(self.model.model, name, None)) is not None]
@@ -96,19 +97,20 @@ class Decoder(Pieces):
 
     @property
     def expert_bytes_read_by_step(self) -> int:
-        """Bytes of experts that a step of one token reads; 0 without any."""
+        """Bytes of experts that a step of one token reads; 0 without experts."""
         found = experts_of(self.config)
         return experts.nbytes(self.model) * found.chosen // found.count if found else 0
 
     @property
     def waits_for_experts(self) -> bool:
-        """Whether every pass waits to know which experts it asks."""
+        """Whether every pass waits to learn which experts it uses."""
         return experts.waits_for_host(self.model)
 
     @cached_property
     def block_parameters(self) -> int:
-        """Parameters of one layer that a token meets, whatever is done to its weights; a share of the work of every
-        block of a prompt."""
+        """Parameters of one layer that are active for a token, in whatever format they are stored: a share of the work
+        of every block of a prompt.
+        """
         return parameters_asked(self.config)
 
     @property
@@ -117,7 +119,7 @@ class Decoder(Pieces):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Token ids that the model's own settings declare to end a text."""
+        """Token ids that end a text by the model's own settings."""
         ends: list[int] = []
         for source in (self.config, getattr(self.model, "generation_config", None)):
             value = getattr(source, "eos_token_id", None)
@@ -132,19 +134,19 @@ class Decoder(Pieces):
 
     @property
     def num_passages(self) -> int:
-        """How many passages of the book the model's own settings want with a question (``engine.passages``)."""
+        """Number of passages of the book that the model's own settings want with a question (``engine.passages``)."""
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
 
     def not_finite(self) -> ModelError:
-        """The error of a pass whose numbers are not finite."""
+        """Make the error of a pass whose numbers are not finite."""
         if self.dtype is torch.float16:
             return ModelError(
                 f"{self.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
             )
         return ModelError(f"{self.name} computes what is no number: its weights are damaged.", "Download it again.")
 
-    # Passes, which are the backend's --------------------------------------------------------------------------
+    # Passes, which the backend runs --------------------------------------------------------------------------
 
     @property
     def bits(self) -> int:
@@ -164,9 +166,12 @@ class Decoder(Pieces):
         return self.backend.forward(input_ids, view, rows)
 
     def rounded(self, weights: str) -> Backend | None:
-        """A backend of the same model with products of "8bit" or "4bit" in passes over a few tokens, which shares all
-        else. On a processor its head has 8 bits, on a GPU it stays. None where the layers are not computed by our own
-        kernels, or on a GPU by torch's product with 4 bits."""
+        """Make a backend of the same model whose products over a few tokens have weights of "8bit" or "4bit".
+        Everything else is shared.
+
+        On a processor the head has 8 bits, on a GPU it stays as it is. None where our own kernels do not compute the
+        layers, or where a GPU lacks torch's product with 4 bits.
+        """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None
         plain = FAMILIES[self.config.model_type].plain and isinstance(self.last_product, PackedLinear)

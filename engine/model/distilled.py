@@ -1,10 +1,10 @@
 """A distilled draft: a few layers of its own between its target's embedding and some rows of its target's head.
 
 Its folder holds ``config.json``, the target's with fewer layers, and ``model.safetensors``: the layers, the last norm,
-the ids of the tokens that it can say, and a few rows of the target's embedding, which tell whether a target is the
-right one. There is no tokenizer, no embedding and no head: these are the target's. A token that it cannot say has no
-chance in its distribution. That is as exact a proposal as any other: rejection sampling makes up for what is never
-proposed.
+the ids of the tokens that it can say, and a few rows of the target's embedding, by which the right target is
+recognised. Tokenizer, embedding and head are the target's. All other tokens have probability 0 in the draft's
+distribution. Such a distribution keeps the text exact like any other: rejection sampling makes up for tokens that are
+never proposed.
 
 ``engine.distill`` makes such folders. Knows no training.
 """
@@ -32,22 +32,22 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# Rows of the target's embedding that are kept, spread over all of them, and by how much of the largest number they may
-# differ: weights are stored and loaded in several dtypes.
+# Rows of the target's embedding that are kept, spread over all of them, and the share of the largest number by which
+# they may differ: weights are stored and loaded in several dtypes.
 _SAMPLED_ROWS, _TOLERANCE = 16, 0.01
-# Largest ratio of described to stored parameters.
+# Largest ratio of parameters by the configuration to parameters in the file.
 _MAX_DESCRIBED = 2
 _READABLE = 0o644
 _AGAIN = "Distil it again: python -m engine.distill."
 
 
 class PartialHead(nn.Module):
-    """A head over some tokens of a vocabulary; the others get no chance.
+    """A head over some tokens of a vocabulary. All other tokens get probability 0.
 
     Args:
         linear: from hidden states to logits of these tokens.
-        token_ids: (tokens,) which they are.
-        vocabulary: tokens of the whole.
+        token_ids: (tokens,), ids of these tokens.
+        vocabulary: number of tokens of the whole vocabulary.
     """
 
     def __init__(self, linear: nn.Module, token_ids: torch.Tensor, vocabulary: int) -> None:
@@ -63,12 +63,12 @@ class PartialHead(nn.Module):
 
 
 def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
-    """The configuration of a draft that begins as some layers of a target.
+    """Make the configuration of a draft that begins as some layers of a target.
 
     Args:
         target: the target's configuration.
-        kept: which of its layers, in order.
-        head_tokens: how many tokens it can say.
+        kept: indices of these layers, in order.
+        head_tokens: number of tokens that the draft can say.
     """
     said = target.to_dict()
     count = said["num_hidden_layers"]
@@ -79,8 +79,9 @@ def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """A transformers causal LM of a draft's configuration. No weights mean anything yet, and embedding and head are
-    there in name only."""
+    """Make a transformers causal LM with a draft's configuration. Its weights are not initialised, and embedding and
+    head are placeholders.
+    """
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -97,7 +98,7 @@ def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
-    """The rows of a target's head for tokens (n,). ``target``: a transformers causal LM, packed or not."""
+    """Take the rows of a target's head for tokens (n,). ``target`` is a transformers causal LM, packed or not."""
     ids = token_ids.to(target.device)
     head = target.lm_head
     rows = head.rows(ids) if isinstance(head, PackedLinear) else head.weight[ids]
@@ -107,12 +108,13 @@ def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
 
 
 def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: Path) -> None:
-    """Write a draft's folder: what is its own, in bfloat16, and how to know its target again.
+    """Write a draft's folder: the draft's own weights in bfloat16, and the rows that identify its target.
 
     Args:
-        draft: the trained model; config: as ``draft_config`` made it.
-        token_ids: (tokens,) that it can say.
-        target: whose embedding and head it shares.
+        draft: the trained model.
+        config: the configuration from ``draft_config``.
+        token_ids: (tokens,) that the draft can say.
+        target: the model whose embedding and head the draft shares.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {
@@ -132,8 +134,8 @@ def load(name: str, target: Decoder) -> Decoder:
 
     Raises:
         ModelNotFound, UnsupportedModel: as ``loading.settings_of``.
-        ModelError: its weights are missing, damaged or not of its settings.
-        VocabularyMismatch: it was distilled from another model.
+        ModelError: the weights are missing or damaged, or do not fit the settings.
+        VocabularyMismatch: the draft was distilled from another model.
     """
     config, title = loading.settings_of(name, None), display_name(name)
     stored = weights.check_folder(Path(name))
@@ -147,7 +149,7 @@ def load(name: str, target: Decoder) -> Decoder:
     model = skeleton(config, target.dtype, target.device)
     try:
         missing, odd = model.load_state_dict(found, strict=False)
-    except RuntimeError as error:  # other shapes
+    except RuntimeError as error:  # the shapes differ
         raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
     if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(_SHARED)):
         raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
@@ -158,16 +160,16 @@ def load(name: str, target: Decoder) -> Decoder:
         fuse_norms(model, family)
     model.eval()
     pack(model, family)
-    # Only now: what is packed is the target's already.
+    # The target's embedding comes last: it may be packed already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)
 
 
 def check_alone(name: str, config: Any) -> None:
-    """Refuse a distilled draft in a target's place.
+    """Refuse a distilled draft that is loaded as a target.
 
     Raises:
-        ModelError: it is one.
+        ModelError: the model is a distilled draft.
     """
     if is_distilled(config):
         raise ModelError(
@@ -191,7 +193,7 @@ def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torc
 
 
 def _sample(target: Any) -> torch.Tensor:
-    """A few rows of a target's embedding, as it gives them to its first layer."""
+    """A few rows of a target's embedding, as its first layer receives them."""
     ids = torch.linspace(0, target.config.vocab_size - 1, _SAMPLED_ROWS, device=target.device).long()
     with torch.inference_mode():
         rows: torch.Tensor = target.get_input_embeddings()(ids)

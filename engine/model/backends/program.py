@@ -1,15 +1,15 @@
 """Layers of a processor as one program of our own kernels.
 
-transformers walks a layer in some forty small operations, which in a step of one token cost more than the layer itself
-where the model is small. The packed products and what lies between them are one program of kernels instead, for all
-layers (``FusedLayers``). Where their KV is in place attention is in it too, so that a pass is one call: a step of
-SmolLM2-135M with 64 tokens before it takes 10.2 ms, with two calls for each layer it took 11.8, and with its weights in
-8 bits 5.8 instead of 7.9 (2 cores with AVX-512 BF16, bfloat16). Families whose layers are Llama's up to names
-(``engine.model.architectures``) share this. All others go through transformers, as do layers with a part that is not
-known here, and passes of more rows.
+transformers runs a layer in about forty small operations. In a step of one token of a small model they cost more than
+the layer's computation. Here the packed products and the operations between them are one program of kernels for all
+layers (``FusedLayers``). Where the KV of all layers is in place, the program includes attention, so that a pass is one
+call: a step of SmolLM2-135M after 64 tokens takes 10.2 ms, where two calls for each layer took 11.8 ms; with weights in
+8 bits 5.8 instead of 7.9 ms (2 cores with AVX-512 BF16, bfloat16). Families whose layers equal Llama's except for names
+(``engine.model.architectures``) share the program. Other families, layers with an unknown part, and passes of more rows
+go through transformers.
 
-Experts are one program each (``FusedExpert``): a layer of Qwen3-30B-A3B in 4 bits takes 1.7 ms for a token instead of
-2.4, in bfloat16 2.4 instead of 2.9 (2 cores with AVX-512 BF16, busy otherwise).
+Each expert is a program of its own (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits
+instead of 2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-_GATE_PIECE = 1024  # numbers of a tile of gates
+_GATE_PIECE = 1024  # numbers in a tile of gates
 
 
 def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
-    """Lay a transformers causal LM on a processor out for our own kernels, in place, where they can be compiled.
+    """Pack a transformers causal LM on a processor for our own kernels, in place, where they can be compiled.
 
     Args:
-        dtype: of its activations; None is that of its weights.
+        dtype: dtype of its activations; None takes that of its weights.
     """
     kernels, dtype = native.own(), dtype or model.dtype
     if kernels is None or dtype not in (torch.float32, torch.bfloat16):
@@ -60,16 +60,16 @@ def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None
 class FusedLayers:
     """Packed decoder layers for at most ``MOST_ROWS`` rows, as one program of kernels.
 
-    Where a cache has the KV of all of them in place, a pass through them is one call (``through``). Elsewhere a layer
-    is two, between which it attends through whatever has its KV (``layer``). Between what enters and leaves it a layer
-    computes in float32, but for what products of pairs take. A row has the same bits whatever rows come with it, and
-    either way.
+    Where a cache has the KV of all layers in place, a pass is one call (``through``). Otherwise a layer is two calls,
+    with attention through the cache's view between them (``layer``). A layer computes in float32 from its input to its
+    output, except for the inputs of products of pairs. A row has the same bits in both ways, whatever other rows are in
+    the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
-        kernels: that their products were packed for.
-        dtype: of hidden states.
-        rotary: numbers of a head that RoPE turns.
+        kernels: the kernels that their products were packed for.
+        dtype: dtype of hidden states.
+        rotary: numbers of a head that RoPE rotates.
     """
 
     def __init__(self, found: Sequence[dict[str, Any]], kernels: Native, dtype: torch.dtype, rotary: int) -> None:
@@ -81,17 +81,19 @@ class FusedLayers:
         width = self._heads * self._head_dim
         self._q, self._answers = (self._memory.of(name, width, dtype) for name in ("queries", "answers"))
         self._lse = self._memory.of("sums", self._heads)
-        self._held: list[Any] = [found]  # the program knows their addresses
+        self._held: list[Any] = [found]  # the program refers to their addresses
         self.attends = self._head_dim % kernels.lanes == 0
-        """Whether attention can be in the program."""
+        """Whether the program can include attention."""
         self._known: WeakKeyDictionary[Blocks, _KvMemory] = WeakKeyDictionary()
-        # Calls of each layer whose arguments depend on the pass.
+        # Indices of each layer's calls whose arguments depend on the pass.
         self._places = np.array([self._add(parts) for parts in found])
         self._begun = int(self._places[0, 2])
 
     def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
-        """Append a layer to the program; returns ``_places`` of it: of its first kernel, of those behind the joint
-        product, of attention, of that behind it, behind the output, and of the last."""
+        """Append a layer to the program. Return its entry of ``_places``: the indices of its first kernel, of the
+        kernel after the joint product, of attention, of the kernel after attention, of the one after the output
+        product, and of its last kernel.
+        """
         kernels, memory, program, head_dim = self._kernels, self._memory, self._program, self._head_dim
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
         kind, small = KIND[self._dtype], _lanes(kernels.lanes, self._rotary // 2, head_dim)
@@ -157,20 +159,20 @@ class FusedLayers:
         return entered, turned, attended, collected, added, left
 
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
-        """Arguments of what adds a product to the residual sum."""
+        """Arguments of the kernel that adds a product to the residual stream."""
         return {
             **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
             **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
         }
 
     def _bias(self, layer: Any) -> int:
-        """Address of a product's bias in float32."""
+        """The address of a product's bias in float32."""
         bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float().contiguous()
         self._held.append(bias)
         return bias.data_ptr()
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run a layer: hidden states (1, n, hidden) after it, attending through ``view``."""
+        """Run a layer. Return hidden states (1, n, hidden) after it; attention goes through ``view``."""
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -190,7 +192,9 @@ class FusedLayers:
         return out
 
     def through(self, hidden: torch.Tensor, rope: Rope, place: InPlace) -> torch.Tensor:
-        """Run all layers: hidden states (1, n, hidden) after them. The layers read and write their KV in place."""
+        """Run all layers. Return hidden states (1, n, hidden) after them. The layers read and write their KV in
+        place.
+        """
         kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
         rows, heads, group = hidden.shape[1], self._kv_heads, self._heads // self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -203,7 +207,7 @@ class FusedLayers:
         size = heads, group * rows, self._head_dim
         seen, first = newest_seen(rows, place.start, group), from_first(group * rows)
         q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
-        if place.observe is not None:  # each layer's are kept
+        if place.observe is not None:  # an observer keeps each layer's queries
             q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
             queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:
@@ -223,7 +227,7 @@ class FusedLayers:
             arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
-            program.run(0, self._begun)  # whoever sleeps wakes up at the end of a call
+            program.run(0, self._begun)  # sleeping workers wake up at the end of a call
             program.run(self._begun)
         if place.observe is not None:
             for layer, own in enumerate(q):
@@ -231,7 +235,7 @@ class FusedLayers:
         return out
 
     def _memory_of(self, blocks: Blocks) -> _KvMemory:
-        """The addresses of a cache's blocks: the one place where they are taken."""
+        """The addresses of a cache's blocks. No other place takes them."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = _KvMemory.of(blocks)
@@ -248,8 +252,10 @@ class FusedLayers:
 
 @dataclass(frozen=True)
 class _KvMemory:
-    """The memory of all layers' KV as kernels take it: ``addresses`` (2, layers), ``unturned`` (layers,), zeros without
-    such keys, and ``head_stride`` numbers from one head to the next."""
+    """The memory of all layers' KV in the form that kernels take. ``addresses`` (2, layers) are those of keys and
+    values; ``unturned`` (layers,) are those of unrotated keys, zeros where there are none; ``head_stride`` counts
+    numbers from one head to the next.
+    """
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
     unturned: np.ndarray[Any, np.dtype[np.int64]]
@@ -266,11 +272,11 @@ class _KvMemory:
 
 
 class ProgramBackend(Walk):
-    """A processor's: passes of a few rows are the program's, all others go through transformers' layers.
+    """A processor's backend: the program runs passes of a few rows, transformers' layers run all others.
 
     Args:
         layers: the program.
-        pieces, head, bits: as of ``Walk``.
+        pieces, head, bits: as in ``Walk``.
     """
 
     def __init__(self, layers: FusedLayers, pieces: Pieces, head: Any = None, bits: int = 0) -> None:
@@ -292,21 +298,21 @@ class ProgramBackend(Walk):
 
 
 class FusedExpert:
-    """An expert of packed layers as one program: the gates, what they open, and back to the hidden width.
+    """An expert of packed layers as one program: gate and up product, their activation, down product.
 
-    A row has the same bits whatever rows come with it.
+    A row has the same bits whatever other rows are in the pass.
 
     Args:
-        gates, down: its layers, without biases.
-        kernels: that they were packed for.
-        memory: which it shares with the other experts.
+        gates, down: the expert's layers, without biases.
+        kernels: the kernels that the layers were packed for.
+        memory: working memory, shared with the other experts.
         nothing: the bias of the gates, zeros.
     """
 
     def __init__(
         self, gates: PackedLinear, down: PackedLinear, kernels: Native, memory: Memory, nothing: torch.Tensor
     ) -> None:
-        self._held = gates, down, memory, nothing  # the program knows their addresses
+        self._held = gates, down, memory, nothing  # the program refers to their addresses
         self._x = memory.of("asked", gates.in_features, gates.input_dtype)
         self._program = program = Program(kernels)
         out = gates.add_to(program, self._x, memory)
@@ -315,7 +321,7 @@ class FusedExpert:
         self._out = down.add_to(program, gated, memory)[:, : down.out_features]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The expert's output for x (n, hidden), in float32; the next expert overwrites it."""
+        """Compute the expert's output for x (n, hidden), in float32. The next expert overwrites it."""
         rows = x.shape[0]
         self._x[:rows] = x
         self._program.resize(rows)
@@ -324,7 +330,7 @@ class FusedExpert:
 
 
 def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
-    """Append what opens the gates of an MLP; ``bias``: an address."""
+    """Append the activation of an MLP's gates. ``bias`` is an address."""
     width = gated.shape[1]
     pieces = -(-width // _GATE_PIECE)
     program.add(
@@ -338,7 +344,9 @@ def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: i
 
 
 def fuse_experts(model: Any, kernels: Native) -> None:
-    """Let the experts of a packed transformers causal LM that are Llama's MLPs answer a few tokens in one call each."""
+    """Make the experts of a packed transformers causal LM compute a few tokens in one call each, where they are Llama's
+    MLPs.
+    """
     memory = Memory()
     for part in model.modules():
         if not isinstance(part, Experts) or part.opens is not silu_gate:
@@ -355,10 +363,10 @@ def fuse_experts(model: Any, kernels: Native) -> None:
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:
-    """The layers of a packed transformers causal LM; None where one of them is not as it is known here.
+    """Fuse the layers of a packed transformers causal LM; None where a layer has an unknown part.
 
     Args:
-        weights: "8bit" or "4bit" to round their products, in a copy; "stored" has those of the model itself.
+        weights: "8bit" or "4bit" to round their products, in a copy; "stored" uses the model's own weights.
     """
     found = [parts_of(layer) for layer in model.model.layers]
     if not all(found) or dtype not in KIND or (kernels := native.own()) is None:
@@ -377,12 +385,12 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
 
 
 def _lanes(most: int, *widths: int) -> int:
-    """The widest vectors that divide all widths; 0 if there are none."""
+    """The widest vectors that divide all widths; 0 if no width fits."""
     return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
 
 
 def parts_of(layer: Any) -> dict[str, Any] | None:
-    """The parts of a packed layer by what they do, if it has these and no others."""
+    """The parts of a packed layer by their purpose, if the layer has exactly these; else None."""
     names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
     if names != set(_PARTS):
         return None
@@ -407,7 +415,7 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 
 
 def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
-    """The product that computes what the layers of these names share, or ``whole`` where it has a name."""
+    """The product that computes the layers of these names jointly, or the layer ``whole`` where the model has it."""
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]

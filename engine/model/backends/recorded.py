@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class RecordedBackend:
-    """Replays what a view has a fixed form for; everything else is the other backend's.
+    """Replays passes for which a view has a fixed form. The inner backend runs all others.
 
     Args:
-        inner: the other one.
-        replays: the recordings, of the passes over one cache.
+        inner: the backend whose passes are recorded.
+        replays: the recordings of the passes over one cache.
     """
 
     def __init__(self, inner: Backend, replays: Replays) -> None:
@@ -52,7 +52,7 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """``forward`` of the other backend; an observer of the view looks at the queries after the pass."""
+        """``forward`` of the inner backend. The view's observer gets the queries after the pass."""
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
         if form is None:

@@ -1,4 +1,4 @@
-"""Decoder blocks of a GPU with weights in 4 bits that torch's own product reads as they are, for a few rows."""
+"""Decoder blocks of a GPU with weights in 4 bits that torch's own product reads directly, for a few rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def tiled_blocks(
     model: Any, devices: Sequence[torch.device], in_host: Iterable[torch.Tensor] = ()
 ) -> list[nn.Module] | None:
     """Copies of the decoder blocks of a transformers causal LM in bfloat16 on GPUs, with linear layers in 4 bits, for
-    passes over at most ``MOST_TILED_ROWS`` rows. All else is shared. None where torch's product does not take them.
+    passes over at most ``MOST_TILED_ROWS`` rows. All other tensors are shared. None where torch's product does not
+    support the blocks.
 
     Args:
-        devices: of each block.
-        in_host: weights of blocks that wait in host memory, whose copies share nothing and lie on the devices.
+        devices: the device of each block.
+        in_host: whether weights of blocks wait in host memory. Their copies lie on the devices and share nothing.
     """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):
@@ -41,7 +42,7 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Runs passes over a few rows through tiled blocks, and others through the model's own.
+    """Runs passes over a few rows through tiled blocks, and all others through the model's own.
 
     Args:
         tiled: the blocks.
@@ -67,7 +68,7 @@ def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) ->
             layer.at_hand = iter
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
-    for part in twin.modules():  # of what is left, weights that wait in host memory are copied
+    for part in twin.modules():  # the remaining weights that wait in host memory are copied
         for name, held in part._parameters.items():
             if held is not None and held.device.type == "cpu":
                 part._parameters[name] = fixed(held.detach().to(device))

@@ -1,4 +1,4 @@
-"""Passes through transformers' own layers, one after the other: what every other backend is compared with."""
+"""Runs passes through transformers' own layers, one after another. Every other backend is compared with this one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """The walk.
+    """The backend that walks through transformers' layers.
 
     Args:
-        pieces: of the model.
+        pieces: the model's pieces.
         head: the product from hidden states to logits; None is the model's own.
-        bits: of the weights of this backend, where they are not the model's own.
+        bits: bits of this backend's weights, where they are not the model's own.
     """
 
     most_rows = MOST_ROWS
@@ -59,7 +59,7 @@ class Walk:
         return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """Run all layers, one after the other: the hidden states after them."""
+        """Run all layers, one after another. Return the hidden states after them."""
         pieces, positions = self.pieces, view.positions(len(input_ids))
         rope = pieces.no_rope(len(input_ids)) if positions is None else pieces.rope(positions)
         ropes = pieces.on_devices(pieces.with_inputs(rope, input_ids, hidden))
