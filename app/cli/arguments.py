@@ -275,6 +275,11 @@ def _add_document(parser: Parser) -> None:
     parser.add_argument(
         "--no-comments", action="store_true", help="leave out the comments that readers and reviewers put into the file"
     )
+    parser.add_argument(
+        "--recognise",
+        action="store_true",
+        help="read pages from their pictures where the file's own text is garbled; pages without text are so anyway",
+    )
 
 
 def _add_no_snapshot(parser: Parser) -> None:

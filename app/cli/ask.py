@@ -71,6 +71,7 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
         chapters=options.chapters,
         comments=not options.no_comments,
         books=kept_in(options, settings),
+        doubtful=options.recognise,
     )
     return document, Question(question, sampling=sampling, mode=options.mode)
 

@@ -176,7 +176,7 @@ def _row(
     """The row of one document; what goes wrong with it stands in it."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
-        with recognition(path.name, books) as how:
+        with recognition(path.name, books, options.recognise) as how:
             document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
         row |= {"title": document.title, "pages": str(len(document.pages))}
         read = read_book(engine, document, options.fit)

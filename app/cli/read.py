@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ _TRIES = 3  # of a password
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    document = open_books(options.files, options.password, comments=not options.no_comments, books=settings.books)
+    document = open_books(
+        options.files,
+        options.password,
+        comments=not options.no_comments,
+        books=settings.books,
+        doubtful=options.recognise,
+    )
     if options.text and not options.json:
         sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
         for warning in document.warnings:
@@ -135,8 +142,12 @@ def open_books(
     chapters: str | None = None,
     comments: bool = True,
     books: Path | None = None,
+    doubtful: bool = False,
 ) -> Document:
     """Read one file, or several as one book in this order, or some pages or chapters of it.
+
+    Args:
+        doubtful: pages whose text is probably wrong are recognised from their picture too.
 
     Raises:
         DocumentError: a file cannot be read as a book.
@@ -146,29 +157,37 @@ def open_books(
         raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
     if pages and chapters:
         raise OptionError("Pages and chapters are chosen at once.", "Leave one of them out.")
-    opened = [open_book(file, password, comments=comments, books=books) for file in files]
+    opened = [open_book(file, password, comments=comments, books=books, doubtful=doubtful) for file in files]
     document = opened[0] if len(opened) == 1 else Document.together(opened)
     if chapters is not None:
         return document.only(contents.chosen(document, chapters))
     return document.select(*pages) if pages else document
 
 
-def open_book(file: str, password: str | None = None, *, comments: bool = True, books: Path | None = None) -> Document:
+def open_book(
+    file: str,
+    password: str | None = None,
+    *,
+    comments: bool = True,
+    books: Path | None = None,
+    doubtful: bool = False,
+) -> Document:
     """Read a file, with the comments of its readers or without them.
 
     Raises:
         DocumentError: the file cannot be read as a book.
     """
     path = Path(file).expanduser()
+    read = partial(_read, path, comments=comments, books=books, doubtful=doubtful)
     try:
-        return _read(path, password, comments, books)
+        return read(password)
     except PasswordNeeded as error:
         if password is not None or not sys.stdin.isatty():
             raise PasswordNeeded(error.cause, "Give its password with --password.") from error
-        return _unlocked(path, error, comments, books)
+        return _unlocked(read, error)
 
 
-def _unlocked(path: Path, error: PasswordNeeded, comments: bool, books: Path | None) -> Document:
+def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Document:
     """Ask the person at the terminal, without showing what is typed."""
     for _ in range(_TRIES):
         say(error.cause)
@@ -177,26 +196,27 @@ def _unlocked(path: Path, error: PasswordNeeded, comments: bool, books: Path | N
         except EOFError:
             break
         try:
-            return _read(path, password, comments, books)
+            return read(password)
         except PasswordNeeded as wrong:
             error = wrong
     raise PasswordNeeded(error.cause, "Look it up and try again.")
 
 
-def _read(path: Path, password: str | None, comments: bool, books: Path | None) -> Document:
+def _read(path: Path, password: str | None, *, comments: bool, books: Path | None, doubtful: bool) -> Document:
     from app.readers import read_document
 
-    with recognition(path.name, books) as how:
+    with recognition(path.name, books, doubtful) as how:
         return read_document(path, password, comments=comments, recognition=how)
 
 
 @contextmanager
-def recognition(name: str, books: Path | None) -> Iterator[Recognition]:
+def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterator[Recognition]:
     """Recognise pages that are pictures, with a line about it while it goes on. Ctrl-C ends it; done pages are kept.
 
     Args:
         name: of the file.
         books: the folder of the library, where what is recognised is kept; nowhere if there is none.
+        doubtful: pages whose text is probably wrong are recognised too.
     """
     with ExitStack() as stack:
         lines: list[ProgressLine] = []
@@ -210,7 +230,7 @@ def recognition(name: str, books: Path | None) -> Iterator[Recognition]:
                 lines[0].done(f"{total:,} of {total:,}")
 
         folder = (lambda sha256: books / sha256) if books is not None else None
-        yield Recognition(folder, agreed=True, progress=show)
+        yield Recognition(folder, agreed=True, doubtful=doubtful, progress=show)
 
 
 def count_tokens(document: Document, model: str) -> int:

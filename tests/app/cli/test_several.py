@@ -11,6 +11,7 @@ from app.cli.arguments import parse
 from app.cli.ask import files_and_question
 from app.cli.read import lines_of, open_books, report_of, text_of
 from app.core.settings import Settings
+from app.readers.recognition import Recognition
 from engine.document import Document
 from engine.errors import InputError, OptionError
 
@@ -62,3 +63,21 @@ def test_nothing_that_is_recognised_is_kept_where_nothing_of_the_reading_is(
     settings = Settings(tmp_path, "model", None)
     ask.opened_and_asked(parse(["ask", "scan.pdf", "Why?", *option]), settings)
     assert kept == [None if option else settings.books]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_pages_with_garbled_text_are_recognised_where_that_is_asked(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the page of the browser could have them read from their pictures."""
+    line = ["read", "a.pdf", *(["--recognise"] if wanted else [])]
+    seen: list[bool] = []
+
+    def opened(path: Path, password: str | None, *, comments: bool, recognition: Recognition) -> Document:
+        seen.append(recognition.doubtful)
+        return BOTH
+
+    monkeypatch.setattr("app.readers.read_document", opened)
+    options = parse(line)
+    open_books(options.files, options.password, doubtful=options.recognise)
+    assert seen == [wanted]
