@@ -3,6 +3,7 @@ import { bindChapters, showChapters } from "./chapters.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, offered, together } from "./documents.js";
 import { byId, post, tell } from "./frame.js";
+import { closePage } from "./pages.js";
 
 const MOST_BYTES = 200_000_000;
 
@@ -15,6 +16,7 @@ const MENDS = {
 };
 
 const mouse = matchMedia("(hover: hover)");
+const narrow = matchMedia("(max-width: 820px)");
 
 let current = { stage: "empty" };
 let local = null; // a trouble of this tab alone: a file that did not arrive
@@ -103,6 +105,13 @@ function drawChoice(choose) {
     field.max = choose.pages;
     if (document.activeElement !== field) field.value = choose[part];
   }
+}
+
+// How far it has come stands in the middle, which the page covers on a narrow screen.
+async function recognise() {
+  if ((await mayOpen()) !== "yes") return;
+  if (narrow.matches) closePage();
+  post("/books/open", { id: current.id, recognise: true }).then(fail);
 }
 
 function fail(trouble) {
@@ -195,7 +204,7 @@ export function bindBooks(sending) {
   byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
   byId("trouble-close").addEventListener("click", () => setLocal(null));
   byId("recognising-stop").addEventListener("click", () => post("/reading/stop").then(fail));
-  byId("page-recognise").addEventListener("click", () => post("/books/open", { id: current.id, recognise: true }).then(fail));
+  byId("page-recognise").addEventListener("click", recognise);
   byId("password-form").addEventListener("submit", (event) => {
     event.preventDefault();
     post("/books/open", { id: current.id, password: byId("password").value }).then(fail);
