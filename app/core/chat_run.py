@@ -225,7 +225,9 @@ def _answer_in_parts(
     every = every or writer.asks_every
     index = taker.prepare(document).result()
     plan = planned(writer.question, parts, index, len(parts) if every else 0)
-    notes = PartNotes(document, parts, plan, writer.kept_parts, every)
+    model, fit = state.engine.status().model, current.whole_fit
+    time_a_token = state.experience.a_token(model, fit) if fit else None
+    notes = PartNotes(document, parts, plan, writer.kept_parts, every, time_a_token)
     writer.begin_parts(notes)
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     steps = ask_parts(

@@ -58,6 +58,9 @@ class Range:
     def about(cls, value: float, times: float) -> Range:
         return cls(value / times, value * times)
 
+    def times(self, factor: float) -> Range:
+        return Range(self.low * factor, self.high * factor)
+
 
 def stretch(span: Range) -> str:
     """Seconds in words: "20 to 40 s", "about 3 min", "1 to 2 min"."""
@@ -213,6 +216,12 @@ class Experience:
             return whole
         part = 1.0 - (fit.kept / fit.tokens) ** _GROWTH
         return Range(whole.low * part, whole.high * part)
+
+    def a_token(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
+        """Seconds for each token of some of a book that is too long, by what a full window takes."""
+        tokens = max(1, min(fit.tokens, fit.room))
+        time = self.reading(model, tokens, fit.reading_s)
+        return time.times(1 / tokens) if time else None
 
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Range | None:
         """Words a second after ``tokens`` of context.

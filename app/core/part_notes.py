@@ -16,7 +16,7 @@ from typing import Any
 
 from app.citations import UNQUOTED
 from app.core import format
-from app.core.forecast import Remaining
+from app.core.forecast import Range, Remaining
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
 from app.core.parts import Part, Plan, left_out, mentioned, numbered
 from engine.document import Document
@@ -30,6 +30,7 @@ class PartNotes:
     document: the whole book.
     kept: what an earlier run of this question wrote down.
     every: all parts are asked.
+    a_token: seconds that reading one is expected to take.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class PartNotes:
         plan: Plan,
         kept: Mapping[str, Any] | None = None,
         every: bool = False,
+        a_token: Range | None = None,
     ) -> None:
+        self._a_token = a_token
         self._document = document
         self._parts = {part.number: part for part in parts}
         self._plan = plan
@@ -57,7 +60,8 @@ class PartNotes:
 
     def take(self, event: PartEvent) -> None:
         if isinstance(event, PartBegun):
-            self._part, self._remaining = event.part, Remaining()
+            time = self._a_token.times(event.part.tokens) if self._a_token else None
+            self._part, self._remaining = event.part, Remaining(time)
             most = "up to " if self._plan.until_found and event.count > 1 else ""
             self._now = {
                 "name": f"Part {event.part.number}, {event.part.pages}",

@@ -83,13 +83,12 @@ class ContentsPanel:
             return None
         if current.whole.members:
             return None
-        tokens = max(1, min(fit.tokens, fit.room))
-        time = self._state.experience.reading(self._state.engine.status().model, tokens, fit.reading_s)
+        time = self._state.experience.a_token(self._state.engine.status().model, fit)
         return {
             "first": current.whole.pages[0].number,
             "tokens": list(fit.page_tokens),
             "room": fit.room - (fit.tokens - sum(fit.page_tokens)),
-            "seconds": [time.low / tokens, time.high / tokens] if time else None,
+            "seconds": [time.low, time.high] if time else None,
         }
 
     def _only_quotes(self) -> bool:

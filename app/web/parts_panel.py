@@ -62,7 +62,7 @@ class PartsPanel:
             "count": count,
             "said": f"{counted(count, 'part')} of up to {counted(longest, unit)}{time}. A question goes to the parts "
             f"that it needs, and each is read when one first does. What was read is kept.",
-            "few": f"the parts that it needs{f', up to {stretch(_times(each, MOST_ASKED))}' if each else ''}",
+            "few": f"the parts that it needs{f', up to {stretch(each.times(MOST_ASKED))}' if each else ''}",
             "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",
             "some": some,
         }
@@ -70,21 +70,14 @@ class PartsPanel:
     def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:
         """Seconds to read the longest part, and all of them."""
         fit = current.whole_fit
-        if fit is None:
-            return None, None
-        tokens = max(1, min(fit.tokens, fit.room))
-        time = self._state.experience.reading(self._state.engine.status().model, tokens, fit.reading_s)
+        time = self._state.experience.a_token(self._state.engine.status().model, fit) if fit else None
         if time is None:
             return None, None
-        sizes = [part.tokens / tokens for part in current.parts]
-        return _times(time, max(sizes)), _times(time, sum(sizes))
+        sizes = [part.tokens for part in current.parts]
+        return time.times(max(sizes)), time.times(sum(sizes))
 
     async def read(self, request: Request) -> None:
         self._state.read_in_parts()
 
     async def choose(self, request: Request) -> None:
         self._state.choose_again()
-
-
-def _times(span: Range, factor: float) -> Range:
-    return Range(span.low * factor, span.high * factor)

@@ -14,13 +14,17 @@ import pytest
 from app.core import chat_run
 from app.core.chats import Exchange
 from app.core.export import as_markdown
+from app.core.forecast import Range, stretch
+from app.core.part_notes import PartNotes
+from app.core.part_run import PartBegun
+from app.core.parts import Plan, Reach
 from app.core.state import AppState, Stage
 from app.web import live, messages
 from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import OptionError, ResourceError
-from engine.events import StopReason
+from engine.events import ReadingProgress, StopReason
 from tests.app.core.test_parts import BOOK, Reader, goose
 from tests.app.scripted import engine_status, model_info, wait_for
 
@@ -196,3 +200,13 @@ def test_a_book_in_parts_is_opened_in_parts_again_until_it_is_read_otherwise(
     assert PartsPanel(state).view()["parts"]["some"]
     state.open(state.current.book)  # type: ignore[arg-type]
     wait_for(lambda: state.current.stage is Stage.CHOOSING)
+
+
+def test_the_time_of_a_part_is_the_one_that_was_told_before(state: AppState) -> None:
+    """A busy machine's clock said 5 to 8 minutes for a part of which 1 to 4 had been told."""
+    part = state.current.parts[0]
+    notes = PartNotes(BOOK, state.current.parts, Plan(Reach.ALL, (part,), False), a_token=Range(1.0, 2.0))
+    notes.take(PartBegun(part, 1, 1))
+    notes.take(ReadingProgress(0, part.tokens, 0, 2, 1.0, 9999.0))
+    line = notes.view()["now"]["line"]
+    assert line == f"reading, 0 % · {stretch(Range(part.tokens, 2 * part.tokens))} left"
