@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 # Compute capability of the first NVIDIA GPUs with fast products in bfloat16.
 _BFLOAT16_CAPABILITY = (8, 0)
+# Generations with a kernel for the products of many experts at once: Hopper, and Blackwell's data center cards.
+_GROUPED_GENERATIONS = (9, 10)
 # Share of a GPU's free memory up to which Windows' driver pages nothing; the rest is left for the desktop.
 _UNPAGED = 0.97
 # cudaHostRegisterPortable: memory is pinned for every card, and not only for the current one.
@@ -115,6 +117,14 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     if device.type != "cuda" or not torch.cuda.is_available():
         return True
     return torch.cuda.get_device_capability(device) >= _BFLOAT16_CAPABILITY
+
+
+def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch has one kernel for the products of a mixture's experts on a GPU. Elsewhere it waits for their
+    numbers, and launches a product for every expert, asked or not (``GroupedBlas.cpp``)."""
+    if device.type != "cuda" or dtype is not torch.bfloat16 or sys.platform == "win32" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device)[0] in _GROUPED_GENERATIONS
 
 
 def forbid_paging(device: torch.device) -> None:

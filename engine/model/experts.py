@@ -5,8 +5,8 @@ others, which ``layers`` packs and rounds, and which come from host memory one b
 that are asked for are read. On a processor with our own kernels router and experts give a token the same bits whatever
 tokens come with it, so a verification asks the very experts that a step would have asked.
 
-A GPU of CUDA that holds the weights as they are stored keeps transformers' grouped products: they choose on the device,
-and here the host must know which experts are asked for.
+A GPU with a kernel for them that holds the weights as they are stored keeps transformers' grouped products
+(``devices.multiplies_groups``): they choose on the device, and here the host must know which experts are asked for.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from engine.devices import KINDS
+from engine.devices import KINDS, multiplies_groups
 from engine.errors import ModelError, OptionError, ResourceError, UnsupportedModel, VocabularyMismatch
 from engine.model import attention, experts, gguf, recurrent, weights
 from engine.model.architectures import (
@@ -95,10 +95,12 @@ def load(
         wanted = model.dtype
     model.requires_grad_(False)
     recurrent.install(model)
-    on_host = not KINDS[device.type].streams and packed
+    # Where a GPU chooses experts by itself transformers' products stay. Every device has to.
+    grouped = all(multiplies_groups(each, wanted) for each in (split.devices if split else (device,)))
+    by_host = not grouped and packed
     title = display_name(name)
     for number, block in enumerate(model.model.layers):  # experts that are expanded take the memory of one layer
-        if on_host or weights in BITS or number in in_host:
+        if by_host or weights in BITS or number in in_host:
             experts.install([block])
         if weights in BITS:
             quantize([block], weights, title)

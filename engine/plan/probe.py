@@ -27,7 +27,7 @@ import torch
 
 from engine import devices
 from engine.config import EngineConfig
-from engine.devices import KINDS
+from engine.devices import KINDS, multiplies_groups
 from engine.kv.full import FullCache
 from engine.model import attention, experts
 from engine.model.architectures import experts_of, inputs_of_layers, kv_heads_of, kv_sources, parameters_asked
@@ -288,7 +288,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.fill_(_FILLING)
     for held in model.model.layers[0].buffers():
         held.zero_()
-    experts.install(model.model.layers if weights in BITS or not KINDS[device.type].streams else ())
+    experts.install(model.model.layers if weights in BITS or not multiplies_groups(device, dtype) else ())
     if weights in BITS:
         quantize(model.model.layers, weights, config.model_type)
     family = FAMILIES[config.model_type]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.decode.rounds import full_pass
+from engine.devices import multiplies_groups
 from engine.kv.full import FullCache
 from engine.model import decoder, experts, loading
 from engine.model.experts import Experts
@@ -163,6 +164,14 @@ def test_a_mixture_says_the_same_wherever_its_experts_wait(
 
     with torch.no_grad():
         expected, *_ = passes(torch.device("cpu"))
+    with simulated_cuda("eager") as gpu, torch.no_grad():  # as a card that has no kernel for many experts
+        said, model, cache = passes(GPU)
+        assert torch.allclose(said, expected, atol=1e-4)
+        assert model.waits_for_experts
+        asked_layers, waits = len(model.blocks) - 1, gpu.waits.total()
+        full_pass(model, cache, len(IDS), [7])
+        assert gpu.waits.total() - waits == asked_layers, "for the numbers of the experts, once a layer"
+        cache.clear()
     with simulated_cuda("delayed", 2) as gpu, torch.no_grad():
         said, model, cache = passes(GPU, in_host=(0, 2))
         assert torch.allclose(said, expected, atol=1e-4)
@@ -175,3 +184,24 @@ def test_a_mixture_says_the_same_wherever_its_experts_wait(
         assert set(waiting) == {"0", "2"}
         assert model.layers_in_host == 2
         cache.clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "grouped"),
+    [
+        ((9, 0), torch.bfloat16, True),
+        ((9, 0), torch.float16, False),
+        ((8, 0), torch.bfloat16, False),
+        ((8, 9), torch.bfloat16, False),
+        ((12, 0), torch.bfloat16, False),
+    ],
+)
+def test_a_card_chooses_experts_where_torch_has_a_kernel_for_them(
+    capability: tuple[int, int], dtype: torch.dtype, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere torch waits for their numbers, and launches a product for each of 128, asked or not."""
+    with simulated_cuda() as gpu:
+        gpu.capability = capability
+        assert multiplies_groups(GPU, dtype) is grouped
+        monkeypatch.setattr("sys.platform", "win32")
+        assert not multiplies_groups(GPU, dtype)
