@@ -277,7 +277,7 @@ def book(pages: int = 60, words: int = 240, title: str = "The Lamplighters of Or
     return Document(title, "A. Writer", made, "txt", "0" * 64)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until a condition holds; fail if it never does."""
     until = time.monotonic() + seconds
     while not condition():
