@@ -62,7 +62,7 @@ class PartsPanel:
             "count": count,
             "said": f"{counted(count, 'part')} of up to {counted(longest, unit)}{time}. A question goes to the parts "
             f"that it needs, and each is read when one first does. What was read is kept.",
-            "few": f"the parts that it needs{f', up to {stretch(each.times(MOST_ASKED))}' if each else ''}",
+            "few": f"the parts that it needs{f', up to {stretch(each.times(min(MOST_ASKED, count)))}' if each else ''}",
             "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",
             "some": some,
         }

@@ -17,7 +17,7 @@ from app.core.export import as_markdown
 from app.core.forecast import Range, stretch
 from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
-from app.core.parts import Plan, Reach
+from app.core.parts import Plan, Reach, cut
 from app.core.state import AppState, Stage
 from app.web import live, messages
 from app.web.parts_panel import PartsPanel
@@ -82,6 +82,10 @@ def test_parts_are_offered_with_what_they_take_before_any_of_them_is_read(make_s
     assert view["count"] == 3
     assert view["said"].startswith("3 parts of up to 2 pages, 25 s to 2 min each the first time; 1 to 5 min for all 3.")
     assert engine.opened == []
+    state.show(parts=state.current.parts[:2])
+    view = PartsPanel(state).view()["parts"]
+    assert view["few"].removeprefix("the parts that it needs, up to ") in view["every"], "three of two were counted"
+    state.show(parts=cut(BOOK, measure(BOOK)))
     state.read_in_parts()
     assert (state.current.stage, live.pages_read(state.current)) == (Stage.PARTS, 6)
     assert engine.opened == []
