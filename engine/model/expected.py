@@ -1,4 +1,4 @@
-"""Derives from a configuration what a model will need of tensors and devices, before it is loaded and after."""
+"""Derives from a configuration the tensors and devices that a model needs, before and after it is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.quantization import BITS
 
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
-    """Shape of a model's KV, from its configuration alone."""
+    """Derive the shape of a model's KV from its configuration alone."""
     sources = kv_sources(config)
     found = tuple(layer for layer in sliding_layers(config) if layer not in sources)
     sliding = Sliding(found, config.sliding_window, *kv_heads_of(config, SLIDING)) if found else None
@@ -26,8 +26,9 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a GPU may compute a model's middle level by a copy in ``weights``. 8 bits have no product there that is
-    worth it: torch's has one thread read the weights of an output, far from those that its neighbours read (pytorch
-    190529)."""
+    """Whether a GPU may compute a model's middle level with a copy in ``weights``. Weights in 8 bits do not pay there:
+    in torch's product one thread reads the weights of an output, far from those that its neighbours read (pytorch
+    190529).
+    """
     known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
     return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4

@@ -1,6 +1,6 @@
-"""The families of models that are supported: one table of what sets each apart from Llama.
+"""The families of supported models: one table of the facts that set each apart from Llama.
 
-Facts alone, and the names of settings; what follows from them for a configuration is in ``architectures``.
+Facts and names of settings only; ``architectures`` derives from them what a configuration means.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ class Family:
     """The facts about an architecture that the walk must know and that its layers do not settle by themselves.
 
     Args:
-        title: what people call it.
-        mlp_matrices: of one block: three with a gate, two without.
-        tied: whether embedding and output head are one matrix where ``config.json`` does not say.
-        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
-            preceding it.
-        plain: whether its blocks are those of Llama up to names, which ``engine.model.backends.program`` computes.
+        title: the family's name for people.
+        mlp_matrices: matrices of a block's MLP: three with a gate, two without.
+        tied: whether embedding and output head are one matrix where ``config.json`` leaves it open.
+        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of preceding
+            it.
+        plain: whether its blocks equal Llama's except for names, so that ``engine.model.backends.program`` computes
+            them.
         gated: whether attention has a gate for its output, as wide as its queries.
         others: the supported kind of layers that do not keep the whole context; empty without one.
         experts: whether its MLPs are mixtures of experts.
-        stored: a format of quantized weights from which they can be expanded; empty where there is none.
-        full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
+        stored: a format of quantized weights that can be expanded; empty where there is none.
+        full_every: one layer in this many keeps the whole context, where ``config.json`` names no kinds.
         overflows: whether its activations are known to leave the range of float16.
-        norm_offset: what RMS norms add to their weights.
-        last_norm_offset: what the last one does; None where it is as the others.
-        rotates_apart: whether its RoPE turns queries and keys in calls of their own.
-        rope_in_windows: whether layers that keep the whole context have no RoPE where others have a window.
-        rope_left_out: whether a layer without RoPE is given no cosines and sines, where others know it by themselves.
+        norm_offset: the number that RMS norms add to their weights.
+        last_norm_offset: the number that the last norm adds; None where it is the same.
+        rotates_apart: whether its RoPE rotates queries and keys in separate calls.
+        rope_in_windows: whether only layers with a window have RoPE, where there are such layers.
+        rope_left_out: whether a layer without RoPE must be given no cosines and sines; in other families the layer
+            itself ignores them.
         last_norm: the name of the norm after the last layer.
-        dense_inner: the setting that has the width of an MLP.
+        dense_inner: the setting with the width of an MLP.
         without_head: whether transformers has no causal LM of it (``muse``).
-        logits_factor: the setting that has what logits are multiplied by; empty where there is none.
-        reads: settings that mean something in this family, and that others ignore (``setting``).
+        logits_factor: the setting with the factor of logits; empty where there is none.
+        reads: settings that have a meaning in this family and are ignored in others (``setting``).
         defaults: numbers that ``config.json`` may leave out.
     """
 
@@ -70,10 +72,10 @@ class Family:
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 MAMBA = "mamba"
-"""Kinds of layers, in the words of ``layer_types``. transformers has Mamba's as ``linear_attention`` too."""
+"""Kinds of layers, with the names of ``layer_types``. transformers names Mamba's layers ``linear_attention`` too."""
 
 MXFP4 = "mxfp4"
-"""A format of weights in 4 bits, in the word of ``quant_method``."""
+"""A format of weights in 4 bits, by its name in ``quant_method``."""
 
 _GEMMA_2 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -215,7 +217,7 @@ FAMILIES = {
         others=MAMBA,
         experts=True,
         full_every=10,
-        dense_inner="shared_intermediate_size",  # the other is that of experts
+        dense_inner="shared_intermediate_size",  # the other setting is the width of experts
         reads=("position_embedding_type",),
         defaults=_GRANITE_4,
     ),
@@ -242,7 +244,7 @@ FAMILIES["qwen3_next"] = replace(
     title="Qwen3-Next",
     defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
 )
-"""Supported families by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
+"""Supported families by ``model_type``. All or some of their decoder layers keep the whole context."""
 
 ORDINARY = Family("")
-"""Stands for a family that is not supported."""
+"""Takes the place of a family that is not supported."""

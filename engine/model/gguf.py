@@ -32,13 +32,13 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
-    """Write the settings of a model, whose weights lie in one file or in several parts, into an empty folder.
+    """Write the settings of a model into an empty folder. The weights may be one file or several parts.
 
     Returns:
-        The result of its tokenizer's trial, for ``foreign.keep``.
+        The result of the tokenizer's trial, for ``foreign.keep``.
 
     Raises:
-        ModelError: it is of a kind that is not read, its weights are, or its vocabulary cannot be read.
+        ModelError: the kind of model or of weights is not supported, or the vocabulary cannot be read.
     """
     fields: dict[str, Any] = {}
     found: list[Tensor] = []
@@ -85,16 +85,16 @@ def is_described(folder: Path) -> bool:
 
 
 def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool) -> Any:
-    """The model of a folder that ``describe`` wrote, as a transformers causal LM.
+    """Build the model of a folder that ``describe`` wrote, as a transformers causal LM.
 
     Args:
-        dtype: of activations.
-        attention: name of its implementation.
-        as_stored: whether linear layers and embeddings keep the file's blocks; else all weights are expanded to the
-            dtype, in memory.
+        dtype: dtype of activations.
+        attention: name of the attention implementation.
+        as_stored: whether linear layers and embeddings keep the file's blocks; otherwise all weights are expanded to
+            ``dtype`` in memory.
 
     Raises:
-        ModelError: the weights are not those of its kind.
+        ModelError: the weights do not fit the model's kind.
     """
     import numpy as np
     import torch
@@ -113,7 +113,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
-    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer that guesses several tokens
+    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer for predicting several tokens
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
     for tensor, stored in _stored(index, kind, config):
@@ -121,7 +121,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             continue
         name = kind.name(tensor.name) or ""
         path, _, last = name.rpartition(".")
-        if path.rpartition(".")[0].endswith(EXPERTS):  # gates, what they open, and the way back
+        if path.rpartition(".")[0].endswith(EXPERTS):  # gate, up and down products
             path, _, part = path.rpartition(".")
             experts.setdefault(path, {})[f"{part}.{last}"] = tensor, stored
             continue
@@ -142,7 +142,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             values = values - 1.0
         if last == STATE_DECAY:
             values = (-values).log()
-        # Others have few numbers, and our own kernels take them in float32.
+        # Other weights are small, and our own kernels take them in float32.
         kept = values if as_stored else values.to(dtype)
         if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
             biases[path] = kept
@@ -158,7 +158,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
     if kind.tiled:
         for layer in model.model.layers:
-            if hasattr(layer, "linear_attn"):  # what its output reads stays in the order of the file
+            if hasattr(layer, "linear_attn"):  # the input of its output product stays in the file's order
                 back = np.argsort(_tiled(config, config.linear_value_head_dim))
                 layer.linear_attn.output_order = torch.from_numpy(back)
     for path, bias in biases.items():
@@ -171,11 +171,12 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
 def _take_experts(
     model: Any, path: str, found: Mapping[str, tuple[Tensor, Any]], title: str, dtype: Any, as_stored: bool
 ) -> list[str]:
-    """Give a layer its experts; returns the names of the weights that they are in transformers.
+    """Give a layer its experts. Return transformers' names of these weights.
 
     Args:
-        path: of the layer's experts; ``found``: each tensor of all of them.
-        title: of the file.
+        path: path of the layer's experts.
+        found: tensors, each of all experts.
+        title: the file's title.
     """
     from engine.model.products import fixed, replace
     from engine.model.products.blocks import BlockExperts
@@ -204,7 +205,7 @@ def _tie(model: Any, dtype: Any) -> None:
 
 
 def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, Any]]:
-    """Each tensor with its bytes, which are read when they are looked at."""
+    """Every tensor with its bytes, which are read on use."""
     import torch
 
     from engine.model.products.blocks import Stored
@@ -220,15 +221,15 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """Which row or number of a tensor each one of transformers is; None where they are in one order.
+    """The index in a file's tensor of each row or number in transformers' tensor; None where the order is the same.
 
-    Of queries and keys llama.cpp turns neighbours where transformers turns halves of a head.
+    For queries and keys llama.cpp rotates neighbouring numbers where transformers rotates the halves of a head.
     """
     import numpy as np
 
     own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
     heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
-    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # else its shape is refused
+    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # otherwise the shape check refuses it
         return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
     if (
         not kind.tiled
@@ -236,7 +237,7 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
         or own.startswith(("ssm_norm", "ssm_out"))
     ):
         return None
-    whole = own.startswith(("attn_qkv", "ssm_conv1d"))  # of which queries and keys are the first
+    whole = own.startswith(("attn_qkv", "ssm_conv1d"))  # tensors in which queries and keys come first
     before = 2 * config.linear_num_key_heads * config.linear_key_head_dim if whole else 0
     width = config.linear_value_head_dim if whole or own.startswith("attn_gate") else 1
     order = np.concatenate([np.arange(before), before + _tiled(config, width)])
@@ -244,7 +245,7 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """Where the values of each head of values lie in a file, in the order of transformers; each has so many."""
+    """The places in a file of each value head's numbers, in transformers' order; each head has ``size`` numbers."""
     import numpy as np
 
     groups = config.linear_num_key_heads
@@ -252,13 +253,15 @@ def _tiled(config: Any, width: int) -> Any:
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
-    """A file in memory as far as it is looked at. Never written to: copies of pages would be this process's own."""
+    """Map a file into memory, read-only: pages are read on use. A writable mapping would make private copies of
+    pages.
+    """
     with Path(file["path"]).open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
-    """Lets go of the pages that lie within a span, where the system can; they come back when they are looked at."""
+    """Release the pages within a span of the mapping, where the system can. They are read again on use."""
 
     def let_go() -> None:
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

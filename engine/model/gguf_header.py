@@ -21,20 +21,23 @@ BLOCKS = {
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 23: (256, 136)},
     39: (32, 17),
 }
-"""Weights and bytes of a block, by GGML's number of the kind of a tensor: of those that are read
-(``engine.model.kernels.formats`` says how)."""
+"""Weights and bytes of a block for each kind of tensor that is read, by GGML's number of the kind.
+``engine.model.kernels.formats`` describes the blocks.
+"""
 
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_LONGEST_LIST = 4096  # numbers that are settings; longer lists are of the vocabulary
+_LONGEST_LIST = 4096  # numbers in a list of settings at most; longer lists belong to the vocabulary
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies. ``shape`` as torch has it; ``kind``: GGML's number; ``offset``: in the file."""
+    """The place of a tensor. ``shape`` is in torch's order; ``kind`` is GGML's number; ``offset`` counts from the
+    beginning of the file.
+    """
 
     name: str
     kind: int
@@ -54,7 +57,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """What the name of a file says of the parts that a model was cut into, as llama.cpp names them."""
+    """The part of a split model that a file name denotes, in llama.cpp's naming."""
 
     title: str
     number: int
@@ -62,28 +65,28 @@ class Part:
 
     @classmethod
     def of(cls, name: str) -> Part | None:
-        """What a file's name says; None where it is that of a whole model."""
+        """Parse a file name; None for the name of a whole model."""
         found = _PART.fullmatch(name)
         part = found and cls(found["title"], int(found["number"]), int(found["count"]))
         return part if part and 1 <= part.number <= part.count else None
 
     def name(self, number: int) -> str:
-        """The name of another part."""
+        """The file name of another part."""
         return f"{self.title}-{number:05}-of-{self.count:05}.gguf"
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of the model that a file is, or is a part of, in their order, whether they are there or not."""
+    """All files of the model to which a file belongs, in order, whether they exist or not."""
     part = Part.of(path.name)
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 
 
 def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict[str, Any], list[Tensor]]:
-    """The fields and tensors of a file.
+    """Read the fields and tensors of a file.
 
     Args:
-        number: of the file, for its tensors.
-        vocabulary: read long lists and those of words too, which are the length of each elsewhere.
+        number: the file's number, which its tensors get.
+        vocabulary: whether to read long lists and lists of words, of which otherwise only the length is returned.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         tensors, count = struct.unpack_from("<QQ", held, 8)
@@ -107,7 +110,7 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
 
 
 def floats(path: Path, tensor: Tensor) -> list[float]:
-    """The numbers of a tensor of F32."""
+    """Read the numbers of a tensor of type F32."""
     with path.open("rb") as file:
         file.seek(tensor.offset)
         return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))
@@ -119,7 +122,7 @@ def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
-    """A field's value, and where it ends."""
+    """Read a field's value. Return it with the offset of its end."""
     (kind,) = struct.unpack_from("<I", held, at)
     at += 4
     if kind == _STRING:
@@ -138,7 +141,7 @@ def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
 
 
 def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
-    """So many words, of which only the length is looked at where they are not wanted."""
+    """Read ``count`` words. Where they are not wanted, only their lengths are read."""
     words = []
     for _ in range(count):
         start = at + 8

@@ -1,8 +1,8 @@
-"""The kinds of models that are read from GGUF files: what a header means in the words of a ``config.json``, and which
-tensor is which weight.
+"""The kinds of models that are read from GGUF files: a header's meaning as a ``config.json``, and the weight that each
+tensor is.
 
-Owns the refusal of what is not read from GGUF, by a header's fields alone. What llama.cpp's converter changes in a
-tensor is named here too, and undone in ``engine.model.gguf``. Standard library only: the app asks it before any work.
+Refuses unsupported files by the header's fields alone. The changes that llama.cpp's converter makes to tensors are
+named here and undone in ``engine.model.gguf``. Standard library only: the app asks before any work.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from engine.errors import ModelError
 LLAMA_3_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-"""Tensors in which the stretching of positions lies, of Llama 3 and of Phi-3, which no field names."""
+"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field holds them."""
 
 EXPERTS = ".experts"
 """The end of the path of a layer's experts."""
 
 STATE_NORM = "linear_attn.norm"
-"""Of what a state answers, which is never stored with one added."""
+"""The norm of a state's output, which is never stored with one added."""
 
 STATE_DECAY = "A_log"
-"""Stored as what it stands for, the negative exponential."""
+"""The decay of a state, which is stored as its meaning, the negative exponential."""
 
 OUTPUT = "output.weight"
-"""The output head's; without it that is the embedding."""
+"""The tensor of the output head. A model without it uses its embedding."""
 
 _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
 _AGAIN = "Get the file again."
 _VOCABULARIES = ("gpt2", "llama")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_LLAMA_3_FACTORS = (8.0, 32.0)  # of 3.1 and 3.3, and of 3.2
-_CLOSE = 1e-3  # of factors that were rounded to 32 bits
-_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # layers of those whose queries have a scale of their own
-_GEMMA_LOCAL_THETA = 10_000.0  # of RoPE in layers with a window
+_LLAMA_3_FACTORS = (8.0, 32.0)  # factors of Llama 3.1 and 3.3, and of 3.2
+_CLOSE = 1e-3  # relative difference of factors that were rounded to 32 bits
+_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # layers of the models whose queries have a scale of their own
+_GEMMA_LOCAL_THETA = 10_000.0  # RoPE's theta in layers with a window
 _GEMMA_3_PERIOD = 6
-_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # which no file states
+_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that no file states
 
-# Fields of every architecture, without its name, and the settings that they are.
+# Fields of every architecture, without its name, with the settings that they become.
 _NUMBERS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -59,7 +59,7 @@ _SAMPLING = {
     "penalty_repeat": "repetition_penalty",
 }
 _ENDS = ("eos", "eot", "eom")
-"""Of a text, a turn and a message: tokens behind which a model has no more to say."""
+"""Tokens that end a text, a turn and a message: a model stops after each of them."""
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _NAMES = {
@@ -70,7 +70,7 @@ _NAMES = {
     "ffn_norm": "post_attention_layernorm",
     **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
 }
-"""Of the weights of a layer, behind its number, there and in transformers."""
+"""Names of a layer's weights after its number, in the file and in transformers."""
 
 _GEMMA_NAMES = {
     **_NAMES,
@@ -85,13 +85,13 @@ _EXPERT_NAMES = {
     "ffn_gate_inp": "mlp.gate",
     **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
 }
-"""transformers has gates and what they open in one, ``gate_up_proj``."""
+"""Names of experts' weights. transformers joins gate and up weights in ``gate_up_proj``."""
 
 _AFTER_ATTENTION = {
     **{name: here for name, here in _EXPERT_NAMES.items() if name != "ffn_norm"},
     "post_attention_norm": "post_attention_layernorm",
 }
-"""Of kinds whose second norm has another name."""
+"""Names in kinds whose second norm is called otherwise."""
 
 _GPT_OSS_NAMES = {
     **_AFTER_ATTENTION,
@@ -122,13 +122,13 @@ _LFM_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
 
 
 class Header:
-    """What a header says.
+    """The content of a header.
 
     Args:
-        fields: by their names.
-        names: of tensors.
-        vocabulary: its length.
-        file: what to call it.
+        fields: fields by name.
+        names: names of tensors.
+        vocabulary: number of tokens of the vocabulary.
+        file: the file's name for messages.
     """
 
     def __init__(self, fields: Mapping[str, Any], names: Collection[str], vocabulary: int, file: str) -> None:
@@ -136,14 +136,14 @@ class Header:
         self.architecture = str(fields.get("general.architecture", ""))
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """A field of the architecture."""
+        """A field of the model's architecture."""
         return self.fields.get(f"{self.architecture}.{name}", otherwise)
 
     def number(self, name: str, otherwise: float | None = None) -> Any:
-        """The same, which must be a number.
+        """A field of the model's architecture that must be a number.
 
         Raises:
-            ModelError: it is none, and must be there.
+            ModelError: the field is missing or no number.
         """
         value = self.get(name, otherwise)
         if type(value) not in (int, float) or not math.isfinite(value):
@@ -151,27 +151,31 @@ class Header:
         return value
 
     def token(self, name: str) -> int | None:
-        """A token's number; None where there is none, or none of that number: some files say so of padding."""
+        """A token's id; None where the field is missing or its id is beyond the vocabulary, which some files have for
+        padding.
+        """
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
 
     def refusal(self, what: str) -> ModelError:
-        """Of something that a file holds or does."""
+        """Make the error for something unsupported in a file."""
         return ModelError(f"{self.file} {what} read from GGUF.", _ELSEWHERE)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An architecture of GGUF.
+    """An architecture in GGUF files.
 
     Args:
-        model_type: of transformers.
-        names: of a layer's weights, without their last part where that is the same; ``top``: of those beside layers.
-        more: settings beside those of every architecture.
-        has_heads: whether its settings name the numbers of a head.
+        model_type: ``model_type`` in transformers.
+        names: names of a layer's weights, without their last part where it is the same.
+        top: names of weights outside of layers.
+        more: settings in addition to those of every architecture.
+        has_heads: whether its settings give the size of a head.
         centred: whether norms are stored with one added.
         halves: whether rows of queries and keys are stored in the order of llama.cpp's RoPE.
-        tiled: whether heads of values take turns by their heads of keys, where transformers has those of one together.
+        tiled: whether value heads alternate between key heads, where transformers keeps the value heads of a key head
+            together.
         experts: whether it is a mixture of experts.
     """
 
@@ -199,10 +203,10 @@ class Kind:
 
 
 def settings_of(header: Header) -> dict[str, Any]:
-    """What a ``config.json`` of the model says.
+    """Make the content of the model's ``config.json``.
 
     Raises:
-        ModelError: it is not read from GGUF, with the reason.
+        ModelError: the model is not supported; the message gives the reason.
     """
     architecture = header.architecture
     kind = KINDS.get(architecture)
@@ -229,7 +233,9 @@ def settings_of(header: Header) -> dict[str, Any]:
 
 
 def generation_of(header: Header) -> dict[str, Any]:
-    """What a ``generation_config.json`` of the model says: which tokens begin and end a text, and how it is sampled."""
+    """Make the content of the model's ``generation_config.json``: the tokens that begin and end a text, and sampling
+    settings.
+    """
     ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
     ends = (header.token(f"{end}_token_id") for end in _ENDS)
     ids["eos_token_id"] = list(dict.fromkeys(end for end in ends if end is not None)) or None
@@ -242,7 +248,7 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
     """Change settings by the factors of positions, one for each pair of a head's values, by the names of ``FACTORS``.
 
     Raises:
-        ModelError: they are of a kind that is not read.
+        ModelError: the factors are of an unsupported kind.
     """
     rope = settings["rope_parameters"]
     if LLAMA_3_FACTORS in factors:
@@ -253,10 +259,10 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
 
 
 def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
-    """The settings that stretch RoPE by these factors, one for each pair of a head's values.
+    """Find the settings that stretch RoPE by these factors, one for each pair of a head's values.
 
     Raises:
-        ModelError: they are not those of Llama 3.
+        ModelError: the factors are not those of Llama 3.
     """
     pairs = len(factors)
     for factor in _LLAMA_3_FACTORS:
@@ -267,7 +273,9 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
-    """By what a wave of ``2 pi inverse`` tokens is stretched (transformers' ``_compute_llama3_parameters``)."""
+    """The factor by which a wave of ``2 pi inverse`` tokens is stretched (transformers'
+    ``_compute_llama3_parameters``).
+    """
     original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
     length = 2 * math.pi * inverse
     if length < original / high:
@@ -279,7 +287,7 @@ def _llama_3_factor(inverse: float, factor: float) -> float:
 
 
 def _head_dim(header: Header) -> int | None:
-    """Numbers of a head; None where nothing says it."""
+    """Numbers of a head; None where no field gives them."""
     width, heads = header.get("embedding_length"), header.get("attention.head_count")
     usual = width // heads if type(width) is int and type(heads) is int and heads else None
     found = header.get("attention.key_length", usual)
@@ -287,10 +295,10 @@ def _head_dim(header: Header) -> int | None:
 
 
 def _rope(header: Header) -> dict[str, Any]:
-    """How positions turn queries and keys, in layers that keep the whole context.
+    """RoPE's settings in layers that keep the whole context.
 
     Raises:
-        ModelError: in a way that is not read.
+        ModelError: the header names an unsupported kind of RoPE.
     """
     stretching = header.get("rope.scaling.type", "none")
     if LONG_FACTORS in header.names or stretching not in ("none", "linear", "yarn"):
@@ -356,7 +364,7 @@ def _qwen3_moe(header: Header) -> Mapping[str, Any]:
     return {
         **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
         **{"moe_intermediate_size": header.get("expert_feed_forward_length"), "norm_topk_prob": True},
-        # A file of experts alone need not say how wide another MLP would be.
+        # A file with experts only may lack the width of a dense MLP.
         "intermediate_size": header.get("feed_forward_length", header.get("expert_feed_forward_length")),
     }
 
@@ -380,7 +388,7 @@ def _lfm2(header: Header) -> Mapping[str, Any]:
         **{"num_key_value_heads": max(heads), "conv_L_cache": header.get("shortconv.l_cache")},
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
-        "block_auto_adjust_ff_dim": False,  # the width is what it comes to
+        "block_auto_adjust_ff_dim": False,  # the width in the file is the final one
     }
 
 
@@ -391,7 +399,7 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
         raise header.refusal("has a window that was stretched in a way that is not")
     sections = header.get("rope.dimension_sections", [])
     found = {
-        # A last layer that guesses several tokens is no part of the model.
+        # A last layer for predicting several tokens is no part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
         **{"linear_num_value_heads": heads, "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads},
@@ -413,7 +421,9 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """What the scale of queries is the root of; no file says it, llama.cpp knows the largest by its layers."""
+    """The number whose root is the scale of queries. No file holds it: llama.cpp recognises the largest models by their
+    layers.
+    """
     if header.get("block_count") != largest:
         return _head_dim(header)
     return int(header.number("embedding_length")) // max(1, int(header.number("attention.head_count")))
@@ -437,4 +447,4 @@ KINDS = {
     "gemma2": Kind("gemma2", names=_GEMMA_NAMES, more=_gemma2, centred=True),
     "gemma3": Kind("gemma3_text", names=_GEMMA_NAMES, more=_gemma3, centred=True),
 }
-"""By the name of the architecture in the file."""
+"""Kinds by the name of the architecture in the file."""

@@ -32,7 +32,7 @@ import torch
 from engine.devices import KINDS, stream_of
 
 Outputs = tuple[torch.Tensor, ...]
-"""The outputs of a pass: its logits first, then what an observer looks at."""
+"""The outputs of a pass: its logits first, then the tensors for an observer."""
 
 Pass = Callable[[], Outputs]
 
@@ -40,14 +40,14 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# Passes of a shape before it is recorded; shapes that are; tokens of the longest such pass.
+# Passes of a shape before it is recorded; recordings at most; tokens of the longest recorded pass.
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
-# Runs before a recording, in which libraries make what they keep; timed runs of which the best counts.
+# Runs before a recording, in which libraries allocate what they keep; timed runs, of which the best counts.
 _WARM_UPS, _TIMED = 2, 3
-# The first version of torch whose captures give their memory back where they fail (pytorch 180395).
+# The first version of torch whose failed captures free their memory (pytorch 180395).
 _FIRST_TORCH = (2, 12)
-# Largest difference of a replay's logits to those of the ordinary pass, as a share of the largest of them: other
-# kernels round otherwise, more so in half precision, and a wrong pass is off by the whole.
+# Largest difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Other
+# kernels round differently, more so in half precision; a wrong pass differs by the whole.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
 
@@ -56,13 +56,13 @@ class Recorder(Protocol):
     """Records work that launches the same operations on the same memory whenever it runs."""
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        """A replay of ``work``, which gives the same tensors every time, with new contents."""
+        """Record ``work``. The returned replay gives the same tensors every time, with new contents."""
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """Milliseconds of ``work``, waited for."""
+        """Milliseconds of ``work``, including the wait for its end."""
 
     def forget(self) -> None:
-        """Give back what all recordings hold; none of them may be replayed any more."""
+        """Free the memory of all recordings. None of them may be replayed afterwards."""
 
 
 class CudaRecorder:
@@ -249,10 +249,10 @@ class Replays:
     """The recorded passes of one level.
 
     Args:
-        recorder: who records.
-        level: its name, for the log.
-        dtype: of the passes, whose logits come in float32 whatever they were computed in.
-        check_every: replays after which one is held against the ordinary pass again; 0 is never.
+        recorder: records and times the passes.
+        level: the level's name, for the log.
+        dtype: dtype of the passes' computation. Logits come in float32 in any case.
+        check_every: replays after which one is compared with the ordinary pass again; 0 is never.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Replays:
         self.replayed = 0
         """Passes that were replayed."""
         self.recorded = 0
-        """Passes that were recorded, or were tried to: they took longer than a pass."""
+        """Passes that were recorded or failed to be: each took longer than an ordinary pass."""
 
     def run(
         self,
@@ -281,15 +281,15 @@ class Replays:
         *inputs: torch.Tensor,
         bound: Hashable = None,
     ) -> Outputs:
-        """Run one pass: its logits and other outputs, which the next replay may overwrite.
+        """Run one pass. Return its logits and other outputs, which the next replay may overwrite.
 
         Args:
-            key: what shapes depend on; first the count of tokens.
+            key: the numbers that shapes depend on; the first is the count of tokens.
             eager: the ordinary pass. It may give fewer rows of logits.
             fixed: the pass as a function of ``inputs`` alone, with no number in it that changes from one pass to the
                 next.
             inputs: small tensors on the device.
-            bound: what recordings depend on besides their key; a recording with another one is void.
+            bound: everything else that a recording depends on; a recording with another ``bound`` is void.
         """
         if bound != self._bound:
             self._bound = bound
@@ -320,7 +320,7 @@ class Replays:
     def _record(
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
-        """Record a pass and hold the first replay against the ordinary pass, whose outputs are returned."""
+        """Record a pass and compare the first replay with the ordinary pass, whose outputs are returned."""
         self.recorded += 1
         logits, *others = eager()
         expected = (logits.clone(), *others)
@@ -330,7 +330,7 @@ class Replays:
             faster = key in self._faster or self._is_faster(key, eager, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
             self._give_up(f"recording failed: {type(error).__name__}: {error}")
-            return eager()  # the tokens' KV may be half written
+            return eager()  # the KV of the tokens may be half written
         if not off <= self._near:
             self._give_up(f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
@@ -338,7 +338,9 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager: Pass, replay: Pass) -> bool:
-        """Time both, once for a key: recordings that take the place of one that was bound elsewhere are no slower."""
+        """Time replay and ordinary pass, once for each key: a recording that only replaces one with another ``bound``
+        is no slower.
+        """
         slow, fast = (min(self._recorder.milliseconds(work) for _ in range(_TIMED)) for work in (eager, replay))
         what = "replayed" if fast < slow else "not replayed"
         _log.info("%s passes %s are %s: %.3f ms against %.3f", self._level, key, what, fast, slow)
@@ -347,11 +349,11 @@ class Replays:
         return fast < slow
 
     def drop(self) -> None:
-        """Give back the memory of all recordings. Passes are recorded again when they come."""
+        """Free the memory of all recordings. Later passes are recorded again."""
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Keep these alone: keys that are not worth a recording, or none."""
+        """Forget all keys but these, which are not worth a recording."""
         self._recordings = kept
         self._recorder.forget()
 
@@ -372,12 +374,13 @@ class _Recording:
         for mine, given in zip(self._inputs, inputs, strict=True):
             mine.copy_(given)
         logits, *others = self._replay()
-        return (logits.clone(), *others)  # logits outlive the next replay, which writes to the same place
+        return (logits.clone(), *others)  # logits outlive the next replay, which writes to the same memory
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference in the rows of ``expected``, as a share of the largest value; not a number counts as one. A
-    head may leave tokens out, with logits of minus infinity: these must be the same ones, and count no further."""
+    """Largest difference in the rows of ``expected``, as a share of the largest value; NaN counts as 1. Logits of minus
+    infinity, for tokens that a head leaves out, must be at the same places and count no further.
+    """
     found = found[: len(expected)]
     out = expected == float("-inf")
     if not torch.equal(out, found == float("-inf")):

@@ -1,16 +1,16 @@
 """Shape of a model's KV, and the format it is stored in: the model's dtype, or 8 bits.
 
-KV in 8 bits, on request, takes half the memory of bfloat16 and a quarter of float32, and is the only approximation
-there is. A key or value of one head, head_dim numbers, is stored as head_dim levels of one byte followed by its own
-scale in two bytes. Symmetric: the number of the largest magnitude is level 127 or -127, zero stays zero, and a level
-stands for itself times the scale. One scale per token and head, because a token is then quantized by itself when it is
-written: nothing that comes later changes what it stands for, and it can be cropped, moved and saved alone. (A scale
-per channel fits keys better, but needs tokens that are not there yet.) Keys are quantized after RoPE, as they are
-stored; a rotation mixes two channels each and leaves the norm as it is.
+KV in 8 bits, on request, takes half the memory of bfloat16 and a quarter of float32. It is the engine's only
+approximation. A key or value of one head, head_dim numbers, is stored as head_dim levels of one byte followed by its
+own scale in two bytes. The quantization is symmetric: the number of the largest magnitude becomes level 127 or -127,
+zero stays zero, and a level means itself times the scale. Each token and head has one scale, so a token is quantized by
+itself when it is written: later tokens do not change it, and it can be cropped, moved and saved alone. (A scale per
+channel fits keys better, but needs tokens that do not exist yet.) Keys are stored, and quantized, after RoPE; a
+rotation mixes pairs of channels and keeps the norm.
 
-The scale is bfloat16, whose range is that of float32; float16 for models in float16. Its own rounding costs nothing,
-since levels are computed with the rounded scale. Every reader sees ``dequantize``d numbers, the pass that writes them
-too: so all ways of decoding compute with the same KV.
+The scale is bfloat16, whose range is that of float32; float16 for models in float16. Rounding the scale costs no
+accuracy, since levels are computed with the rounded scale. Every reader sees ``dequantize``d numbers, even the pass
+that writes them, so all ways of decoding compute with the same KV.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Split:
     """A model's layers on several devices: weights, KV and computation of a layer lie together.
 
     Args:
-        devices: the first is the one where passes begin and end, with the embedding, the head and the draft model.
-        part_of: of every layer, the index of its device.
+        devices: the first is the device where passes begin and end, with the embedding, the head and the draft model.
+        part_of: for every layer, the index of its device.
     """
 
     devices: tuple[torch.device, ...]
@@ -52,11 +52,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Sliding:
-    """The layers of a model where a token sees the newest ``window`` tokens alone, itself included.
+    """The layers of a model in which a token sees only the newest ``window`` tokens, itself included.
 
     Args:
         layers: their numbers in the model, without those that read the KV of another layer.
-        kv_heads, head_dim: their own, which those of layers that keep the whole context can differ from.
+        kv_heads, head_dim: those of these layers; layers that keep the whole context may have others.
     """
 
     layers: tuple[int, ...]
@@ -70,17 +70,17 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of a token in all these layers; ``itemsize``: of the model's dtype."""
+        """Bytes of a token in all these layers. ``itemsize`` is that of the model's dtype."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """The layers of a model that have a state of fixed size instead of KV.
+    """The layers of a model with a state of fixed size instead of KV.
 
     Args:
         layers: their numbers in the model.
-        size: of the state of one.
+        size: size of one layer's state.
     """
 
     layers: tuple[int, ...]
@@ -94,15 +94,15 @@ class KvShape:
     Layers that keep the whole context are numbered among themselves: ``place_of`` a layer of the model.
 
     Args:
-        layers: that keep the whole context.
-        dtype: of the computation.
+        layers: number of layers that keep the whole context.
+        dtype: dtype of the computation.
         device: where passes begin and end.
         quantized: whether storage has 8 bits.
         chunk_size: tokens that share a mean key in the index of a retrieval cache, 0 where there is none.
-        split: which of the model's layers lie elsewhere; None has all of them on ``device``.
+        split: the device of each layer of the model; None puts all of them on ``device``.
         sliding: the model's layers with a sliding window; None where there are none.
-        recurrent: those with a state; None where there are none.
-        sources: those without KV of their own, each with the layer whose KV it reads.
+        recurrent: the model's layers with a state; None where there are none.
+        sources: the model's layers without KV of their own, each with the layer whose KV it reads.
     """
 
     layers: int
@@ -119,7 +119,7 @@ class KvShape:
 
     @property
     def bounded(self) -> tuple[int, ...]:
-        """The numbers in the model of the layers that hold something of fixed size (``engine.kv.bounded``)."""
+        """The numbers, in the model, of the layers with memory of fixed size (``engine.kv.bounded``)."""
         return tuple(sorted(layer for kind in (self.sliding, self.recurrent) if kind for layer in kind.layers))
 
     @property
@@ -138,16 +138,17 @@ class KvShape:
         return dict(self.sources)
 
     def source_of(self, layer: int) -> int:
-        """The layer of the model whose KV a layer reads: itself, but for a few families."""
+        """The layer of the model whose KV a layer reads: in most families the layer itself."""
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
-        """The number of a layer of the model, or of the one whose KV it reads, among those that keep the whole context;
-        None if it is not of them."""
+        """The number of a layer of the model, or of its source, among the layers that keep the whole context; None for
+        other layers.
+        """
         return self._places.get(self.source_of(layer))
 
     def window_of(self, layer: int) -> int | None:
-        """Tokens that a token sees in a layer of the model; None where it sees all."""
+        """Tokens that a token sees in a layer of the model; None where the layer keeps the whole context."""
         return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
 
     def has_kv(self, layer: int) -> bool:
@@ -155,14 +156,14 @@ class KvShape:
         return layer not in self._source_of and not (self.recurrent and layer in self.recurrent.layers)
 
     def heads_of(self, layer: int) -> tuple[int, int]:
-        """KV heads of a layer of the model with attention, and numbers in a key or value of one of them."""
+        """KV heads, and numbers in a key or value of one head, of a layer of the model with attention."""
         if self.sliding is not None and self.source_of(layer) in self.sliding.layers:
             return self.sliding.kv_heads, self.sliding.head_dim
         return self.kv_heads, self.head_dim
 
     @property
     def device_kind(self) -> DeviceKind:
-        """The abilities of its kind of device."""
+        """The abilities of the device's kind."""
         return KINDS[self.device.type]
 
     def device_of(self, layer: int) -> torch.device:
@@ -200,7 +201,7 @@ class KvShape:
         return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
-        """The shape of the part that a layer belongs to."""
+        """The shape for the device to which a layer belongs."""
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
@@ -229,12 +230,13 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """In storage, all layers that keep the whole context."""
+        """Bytes of a token in storage, over all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Bytes of all windows and states after ``tokens`` tokens, with their copies: windows at the book's end, states
-        at the places that a chat may be cropped to as well."""
+        """Bytes of all windows and states after ``tokens`` tokens, with their copies: of windows at the book's end, of
+        states also at the places to which a chat may be cropped.
+        """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
@@ -254,17 +256,19 @@ class KvShape:
 
     @property
     def most_bounded_bytes(self) -> int:
-        """``bounded_bytes`` after a long book."""
+        """The ``bounded_bytes`` after a long book, which are their maximum."""
         return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
     def compute_bytes_per_token(self) -> int:
-        """In the dtype of the computation: what a buffer for all layers would take."""
+        """Bytes of a token in the dtype of the computation, in a buffer for all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a token in a buffer of spilled layers: on a processor it holds KV of 8 bits as it is stored, too."""
+        """Bytes of a token in a buffer of spilled layers. On a processor the buffer also holds KV in the 8-bit format
+        of storage.
+        """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
 
@@ -275,14 +279,16 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of a token's share of the mean keys, which lie where the model computes."""
+        """Bytes of a token's share of the mean keys, which lie on the device that computes."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize
         return index_bytes(heads, self.head_dim, itemsize, self.chunk_size, self.index_is_quantized)
 
     def quantize(self, x: torch.Tensor) -> torch.Tensor:
-        """KV (..., head_dim) in the model's dtype as it is stored: (..., storage_dim) of ``storage_dtype``."""
+        """Convert KV (..., head_dim) in the model's dtype to the format of storage: (..., storage_dim) of
+        ``storage_dtype``.
+        """
         if not self.quantized:
             return x
         stored = torch.empty(*x.shape[:-1], self.storage_dim, dtype=torch.int8, device=x.device)
@@ -291,12 +297,14 @@ class KvShape:
         return stored
 
     def dequantize(self, stored: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Stored KV (..., storage_dim) in the model's dtype: (..., head_dim); written to ``out`` where it is given."""
+        """Convert stored KV (..., storage_dim) to the model's dtype: (..., head_dim), written to ``out`` where
+        given.
+        """
         if not self.quantized:
             return stored if out is None else out.copy_(stored)
         if out is None:
             out = torch.empty(*stored.shape[:-1], self.head_dim, dtype=self.dtype, device=stored.device)
-        # Two passes over ``out``, which is what a processor does without a copy in between.
+        # Two passes over ``out``: a processor does the same without a copy in between.
         out.copy_(stored[..., : self.head_dim])
         return out.mul_(stored[..., self.head_dim :].view(self._scale_dtype).to(self.dtype))
 
@@ -306,7 +314,7 @@ class KvShape:
 
 
 def quantize_symmetric(x: torch.Tensor, scale_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Levels (..., n), whole numbers in the dtype float32, of vectors (..., n), and their scales (..., 1)."""
+    """Quantize vectors (..., n): levels (..., n), whole numbers in float32, and scales (..., 1)."""
     values = x.float()
     scale = (values.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(scale_dtype).tiny).to(scale_dtype)
     return (values / scale.float()).round().clamp(-LEVELS, LEVELS), scale

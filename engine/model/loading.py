@@ -1,4 +1,6 @@
-"""Loads target and draft, unmodified, from transformers: safetensors, never remote code, checked before."""
+"""Loads target and draft, unmodified, from transformers: safetensors only, never remote code, checked before
+loading.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,9 @@ from engine.model.products.quantized import Linear4, Linear8, quantize
 from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
-# Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
+# Largest ratio of parameters by the settings to stored ones: the former are an estimate, and heads can be tied.
 _MAX_DESCRIBED = 3
-# Of stored bytes that rounded weights take at most, so that rounding them again is worth it.
+# Share of the stored bytes below which rounding weights again pays.
 _WORTH_ROUNDING = 0.75
 
 
@@ -62,9 +64,9 @@ def load(
     Args:
         window: tokens that it will be used with; None takes the model's own limit.
         weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
-        packed: lay weights out for the kernels of a processor, and take norms of one kernel on a GPU; without, all
-            stays as transformers has it.
-        split: which layers lie on which device, of which ``device`` is the first; None has all of them there.
+        packed: whether to pack weights for the kernels of a processor, and to use norms of one kernel on a GPU;
+            otherwise the model stays as transformers has it.
+        split: the device of each layer, of which ``device`` is the first; None puts all layers on ``device``.
         in_host: layers whose weights wait in host memory while others lie on a GPU.
 
     Raises:
@@ -72,7 +74,7 @@ def load(
         UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses, or that this device cannot
             compute.
         ModelError: weights are missing, damaged, or not safetensors.
-        ResourceError: weights that have to be expanded find no room.
+        ResourceError: memory is too small for weights that have to be expanded.
     """
     config = settings_of(name, window)
     window = window or int(config.max_position_embeddings)
@@ -119,12 +121,12 @@ def load(
 def place(
     model: Any, device: torch.device, split: Split | None = None, in_host: Collection[int] = ()
 ) -> Mapping[str, torch.Tensor]:
-    """Move a model's weights to where they compute; those that wait in host memory are returned by name.
+    """Move a model's weights to the devices that compute. Return the weights that wait in host memory, by name.
 
-    Quantized layers of a GPU are laid out for the product that reads them as they are, where it is right there.
+    Quantized layers of a GPU are packed for the product that reads them directly, where that product is right.
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
-    model.to(device)  # in one call: tied weights stay one
+    model.to(device)  # in one call, so that tied weights stay one tensor
     model.model.layers = blocks
     quantized = any(isinstance(part, Linear4 | Linear8) for part in blocks.modules())
     tiles = quantized and all(map(multiplies_tiles, split.devices if split else (device,)))
@@ -144,7 +146,7 @@ def place(
 
 
 def settings_of(name: str, window: int | None) -> Any:
-    """A model's configuration, once nothing in it speaks against loading it; no weights are looked at.
+    """Read a model's configuration and check that it can be loaded, without looking at weights.
 
     Args:
         window: tokens that it will be used with; None takes the model's own limit.
@@ -152,11 +154,11 @@ def settings_of(name: str, window: int | None) -> Any:
     Raises:
         ModelNotFound: no such folder or hub model.
         UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
-        ModelError: the settings mean nothing, or the window is larger than the model's limit.
+        ModelError: the settings are impossible, or the window is larger than the model's limit.
     """
     config = load_config(name)
     check_numbers(config, name)
-    limit = int(getattr(config, "max_position_embeddings", None) or 0)  # kinds that are not supported may have none
+    limit = int(getattr(config, "max_position_embeddings", None) or 0)  # unsupported kinds may lack it
     check_architecture(config, name, window or limit)
     if window is not None and window > limit:
         raise ModelError(
@@ -167,10 +169,10 @@ def settings_of(name: str, window: int | None) -> Any:
 
 
 def check_embedding(name: str, config: Any, largest_id: int) -> None:
-    """Refuse a model that has no row of its embedding for a token that its tokenizer gives.
+    """Refuse a model whose embedding lacks a row for a token of its tokenizer.
 
     Raises:
-        ModelError: with both numbers.
+        ModelError: the embedding is too small; the message has both numbers.
     """
     if largest_id >= config.vocab_size:
         raise ModelError(
@@ -181,13 +183,13 @@ def check_embedding(name: str, config: Any, largest_id: int) -> None:
 
 
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
-    """Refuse a draft whose tokens mean something else than the target's.
+    """Refuse a draft whose tokens differ from the target's.
 
     Compared by tokens, not by sizes: models of one family pad their vocabularies differently and add a few special
-    tokens of their own. Those are harmless: a proposal that the target does not know is rejected.
+    tokens of their own. Special tokens are harmless: a proposal that the target does not know is rejected.
 
     Raises:
-        VocabularyMismatch: with both sizes and, where there is one, a token that differs.
+        VocabularyMismatch: the vocabularies differ; the message has both sizes and a token that differs.
     """
     shared = draft_tokens.keys() & target_tokens.keys()
     odd = sorted(token for token in shared if draft_tokens[token] != target_tokens[token])
@@ -206,7 +208,7 @@ def _check_weights(name: str, config: Any) -> None:
     if not folder.is_dir():
         return
     stored, described = weights.check_folder(folder), estimate_parameters(config)
-    if described > _MAX_DESCRIBED * stored:  # memory would be taken for weights that are nowhere
+    if described > _MAX_DESCRIBED * stored:  # memory would be allocated for weights that do not exist
         raise ModelError(
             f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
             f"{stored:,}.",
@@ -215,10 +217,10 @@ def _check_weights(name: str, config: Any) -> None:
 
 
 def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device) -> None:
-    """Refuse to round weights again that a processor reads in few bits as they are stored.
+    """Refuse to round weights again that a processor reads in few bits directly.
 
     Raises:
-        OptionError: that would save little or nothing.
+        OptionError: rounding would save little or nothing.
     """
     stored = stored_bytes_per_weight(config)
     if rounded_to not in BITS or not stored or KINDS[device.type].gpu:
@@ -232,8 +234,10 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
-    """Refuse weights that are expanded to more than there is room for: others are read from their files as they are
-    needed. Where they are rounded, one layer at a time is expanded, but of a GGUF file all before the first."""
+    """Refuse weights whose expanded form exceeds the free memory. Other weights are read from their files as needed.
+
+    Where weights are rounded, one layer at a time is expanded; in a GGUF file, all layers before the first is rounded.
+    """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
     count, from_file = int(config.num_hidden_layers), stored_bytes_per_weight(config)
@@ -257,9 +261,9 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    library: Any = AutoModelForCausalLM  # its types do not know that it can return two things
+    library: Any = AutoModelForCausalLM  # the library's types do not know that it can return two values
     expanding = _expanding(config)
-    if is_expanded(config) and rounded_to in BITS:  # matrix by matrix, later
+    if is_expanded(config) and rounded_to in BITS:  # expanded later, matrix by matrix
         library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
         config = copy.deepcopy(config)
         del config.quantization_config
@@ -278,7 +282,8 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
                 **expanding,
             )
     except Exception as error:
-        if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):  # an activation, a kind of RoPE
+        # an unknown activation or kind of RoPE
+        if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
             raise UnsupportedModel(
                 f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
             ) from error
@@ -287,7 +292,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             f"The weights of {display_name(name)} could not be loaded: {cause}.",
             "The files may be incomplete or damaged; download them again.",
         ) from error
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+    if missing := sorted(found["missing_keys"]):  # transformers would use random numbers for missing weights
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise ModelError(
             f"The weights of {display_name(name)} lack {missing[0]}{more}.",
@@ -297,7 +302,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 
 def _expanding(config: Any) -> dict[str, Any]:
-    """Arguments that make transformers expand weights of 4 bits, which it would keep packed where it can."""
+    """Arguments that make transformers expand weights of 4 bits, which it would otherwise keep packed where it can."""
     if not is_expanded(config):
         return {}
     from transformers.utils.quantization_config import Mxfp4Config

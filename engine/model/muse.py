@@ -1,4 +1,4 @@
-"""Muse Glimmer's text part as a causal LM of its own: transformers has it inside of a model with eyes alone."""
+"""Muse Glimmer's text part as a causal LM: transformers has it only inside of a model that also sees."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 
 @functools.cache
 def register() -> None:
-    """Let transformers' ``AutoModelForCausalLM`` know it. Harmless when repeated."""
+    """Register the model with transformers' ``AutoModelForCausalLM``. Harmless when repeated."""
     from transformers import AutoModelForCausalLM, GenerationMixin
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.models.muse_glimmer import modeling_muse_glimmer as library
     from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerTextConfig
 
     class MuseGlimmerForCausalLM(library.MuseGlimmerPreTrainedModel, GenerationMixin):
-        """The text model, and the head of the whole."""
+        """The text model with the head of the whole model."""
 
         config_class = MuseGlimmerTextConfig
         _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - transformers' own

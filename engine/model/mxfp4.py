@@ -1,8 +1,8 @@
-"""Experts whose files hold 4 bits (MXFP4), read as they are and expanded one by one while they are rounded.
+"""Experts stored in 4 bits (MXFP4), which are loaded in this format and expanded one by one while they are rounded.
 
-transformers expands those of all layers at once, which takes three times the memory of the files before anything can be
-rounded. Here a model has the stored numbers themselves in the places of its experts, so that one matrix at a time is
-expanded, by transformers' own function.
+transformers expands the experts of all layers at once, which takes three times the memory of the files before anything
+can be rounded. Here a model's experts hold the stored numbers themselves, and transformers' own function expands one
+matrix at a time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _BYTES = GROUP // 2  # two numbers lie in a byte
 
 
 class StoredExperts(nn.Module):
-    """The experts of a layer as the files have them: of each matrix ``blocks`` (experts, out, in / 32, 16) and
+    """The experts of a layer in the files' format: for each matrix ``blocks`` (experts, out, in / 32, 16) and
     ``scales`` (experts, out, in / 32).
 
     Args:
-        experts: of transformers, without weights yet.
+        experts: transformers' experts, still without weights.
     """
 
     is_transposed, is_concatenated = False, False
@@ -41,7 +41,7 @@ class StoredExperts(nn.Module):
             self.register_parameter(f"{name}_bias", getattr(experts, f"{name}_bias"))
 
     def matrix(self, name: str, expert: int) -> torch.Tensor:
-        """The weights (out, in) of one of the matrices of an expert."""
+        """The weights (out, in) of one matrix of an expert."""
         from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
         place = slice(expert, expert + 1)
@@ -51,7 +51,7 @@ class StoredExperts(nn.Module):
 
 
 def holding_stored(architecture: Any) -> Any:
-    """A class like that of a transformers causal LM, whose models take experts as the files have them."""
+    """Make a subclass of a transformers causal LM whose experts keep the files' format."""
 
     class Holding(architecture):
         def __init__(self, config: Any) -> None:

@@ -1,7 +1,7 @@
 """The pieces of a transformers causal LM that a pass is made of: embedding, RoPE, one block, head.
 
-Only this module and ``attention`` know transformers' internals. The architectures that the pieces are right for are in
-``architectures``; who puts them together to a pass is in ``backends``.
+Only this module and ``attention`` know transformers' internals. ``architectures`` names the models for which the pieces
+are right; ``backends`` put the pieces together to passes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ if TYPE_CHECKING:
     from engine.model.kv_shape import Split
     from engine.model.view import View
 
-# RoPE kinds whose frequencies depend on the longest position of a call.
+# Kinds of RoPE whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 ROPE_NAMES = ("rotary_emb", "pos_emb")
-"""Name of a model's RoPE module in transformers."""
+"""Names of a model's RoPE module in transformers."""
 
 
 class Rope(NamedTuple):
-    """The positions of tokens as layers take them: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
-    of the positions (1, n). ``sliding_cos`` and ``sliding_sin`` are those of layers with a sliding window, often the
-    same. ``inputs`` (1, n, layers, width) is what each layer takes of the token itself, in models with such inputs."""
+    """The positions of tokens in the form that layers take.
+
+    ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each; the numbers of the positions are (1, n). ``sliding_cos``
+    and ``sliding_sin`` belong to layers with a sliding window, and are often the same. ``inputs`` (1, n, layers, width)
+    are the layers' own inputs of the tokens, in models with such inputs.
+    """
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -56,7 +59,7 @@ class Rope(NamedTuple):
         return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
     def on(self, device: torch.device) -> Rope:
-        """The positions on another device; a tensor that stands twice is sent once."""
+        """The positions on another device. A tensor that occurs twice is sent once."""
         parts = {id(part): part for part in self._placed}
         there = {name: sent(part, device) for name, part in parts.items()}
         inputs = None if self.inputs is None else sent(self.inputs, device)
@@ -64,22 +67,22 @@ class Rope(NamedTuple):
 
     @property
     def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The positions without what depends on the tokens themselves."""
+        """The positions without the tensors that depend on the tokens themselves."""
         return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
 
 
 class _OtherLayersKv:
-    """In the place where Gemma 4 puts keys and values that layers share: the cache knows them, so there are none."""
+    """An empty stand-in for the mapping in which Gemma 4 shares keys and values between layers: the cache has them."""
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Whoever stores them here has stored them in the cache."""
+        """Do nothing: the cache has stored the keys and values."""
 
     def __getitem__(self, kind: str) -> tuple[None, None]:
         return None, None
 
 
 class _NoRope:
-    """In the place of RoPE where a model has none: it turns nothing.
+    """A stand-in for RoPE in models without it: it rotates by nothing.
 
     Args:
         width: numbers of a head.
@@ -100,9 +103,9 @@ class Pieces:
 
     Args:
         model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
-        window: tokens that it will be used with; settles RoPE kinds that depend on the length.
-        dtype: of its activations; None is that of its weights, which packed ones can differ from.
-        split: which layers lie on which device; None has all of them on the model's.
+        window: tokens that the model will be used with; decides RoPE kinds that depend on the length.
+        dtype: dtype of its activations; None takes that of the weights. Packed weights may have another dtype.
+        split: the device of each layer; None puts all layers on the model's device.
     """
 
     def __init__(self, model: Any, window: int, dtype: torch.dtype | None = None, split: Split | None = None) -> None:
@@ -135,8 +138,9 @@ class Pieces:
 
     @property
     def token_device(self) -> torch.device:
-        """The device on which logits come, and on which tokens are drawn (in float64) and lie until a pass takes
-        them."""
+        """The device on which logits come and tokens are drawn (in float64). Tokens stay there until a pass takes
+        them.
+        """
         return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
 
     def part_of(self, layer: int) -> int:
@@ -152,12 +156,14 @@ class Pieces:
         return len(self.blocks)
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """(n,) token ids to hidden states (1, n, hidden)."""
+        """Embed token ids (n,) as hidden states (1, n, hidden)."""
         hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.to(self.device).unsqueeze(0))
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
-        """Positions with what each layer takes of tokens (n,), whose embeddings are ``hidden`` (1, n, hidden)."""
+        """Add the layers' own inputs of tokens (n,) to positions. ``hidden`` (1, n, hidden) are the tokens'
+        embeddings.
+        """
         if not self._inputs:
             return rope
         text = self.model.model
@@ -165,19 +171,19 @@ class Pieces:
         return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
-        """Positions (n,) as the layers take them."""
+        """Put positions (n,) into the form that layers take."""
         positions = position_ids.unsqueeze(0)
         found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
         return Rope(*found[0], positions, *found[-1])
 
     def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and ``sin`` of positions (1, n), for layers of a kind where each has its own."""
+        """``cos`` and ``sin`` of positions (1, n), for one kind of layers where kinds differ."""
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
         if not self.rope_depends_on_window:
             cos, sin = self._rope(probe, positions, *kind)
             return cos, sin
-        # One position at the window's end makes the frequencies those of the whole window in every call, so that
-        # keys of early and late calls fit together.
+        # One position at the window's end gives every call the frequencies of the whole window, so that the keys of
+        # early and late calls fit together.
         last = positions.new_full((1, 1), self.window - 1)
         cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
         return cos[:, :-1], sin[:, :-1]
@@ -187,17 +193,17 @@ class Pieces:
         return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:
-        """The first position, with identity embeddings: the layer's queries and keys come out unrotated."""
+        """The first position, with identity rotation: the layer's queries and keys come out unrotated."""
         rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
         wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
         positions = rope.position_ids.expand(1, count)
         return Rope(wide, torch.zeros_like(wide), positions, near, torch.zeros_like(near))
 
     def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
-        """Rotate x (1, heads, n, head_dim), as it came out of a layer under ``no_rope``, to positions (n,).
+        """Rotate x (1, heads, n, head_dim), which a layer computed under ``no_rope``, to positions (n,).
 
         Args:
-            queries: how many of the heads, the first ones, are queries; the others are keys.
+            queries: number of the first heads that are queries; the others are keys.
         """
         if not self._rotated[layer]:
             return x
@@ -205,8 +211,8 @@ class Pieces:
         names = FAMILIES[self.config.model_type].norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
-        # The norm came first here. It divides by a length that no rotation changes, so only its weights have to change
-        # places with RoPE; a factor on cos and sin is gone after a norm.
+        # The norm came first here, and it must follow RoPE. It divides by a length that no rotation changes, so only
+        # its weights have to change places with RoPE; a factor of cos and sin vanishes in a norm.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
@@ -222,8 +228,9 @@ class Pieces:
         return both[0]
 
     def block(self, block: Any, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """A block of transformers in the place of layer ``index``, over hidden states (1, n, hidden), attending through
-        ``view``."""
+        """Run transformers' ``block`` as layer ``index`` over hidden states (1, n, hidden), with attention through
+        ``view``.
+        """
         out: torch.Tensor = block(
             hidden,
             attention_mask=None,
@@ -236,11 +243,11 @@ class Pieces:
         return out
 
     def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
-        """Hidden states on the device of a layer: they cross where the layer before it lies on another."""
+        """Bring hidden states to the device of a layer, where the layer before it lies on another."""
         return hidden if self.split is None else carried(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
-        """The positions on each device that has layers, by ``part_of``."""
+        """The positions on each device with layers, by ``part_of``."""
         devices = self.split.devices[1:] if self.split else ()
         return [rope, *(rope.on(device) for device in devices)]
 
@@ -249,7 +256,7 @@ class Pieces:
         where tokens are drawn.
 
         Args:
-            product: with the head's weights.
+            product: the product with the head's weights.
         """
         hidden = hidden if self.split is None else carried(hidden, self.device)
         logits: torch.Tensor = product(self.last_norm(hidden))[0]
@@ -264,12 +271,12 @@ class Pieces:
         return torch.arange(start, start + count, device=self.device)
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Token ids as a tensor where tokens are drawn."""
+        """Token ids as a tensor on the device where tokens are drawn."""
         return to_device(tokens, self.token_device)
 
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Whole numbers as a tensor (n,) int64 on a device. Waits for nothing: a GPU fetches them from pinned memory."""
+    """Make a tensor (n,) int64 of whole numbers on a device, without a wait: a GPU fetches them from pinned memory."""
     if KINDS[device.type].streams:
         return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
     return torch.tensor(numbers, dtype=torch.long, device=device)

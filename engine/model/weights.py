@@ -1,9 +1,8 @@
 """Checks weights on disk: safetensors only, whole, and of the shapes that the settings describe.
 
-Reads headers, never tensors, and allocates nothing whose size a file has merely claimed. Standard library only. What
-the numbers mean is not judged here: a file with other values of the right shape is somebody else's model.
-The format: eight bytes of length, that many bytes of JSON, then the tensors without gaps
-(https://huggingface.co/docs/safetensors).
+Reads headers, never tensors, and allocates nothing whose size a file has merely claimed. Standard library only. The
+values are not judged: a file with other values of the right shape is another model. The format: eight bytes of length,
+that many bytes of JSON, then the tensors without gaps (https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ BITS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 8),
 }
-"""Bits of one value by the format's names of types."""
+"""Bits of one value, by the format's names of types."""
 
 GGUF_INDEX = "gguf.json"
 """Name of the index in a folder whose weights lie in GGUF files elsewhere."""
@@ -48,7 +47,8 @@ def check_folder(folder: Path) -> int:
         the number of values in the weights.
 
     Raises:
-        ModelError: there are none, one is missing, cut off, altered in its structure, or not safetensors.
+        ModelError: there are no files of weights, or one is missing, cut off, altered in its structure, or not
+            safetensors.
     """
     if (folder / GGUF_INDEX).is_file():
         return int(gguf_index(folder)["parameters"])
@@ -60,7 +60,7 @@ def gguf_index(folder: Path) -> dict[str, Any]:
     """The index of a folder whose weights lie in GGUF files (``engine.model.gguf``).
 
     Raises:
-        ModelError: a file is gone, or another one than it was.
+        ModelError: a file is gone or has changed.
     """
     index = read_object(folder / GGUF_INDEX)
     for file in index["files"]:
@@ -75,10 +75,10 @@ def gguf_index(folder: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
-    """Check one safetensors file without reading its tensors; ``expected`` are names that it must hold.
+    """Check one safetensors file without reading its tensors; ``expected`` are names of tensors that it must hold.
 
     Returns:
-        the number of its values.
+        the number of values in the file.
 
     Raises:
         ModelError: what is wrong with it.
@@ -103,8 +103,11 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 
 @contextmanager
 def with_whole_index(folder: Path) -> Iterator[Path]:
-    """The folder as transformers reads it, which asks its index for ``metadata`` that some converters leave out: where
-    they did, for as long as this lasts, a folder of links to the same files with an index that has it."""
+    """Give transformers a folder whose index has ``metadata``, which transformers needs and some converters leave out.
+
+    Where it is missing, the context has a folder of links to the same files with a complete index; otherwise the folder
+    itself.
+    """
     index = folder / INDEX
     described = read_object(index) if index.is_file() else {"metadata": {}}
     if isinstance(described.get("metadata"), dict):
@@ -119,15 +122,15 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
 
 
 def link(file: Path, place: Path) -> None:
-    """Let the file be found at another place too."""
+    """Make the file available at another path too, by a link."""
     try:
         place.symlink_to(file.resolve())
-    except OSError:  # Windows asks for a right that few have
+    except OSError:  # Windows demands a right for links that few people have
         os.link(file, place)
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """Files to look at, with the tensors that the index promises in each."""
+    """Files to check, with the tensors that the index promises in each."""
     index = folder / INDEX
     if os.path.lexists(index):
         return _of_index(index)
@@ -137,7 +140,7 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
             f"The model folder {folder} holds no .safetensors weights.",
             "Other formats can run code when opened and are refused; convert the weights to safetensors.",
         )
-    # Without an index transformers opens this one alone.
+    # Without an index transformers opens only this file.
     return dict.fromkeys([SINGLE] if SINGLE in names else names, frozenset())
 
 
@@ -157,7 +160,7 @@ def _of_index(index: Path) -> dict[str, frozenset[str]]:
 
 
 def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
-    """The tensors must fill the body in order, without gaps, each as large as its shape says."""
+    """Check that the tensors fill the body in order, without gaps, each as large as its shape says."""
     spans: list[tuple[int, int]] = []
     values = 0
     for name, entry in header.items():

@@ -1,13 +1,13 @@
 """Kernels for a few queries over many keys, with one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
 
 Queries are packed: q (1, kv_heads, rows, head_dim), the query group of a KV head and the new tokens together as rows; k
-and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A score
-that has a cap goes through a tangens hyperbolicus of that height, in the plain path and in our own for processors.
+and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. Scores with a cap
+pass through a hyperbolic tangent of that height, in the plain path and in our own kernels for processors.
 
-Here are the plain path, which defines the right answer, and the two helpers that cut the keys of one sequence into
-pieces and merge what a kernel gives for each: neither a processor nor a GPU is busy with one sequence otherwise. The
-fused kernels are in ``cpu`` (``native``, ``rowwise``, ``pool`` and ``emit`` are its own) and ``cuda``; ``cuda`` also
-has their registry and the choice among them.
+This module has the plain path, which defines the right result, and two helpers that cut the keys of one sequence into
+pieces and merge a kernel's results. Without pieces one sequence keeps neither a processor nor a GPU busy. The fused
+kernels are in ``cpu`` (``native``, ``rowwise``, ``pool`` and ``emit`` are its own) and ``cuda``; ``cuda`` also has the
+registry of GPU kernels and the choice among them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Any
 
 import torch
 
-# Scores that are held at once where no fused kernel computes: 128 MB in float32, and twice that while they are used.
+# Scores that the plain path holds at once: 128 MB in float32, and twice that while they are used.
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
 def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """The attention over all keys (1, heads, rows, head_dim), of parts that lie in one batch: outs (parts, heads, rows,
-    head_dim) and lses (parts, heads, rows)."""
+    """Join parts that lie in one batch, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
+    attention over all keys (1, heads, rows, head_dim).
+    """
     weights = torch.softmax(lses, dim=0).unsqueeze(-1)
     return (outs * weights).sum(dim=0, keepdim=True).to(outs.dtype)
 
@@ -38,7 +39,7 @@ def plain(
     mask: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The definition that every fast path is tested against."""
+    """Compute attention by definition. Every fast path is tested against this."""
     scores = torch.matmul(q, k.transpose(-1, -2)).float() * scaling
     if cap is not None:
         scores = torch.tanh(scores / cap) * cap
@@ -77,8 +78,9 @@ def split_attend(
 def attend_each(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of ``kernel`` on each of ``splits`` equal pieces of the keys, taken as one batch: outs (splits,
-    heads, rows, head_dim) and lses (splits, heads, rows)."""
+    """Run ``kernel`` on each of ``splits`` equal pieces of the keys, as one batch. Returns outs (splits, heads, rows,
+    head_dim) and lses (splits, heads, rows).
+    """
     heads, piece, dim = k.shape[1], k.shape[2] // splits, k.shape[3]
 
     def cut(x: torch.Tensor) -> torch.Tensor:

@@ -17,65 +17,69 @@ from collections.abc import Mapping
 import torch
 
 MOST_ROWS = 72
-"""Rows of the largest pass that is computed row by row: the longest verification (64 tokens of the book and the one
-before them), and a few more. Reading a book is a matrix product."""
+"""Rows of the largest pass that is computed row by row: the longest verification (64 tokens of the book and the token
+before them), and a few more. Longer passes, as in reading a book, are matrix products.
+"""
 
 KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
-"""The kernels' names of dtypes."""
+"""Kernels' names of dtypes."""
 
 WIDE_DTYPES = (torch.float32, torch.bfloat16)
-"""Dtypes of activations."""
+"""Dtypes that activations may have."""
 
 # Memory ----------------------------------------------------------------------------------------------------------
 
 PANEL_VECTORS = 2
-"""Vectors in a panel of packed weights: a panel has that many times ``lanes`` columns."""
+"""Vectors in a panel of packed weights. A panel has ``PANEL_VECTORS`` times ``lanes`` columns."""
 
 LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
-"""The order of the columns in a panel of levels in pairs: looked up from a table, they come out in their own order."""
+"""The order of columns in a panel of paired levels. A lookup in a table returns them in their natural order."""
 
 PIECE = 512
-"""Keys of a tile of attention; a multiple of ``BLOCK``."""
+"""Keys in a tile of attention; a multiple of ``BLOCK``."""
 
 BLOCK = 64
 """Keys between two steps of the online softmax."""
 
 COPIED = 64
-"""Bytes that ``Gathered`` copies at once: chunks are a multiple of them."""
+"""Bytes that ``Gathered`` copies at once. Chunks are a multiple of it."""
 
 JOB_WORDS = 3
 """Words of a job of the pool: the kernel's address, its arguments' address, its tiles."""
 
 
 def scratch_size(rows: int, head_dim: int) -> int:
-    """Numbers of float32 that a worker of ``attend`` needs: a block of keys and one of values with a scale for each
-    token, then queries and scores of all rows."""
+    """Numbers of float32 that a worker of ``attend`` needs: a block of keys and a block of values, each with a scale
+    for every token, then queries and scores of all rows.
+    """
     return 2 * BLOCK * (head_dim + 1) + rows * (head_dim + BLOCK)
 
 
 def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
-    """Numbers of float32 that a worker of ``attend_pairs`` needs: a block with a scale for each token, a block laid
-    out, scales of a piece's values, and scores of all rows."""
+    """Numbers of float32 that a worker of ``attend_pairs`` needs: a block with a scale for every token, the block laid
+    out in pairs, scales of a piece's values, and scores of all rows.
+    """
     return BLOCK * (head_dim + 1) + BLOCK * head_dim + (1 + rows) * PIECE
 
 
 def is_paired(packed: torch.Tensor) -> bool:
-    """Whether packed weights lie in pairs."""
+    """Whether packed weights are stored in pairs."""
     return packed.dim() == 4
 
 
 def input_dtype(packed: torch.Tensor) -> torch.dtype:
-    """The kind of the activations that packed weights are multiplied with."""
+    """The dtype of the activations that packed weights are multiplied with."""
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
 BLOCK_VECTORS = 16
-"""Vectors in a block of a row of logits, whose largest value is looked at first."""
+"""Vectors in a block of a row of logits. The largest value of each block is found first."""
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Numbers of float32 that a worker of ``measured`` needs: a row, candidates with room for some vectors, and the
-    largest values of blocks."""
+    """Numbers of float32 that a worker of ``measured`` needs: a row, candidates with room for some more vectors, and
+    the largest values of blocks.
+    """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 
 
@@ -83,30 +87,32 @@ def scratch_size_of_logits(width: int, lanes: int) -> int:
 
 
 class Product:
-    """``product``, ``product4`` and both for pairs: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
+    """Slots of ``product``, ``product4`` and both for pairs: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @
+    ``WEIGHTS``.
 
-    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are those of weights that are levels. ``SUMS`` (rows,
-    groups) are the sums of the groups of x, beside weights of 4 bits.
+    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are the scales of quantized weights. With weights of 4 bits,
+    ``SUMS`` (rows, groups) are the sums of x over each group.
     """
 
     X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 
 
 class Spread:
-    """``spread`` and ``group_sums``: the ``SUMS`` (rows, groups) of the groups of ``X`` (rows, inputs), and ``OUT``, x
-    spread as ``product4`` takes it. A tile is a row."""
+    """Slots of ``spread`` and ``group_sums``: the ``SUMS`` (rows, groups) of ``X`` (rows, inputs) over each group, and
+    ``OUT``, x spread as ``product4`` takes it. A tile is a row.
+    """
 
     X, OUT, INPUTS, SUMS = range(4)
 
 
 class Attention:
-    """``attend``, ``attend_pairs`` and ``join``, which share one array.
+    """Slots of ``attend``, ``attend_pairs`` and ``join``, which share one array.
 
-    A tile of the first two is a piece of a KV head's keys, one of ``join`` is a KV head. ``QUERIES`` and ``RESULT`` are
-    (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of ``LENGTH``. ``KEY_HEAD`` and the
-    like are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) is what the pieces came to, ``LOGSUM``
-    (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE`` and ``CAP``
-    are floats.
+    A tile of the first two is a piece of a KV head's keys; a tile of ``join`` is a KV head. ``QUERIES`` and ``RESULT``
+    are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of ``LENGTH``. ``KEY_HEAD`` and
+    similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of the pieces;
+    ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE``
+    and ``CAP`` are floats.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
@@ -114,28 +120,31 @@ class Attention:
 
 
 class Norm:
-    """``norm``: ``OUT`` is the RMS norm of ``X`` (rows, width). A tile is ``TILE_ROWS`` rows; ``EPSILON``: a float."""
+    """Slots of ``norm``: ``OUT`` is the RMS norm of ``X`` (rows, width). A tile is ``TILE_ROWS`` rows; ``EPSILON`` is a
+    float.
+    """
 
     X, WEIGHTS, OUT, ROWS, WIDTH, TILE_ROWS, EPSILON = range(7)
 
 
 class Residual:
-    """``normed`` and ``added``: ``X`` and ``SUM``, the residual sum, (rows, width).
+    """Slots of ``normed`` and ``added``: ``X`` and ``SUM``, the residual stream before and after, are (rows, width).
 
     ``DELTA`` is the product that is added, with ``DELTA_STRIDE`` numbers from one row to the next, and ``BIAS`` its
-    bias. ``WEIGHTS`` and ``EPSILON``, a float, are the norm's. A tile is a row.
+    bias. ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
     """
 
     X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
 
 
 class Rotated:
-    """``rotated``: queries, keys and values from their joint product, the first two turned by RoPE. A tile is a row.
+    """Slots of ``rotated``: queries, keys and values from their joint product, with RoPE on queries and keys. A tile is
+    a row.
 
-    ``X`` has the heads of queries, of keys and of values in a row, ``X_STRIDE`` numbers from one row to the next;
-    ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` becomes (heads, rows, head_dim). ``KEYS`` and ``VALUES`` say
-    where those of the first row go, ``KV_HEAD`` is the stride from one head to the next; ``UNTURNED`` says where keys
-    go as they were before RoPE, or is 0. ``NORM_EPSILON`` is a float.
+    A row of ``X`` has the heads of queries, then of keys, then of values; ``X_STRIDE`` counts numbers from one row to
+    the next. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
+    ``VALUES`` are addresses for the first row, with ``KV_HEAD`` as the stride between heads. ``UNTURNED`` is the
+    address for keys before RoPE, or 0. ``NORM_EPSILON`` is a float.
     """
 
     X, X_STRIDE, BIAS, COS, SIN, QUERIES, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(12)
@@ -143,27 +152,33 @@ class Rotated:
 
 
 class Collected:
-    """``collected``: ``X`` (heads, rows, head_dim) to ``OUT`` (rows, heads * head_dim). A tile is a row."""
+    """Slots of ``collected``: ``X`` (heads, rows, head_dim) becomes ``OUT`` (rows, heads * head_dim). A tile is a
+    row.
+    """
 
     X, OUT, ROWS, HEADS = range(4)
 
 
 class Gated:
-    """``gated``: ``X`` has ``GATES`` gates and as many numbers after them in a row, ``X_STRIDE`` numbers from one row
-    to the next. A tile is one of the ``PIECES`` of a row, ``PIECE`` numbers."""
+    """Slots of ``gated``: a row of ``X`` has ``GATES`` gates, followed by as many numbers; ``X_STRIDE`` counts numbers
+    from one row to the next. A tile is one of the ``PIECES`` of a row, with ``PIECE`` numbers.
+    """
 
     X, X_STRIDE, BIAS, OUT, GATES, PIECE, PIECES = range(7)
 
 
 class Gathered:
-    """``gathered``: copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` for every line of ``LINES``. A tile is a line
-    (``GatheredLine``)."""
+    """Slots of ``gathered``, which copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` for every line of ``LINES``. A tile is a
+    line (``GatheredLine``).
+    """
 
     LINES, CHOSEN, CHUNK_BYTES = range(3)
 
 
 class GatheredLine:
-    """Words of a line: addresses of the chunks of one head, of where they go, and of the numbers of those that go."""
+    """Words of a line: the address of one head's chunks, the address of their copies, and the address of the numbers of
+    the chosen chunks.
+    """
 
     SOURCE, TARGET, CHUNKS = range(3)
 
@@ -173,37 +188,40 @@ LINE_WORDS = 3
 
 
 class Recurrence:
-    """``delta``, ``scan`` and ``replayed``: a head's state, token by token. A tile is a head.
+    """Slots of ``delta``, ``scan`` and ``replayed``, which update a head's state token by token. A tile is a head.
 
-    ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim); ``VALUES``, ``UPDATES`` and ``RESULT`` (rows, heads,
-    value_dim); ``DECAYS``, as logarithms, and ``RATES`` (rows, heads); ``BEFORE`` and ``AFTER`` (heads, key_dim,
-    value_dim).
+    ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim). ``VALUES``, ``UPDATES`` and ``RESULT`` are (rows, heads,
+    value_dim). ``DECAYS``, as logarithms, and ``RATES`` are (rows, heads). ``BEFORE`` and ``AFTER`` are (heads,
+    key_dim, value_dim).
     """
 
     QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
 
 
 class Interleaved:
-    """``interleaved``: the outputs with the numbers ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``)
-    to panels, ``WEIGHTS``. The number -1 is no output. A tile is a panel."""
+    """Slots of ``interleaved``: the outputs ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``) become
+    the panels ``WEIGHTS``. The number -1 means no output. A tile is a panel.
+    """
 
     BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)
 
 
 class Expanded:
-    """``expanded``: the panels with the numbers ``CHOSEN`` of ``WEIGHTS`` in blocks, to ``OUT`` (inputs, outputs). A
-    tile is one of them."""
+    """Slots of ``expanded``: the panels ``CHOSEN`` of the blocks ``WEIGHTS`` become ``OUT`` (inputs, outputs). A tile
+    is a panel.
+    """
 
     WEIGHTS, CHOSEN, OUT, INPUTS, OUTPUTS = range(5)
 
 
 class Logits:
-    """``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE`` numbers apart.
-    A tile is a row; of ``probabilities`` ``PIECE`` tokens of a row.
+    """Slots of ``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE``
+    numbers apart.
 
-    ``PATCH_IDS`` and ``PATCHES``, ``PATCH_COUNT`` a row: tokens whose logit is another; an id of -1 is none. ``SCALE``
-    is log2(e) / temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for
-    each worker. ``STATS`` are a row's ``Stats``, ``OUT`` likeliest ids or probabilities, ``TOKENS`` an id a row.
+    A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. ``PATCH_IDS`` and ``PATCHES``,
+    ``PATCH_COUNT`` for each row, are tokens with a changed logit; an id of -1 is none. ``SCALE`` is log2(e) /
+    temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
+    ``STATS`` are a row's ``Stats``, ``OUT`` the likeliest ids or the probabilities, ``TOKENS`` an id for each row.
     """
 
     LOGITS, STRIDE, WIDTH, PATCH_IDS, PATCHES, PATCH_COUNT, SCALE, TOP_K, TOP_P = range(9)
@@ -211,15 +229,16 @@ class Logits:
 
 
 class Stats:
-    """Doubles that ``measured`` finds of a row: its largest logit, the least logit that top-k keeps, the least weight
-    that top-p keeps, the last id that is kept of those with this weight, and the sum of the weights that are kept, NaN
-    where the row's logits are not finite."""
+    """Doubles that ``measured`` finds for a row: its largest logit, the least logit that top-k keeps, the least weight
+    that top-p keeps, the last kept id with this weight, and the sum of the kept weights, which is NaN where the row's
+    logits are not finite.
+    """
 
     LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)
 
 
 STATS_WORDS = 5
-"""Words of ``Stats``."""
+"""Words of a row's ``Stats``."""
 
 SLOTS: tuple[type, ...] = (
     *(Product, Spread, Attention, Norm, Residual),
@@ -229,11 +248,11 @@ SLOTS: tuple[type, ...] = (
 """All classes of slots."""
 
 NUM_ARGUMENTS = 19
-"""Words in the array of any kernel."""
+"""Words in the argument array of any kernel."""
 
 
 def arguments(slots: Mapping[int, int]) -> list[int]:
-    """The words of a kernel's array, zeros where no slot is named."""
+    """Make the words of a kernel's argument array, with zeros where no slot is named."""
     words = [0] * NUM_ARGUMENTS
     for slot, value in slots.items():
         words[slot] = value
@@ -241,10 +260,10 @@ def arguments(slots: Mapping[int, int]) -> list[int]:
 
 
 def double_bits(value: float) -> int:
-    """A float64 as a slot holds it."""
+    """Convert a float64 to the form of a slot."""
     return int.from_bytes(struct.pack("<d", value), "little", signed=True)
 
 
 def bits(value: float) -> int:
-    """A float32 as a slot holds it."""
+    """Convert a float32 to the form of a slot."""
     return int.from_bytes(struct.pack("<f", value), "little")

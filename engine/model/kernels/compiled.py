@@ -35,10 +35,10 @@ class Compiled:
         self._at = ctypes.addressof(self._arguments)
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
-        """The address of a kernel of this name and kind, compiled if it is not yet.
+        """The address of a kernel of this name and kind, which is compiled on first use.
 
         Args:
-            lanes: of its vectors, if they are not those of the others.
+            lanes: lanes of its vectors, where they differ from other kernels'.
         """
         key = (name, lanes, *kind)
         known = self._addresses.get(key)
@@ -51,7 +51,7 @@ class Compiled:
         return known
 
     def call(self, kernel: int, arguments: list[int], tiles: int, then: int = 0, then_tiles: int = 0) -> None:
-        """Run every tile of a kernel, and then of another one that shares its arguments, if there is one."""
+        """Run every tile of a kernel, and then of a second kernel with the same arguments, if there is one."""
         with self.lock:
             self._arguments[:] = [*arguments]
             self.pool.run(kernel, self._at, tiles)

@@ -1,8 +1,8 @@
 """Attention on a processor: our own kernels where they can be compiled, torch's otherwise.
 
-Ours (``native``) need llvmlite and vectors that fit the model's widths; where either is missing torch's fused attention
-kernel takes over, with the keys cut into pieces so that all threads work. It gives a row other bits when more rows come
-with it.
+Our kernels (``native``) need llvmlite and vectors that fit the model's widths. Otherwise torch's fused attention kernel
+is used, with the keys cut into pieces so that all threads work. With torch's kernel the bits of a row depend on the
+number of rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from engine.model.kernels import attend_each, in_pieces, native, plain, split_at
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.own_attention import Held, newest_seen
 
-# Keys are cut into at most this number of pieces; shorter ones cost more in the merge than they gain.
+# Pieces of keys at most, and keys of a piece at least: shorter pieces cost more in the merge than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
-# Time that may be lost to workers that wait for the last one, as a factor, before keys are cut further.
+# Factor of time that may be lost to workers that wait for the last one, before keys are cut further.
 _TOLERATED_WAIT = 1.1
 
 
@@ -38,15 +38,19 @@ def attend(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes 8-bit KV as it is stored, for queries of this shape (1, heads, n, head_dim)."""
+    """Whether ``attend_newest`` reads KV in the 8-bit format of storage, for queries of this shape (1, heads, n,
+    head_dim).
+    """
     own = native.own() if q.shape[2] <= MOST_ROWS or reads_in_pairs(q) else None
     return own is not None and own.attention.answers(q)
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our kernel beats torch's for many tokens too (1, heads, n, head_dim), 96 rows at a time.
+    """Whether our kernel, at 96 rows a time, is faster than torch's for many tokens too; queries are (1, heads, n,
+    head_dim).
 
-    With products of pairs it does: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after 2,048 and
+    With products of pairs it is faster: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after 2,048
+    and
     7,168 tokens). In float32 both do about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
@@ -62,10 +66,11 @@ def attend_newest(
     window: int | None = None,
     cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Attention of the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
-    only that many of them. Returns parts over disjoint keys, to be merged.
+    """Attention of the queries of the last ``new`` tokens. Each token sees the keys up to its own, or only ``window``
+    of them.
 
-    Where ``reads_levels`` says so k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
+    Returns parts over disjoint keys, to be merged. Where ``reads_levels`` allows it, k and v may be stored in 8 bits,
+    (1, kv_heads, seq, storage_dim) of int8.
     """
     own = native.own()
     if own is not None and own.attention.takes(q, k, v):
@@ -91,21 +96,21 @@ def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.
 
     Args:
         sources, targets: keys and values of each layer, (kv_heads, capacity, head_dim).
-        chunks: numbers of theirs (layers, kv_heads, chosen).
+        chunks: numbers of the chosen chunks (layers, kv_heads, chosen).
 
     Returns:
-        Whether they have been copied: False where that is nothing for our kernels.
+        Whether the chunks were copied: False where our kernels do not support the copy.
     """
     own = native.own() if chunks.is_cpu else None
     return own is not None and own.attention.copy_chunks(sources, targets, chunks, size)
 
 
-# The layers of a pass share these, so the last few are kept.
+# All layers of a pass use the same arguments, so the last few results are kept.
 
 
 @functools.lru_cache(maxsize=4)
 def _all_seen(rows: int, keys: int) -> torch.Tensor:
-    """Number of keys that each packed row sees, (rows,)."""
+    """The number of keys that each packed row sees, (rows,)."""
     return torch.full((rows,), keys, dtype=torch.long)
 
 
@@ -116,7 +121,7 @@ def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
-    """Additive mask (1, 1, group * n, past + n)."""
+    """The additive mask (1, 1, group * n, past + n)."""
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
     if window is not None:
@@ -133,9 +138,8 @@ def _fused(
 
 
 def splits(heads: int, seq: int, workers: int) -> int:
-    """Pieces to cut ``seq`` keys into, so that heads times pieces keeps all workers busy, and about equally.
-
-    Three heads on two workers would take as long as four.
+    """Pieces into which ``seq`` keys are cut, so that heads times pieces keeps all workers busy, and about equally
+    long. Three heads on two workers would take as long as four.
     """
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))
     waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, largest + 1)]

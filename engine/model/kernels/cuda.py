@@ -1,13 +1,13 @@
-"""Kernels for GPUs, their registry, and the choice of the fastest that is right on this one.
+"""Kernels for GPUs, their registry, and the choice of the fastest one that is right on this GPU.
 
-A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by itself where it
-finds that worth while (``set_params_splitkv`` in its flash_api.cpp); here the pieces are also laid out as its batch and
-merged, in as many as this GPU has processors for. ``fastest`` measures once which of the two is better, and takes
-other kernels where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs
-before compute capability 8.0 cannot run it: its memory-efficient kernel stands in, and where nothing is right the plain
-path. Where a mask hides keys from rows, as in recorded passes, the memory-efficient kernel takes it as a bias. Triton
-needs a compiler on the person's machine, so it takes part only when it is asked for by name. Of Intel's
-GPUs torch's flash kernel is asked, which its build for them has; Apple's have none that says the log-sum-exp.
+A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
+(``set_params_splitkv`` in its flash_api.cpp). Here the pieces are also laid out as the kernel's batch and merged, with
+as many pieces as this GPU has processors for. ``fastest`` measures once which way is faster, and uses other kernels
+where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs before compute
+capability 8.0 cannot run it: there the memory-efficient kernel is used, or the plain path where no kernel is right.
+Where a mask hides keys from rows, as in recorded passes, the memory-efficient kernel takes the mask as a bias. Triton
+needs a compiler on the person's machine, so it is used only when named. Intel GPUs use the flash kernel of torch's
+build for them; Apple's GPU has no kernel that returns the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from engine.model.kernels import Kernel, attend_each, in_pieces, join, plain, sp
 
 _log = logging.getLogger(__name__)
 
-# Keys are cut into at most this number of pieces; shorter ones cost more in the merge than they gain.
+# Pieces of keys at most, and keys of a piece at least: shorter pieces cost more in the merge than they gain.
 _MAX_SPLITS, _MIN_PIECE = 128, 512
-# The oldest GPUs that flash runs on (Ampere); the widest heads that it takes, in steps.
+# Limits of torch's flash kernel: the oldest compute capability (Ampere), the widest head, and the step of head widths.
 _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
-# Query rows that one block of torch's flash kernel takes, and blocks that each processor of a GPU should have.
+# Query rows that one block of torch's flash kernel takes; blocks for each processor of a GPU.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# The shape on which kernels are compared: a verification of eight tokens over 16K keys.
+# The shape on which kernels are compared: keys and rows of a verification of eight tokens over 16K keys; repetitions.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# The same for passes of fixed shape, whose keys are masked: enough for several pieces.
+# Keys of the comparison for passes of fixed shape, whose keys are masked: enough for several pieces.
 _MASKED_KEYS = 4096 + 24
-# Numbers of a bias by which its rows and pieces begin, 16 bytes, as torch's kernel wants them (kernel_forward.h); and
-# what a score gets that has no weight.
+# Numbers to which rows and pieces of a bias are aligned, 16 bytes, as torch's kernel requires (kernel_forward.h); the
+# score that leaves no weight.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
-# Largest difference to the definition that a half-precision kernel may have, as a share of the largest output.
+# Largest difference between a half-precision kernel and the definition, as a share of the largest output.
 _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """Pieces to cut ``seq`` keys into: rows come in blocks, and each processor of the GPU takes a few blocks."""
+    """Pieces into which ``seq`` keys are cut: rows come in blocks, and each processor of the GPU takes a few blocks."""
     blocks = heads * -(-rows // _FLASH_ROWS)
     wanted = -(-_BLOCKS_PER_PROCESSOR * processors // blocks)
     return max(1, min(wanted, _MAX_SPLITS, seq // _MIN_PIECE))
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's flash kernel as it is."""
+    """torch's flash kernel, unchanged."""
     made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, False, scale=scaling)
     return made[0], made[1][..., : q.shape[2]]
 
 
 def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's flash kernel with the pieces of the KV laid out as the batch."""
+    """torch's flash kernel, with pieces of the KV as its batch."""
     return _split(q, k, v, scaling, flash)
 
 
 def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's memory-efficient kernel, for GPUs and builds without flash; pieces of the KV as its batch."""
+    """torch's memory-efficient kernel, with pieces of the KV as its batch, for GPUs and builds without flash."""
     return _split(q, k, v, scaling, _efficient)
 
 
@@ -74,10 +74,11 @@ def _efficient(
 
 
 def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What ``efficient_seen`` adds to scores: nothing where ``seen`` (rows, keys) says so, else what leaves no weight.
+    """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, else a number that
+    leaves no weight.
 
-    It is finite: for a row that sees none of its keys the kernel gives a log-sum-exp of 0 and not of minus infinity
-    (kernel_forward.h), which a piece of the keys would bring into the merge.
+    The number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0
+    (kernel_forward.h), and the piece would count in the merge.
 
     Returns:
         (rows, keys), with rows that begin at multiples of ``_BIAS_STEP`` numbers.
@@ -90,8 +91,9 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def efficient_seen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's memory-efficient kernel with a bias (rows, keys) of ``bias_of``, the same for all heads; pieces of the
-    keys are its batch. All of the keys and values must be finite."""
+    """torch's memory-efficient kernel with a bias (rows, keys) of ``bias_of``, which all heads share. Pieces of the
+    keys are the kernel's batch. All keys and values must be finite.
+    """
     keys = k.shape[2]
     processors = torch.cuda.get_device_properties(q.device).multi_processor_count
     pieces = splits(q.shape[1], q.shape[2], keys, processors)
@@ -108,16 +110,16 @@ def efficient_seen(
 def _biased(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of ``efficient_seen`` on each of the equal pieces of some keys, as ``attend_each`` has them."""
+    """Run ``efficient_seen`` on each of the equal pieces of the keys. Results have the form of ``attend_each``."""
     mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
 
 
 def takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
-    """Whether ``efficient_seen`` is right on this GPU for these shapes; asked once. Not in float32.
+    """Whether ``efficient_seen`` is right on this GPU for these shapes. Tested once; False in float32.
 
     Raises:
-        RuntimeError: memory ran out, which says nothing of the kernel.
+        RuntimeError: memory ran out, which tells nothing about the kernel.
     """
     return _takes_masks(torch.device(device.type, device.index or 0), dtype, heads, head_dim)
 
@@ -127,7 +129,7 @@ def _takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim:
     if dtype not in _HALF:
         return False
     q, k, v = _probe(device, dtype, heads, head_dim, _MASKED_KEYS, _PROBE_ROWS)
-    # Every row sees another number of keys; the last pieces are seen by none.
+    # Every row sees another number of keys, and no row sees the last pieces.
     rows, places = torch.arange(_PROBE_ROWS, device=device), torch.arange(_MASKED_KEYS, device=device)
     seen = places <= _MASKED_KEYS // 2 + rows[:, None]
     try:
@@ -158,7 +160,7 @@ def attend_causal(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of n tokens to themselves, token i to 0..i: q, k and v (1, heads, n, head_dim), ungrouped.
 
-    By torch's kernel that is right here for queries that see everything, flash before the other.
+    Uses torch's kernel that is right on this GPU for unmasked queries, flash before memory-efficient.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
     if "flash" in right:
@@ -213,7 +215,7 @@ KERNELS: dict[str, Kernel] = {
 NEED_COMPILER = ("triton",)
 
 MEASURED = ("cuda", "xpu")
-"""Kinds of devices that have some of them."""
+"""Kinds of devices on which kernels are measured."""
 
 
 def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
@@ -225,20 +227,22 @@ def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple
 
 
 def installed() -> tuple[str, ...]:
-    """Names of the kernels whose packages are here; whether they run is another matter."""
+    """Names of the kernels whose packages are installed, whether or not they run."""
     extra = [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
     return ("split_flash", "flash", "efficient", *extra)
 
 
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
-    """The fastest right kernel for this GPU and shape that needs no compiler; the plain path where none is right."""
+    """Choose the fastest right kernel for this GPU and shape that needs no compiler; the plain path where none is
+    right.
+    """
     times = measured(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
 
 
 @functools.lru_cache(maxsize=16)
 def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """The kernels that are right for this GPU and shape, with the milliseconds that each took once; none in float32."""
+    """Measure the kernels that are right for this GPU and shape, in milliseconds, once; empty in float32."""
     if dtype not in _HALF:
         return {}
     names = [name for name in candidates(device, dtype, head_dim) if name not in NEED_COMPILER]
@@ -257,10 +261,10 @@ def measure(
     keys: int = _PROBE_KEYS,
     rows: int = _PROBE_ROWS,
 ) -> float | None:
-    """Milliseconds of one call of a kernel; None if it does not run here, or is wrong.
+    """Measure one call of a kernel in milliseconds; None if the kernel does not run on this GPU, or is wrong.
 
     Raises:
-        RuntimeError: memory ran out, which says nothing of the kernel.
+        RuntimeError: memory ran out, which tells nothing about the kernel.
     """
     q, k, v = _probe(device, dtype, heads, head_dim, keys, rows)
     kernel = KERNELS[name]
@@ -290,7 +294,8 @@ def _probe(
 
 
 def _is_near(out: torch.Tensor, lse: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Whether a kernel says what the plain path does. Outputs over many keys are small numbers, so an error counts
-    relative to the largest of them."""
+    """Whether a kernel's result is near the plain path's. Outputs over many keys are small numbers, so an error counts
+    relative to the largest output.
+    """
     off = (out.float() - expected[0]).abs().max() / expected[0].abs().max()
     return bool(off < _NEAR) and torch.allclose(lse, expected[1], atol=_NEAR)

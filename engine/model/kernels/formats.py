@@ -1,4 +1,4 @@
-"""The blocks of GGUF files: where levels and scales of weights lie in them.
+"""The blocks of GGUF files: the places of levels and scales of weights in them.
 
 A block holds 256 or 32 weights of one output: levels of a few bits, scales of groups of 16 or 32 of them, and one or
 two factors in half precision that the scales are multiples of. Needs neither torch nor llvmlite.
@@ -10,21 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RUN = 16
-"""Inputs whose levels lie in neighbouring words, with one shift: four in the bytes of each."""
+"""Inputs whose levels are in neighbouring words with the same shift; each word has four of them, one in each byte."""
 
 RUN_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Bits:
-    """Where some bits of levels or scales lie, for each run or group of a block.
+    """The places of some bits of levels or scales, for each run or group of a block.
 
     Args:
-        count: how many bits; ``at``: the place of the lowest among the bits of the level or scale.
-        words: of the first four inputs of a run, the others following; or of a scale.
-        shifts: of the bits in each byte of a word; or of a scale in its word.
+        count: number of bits.
+        at: place of the lowest of them within the level or scale.
+        words: for each run, the word of its first four inputs, with the other words after it; or the word of each
+            scale.
+        shifts: shift of the bits in each byte of a word; or of a scale in its word.
         spread: the word has one bit for each input, in their order.
-        in_half: a scale's word is the half with this number instead.
+        in_half: whether a scale's place is a 16-bit half with this number, instead of a word.
     """
 
     count: int
@@ -41,15 +43,20 @@ class Format:
     factor.
 
     Args:
-        number: of GGML; ``values`` and ``bytes``: of a block.
-        halves: offsets of numbers in 16 bits, the factor first; ``words``: offset and count of the words, in parts.
-        levels: their bits; ``group``: levels that share a scale.
-        scale, least: bits of these, or () for a scale of 1 and no least.
-        scale_zero: what is taken from a scale; ``is_signed``: it is a byte with a sign.
-        adds: a second factor is added to every weight.
-        flips: levels have a sign.
-        codes: what a level stands for, if not for itself.
-        has_exponent: the factor is a byte, the exponent of a power of two.
+        number: GGML's number of the kind.
+        values: weights of a block.
+        bytes: bytes of a block.
+        halves: offsets of numbers in 16 bits, the factor first.
+        words: offset and count of the words, in parts.
+        levels: bits of the levels.
+        group: levels that share a scale.
+        scale, least: bits of scales and minima; () for a scale of 1 and no minimum.
+        scale_zero: number that is subtracted from a scale.
+        is_signed: whether a scale is a signed byte.
+        adds: whether a second factor is added to every weight.
+        flips: whether levels are signed.
+        codes: table of the numbers that levels stand for; empty where they stand for themselves.
+        has_exponent: whether the factor is a byte, the exponent of a power of two.
     """
 
     name: str
@@ -72,12 +79,12 @@ class Format:
 
     @property
     def held_bytes(self) -> int:
-        """Of a block in memory, where an exponent takes two."""
+        """Bytes of a block in memory, where an exponent takes two."""
         return self.bytes + self.has_exponent
 
     @property
     def bits(self) -> int:
-        """Of a level."""
+        """Bits of a level."""
         return sum(part.count for part in self.levels)
 
     @property
@@ -88,33 +95,34 @@ class Format:
 def _runs(
     count: int, word: Callable[[int], int], shift: Callable[[int], int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Words and shifts of so many runs or groups."""
+    """Words and shifts of ``count`` runs or groups."""
     return tuple(word(run) for run in range(count)), tuple(shift(run) for run in range(count))
 
 
 def _nibbles_of_32(first: int) -> Bits:
-    """Of the first 16 inputs in the lower bits of 16 bytes, of the others in the upper."""
+    """16 bytes with the first 16 inputs in their lower bits, and the others in their upper bits."""
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """32 bytes have 32 inputs in their lower bits, and the next 32 in the upper; and so on."""
+    """32 bytes with 32 inputs in their lower bits and the next 32 in their upper bits, and so on."""
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
 
 def _bits_of_32(first: int) -> Bits:
-    """A word has the highest bits of 32 inputs."""
+    """A word with the highest bits of 32 inputs."""
     return Bits(1, 4, *_runs(2, lambda _: first, lambda run: 16 * run), spread=True)
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """32 bytes have 32 inputs in each two bits; and so on."""
+    """32 bytes with 32 inputs in each pair of bits, and so on."""
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
 
 
 def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
-    """Six bits of eight scales or minima in three words; ``low_upper``: whether their lower bits share a word's upper
-    ones."""
+    """Six bits of eight scales or minima in three words. ``low_upper``: whether their lower bits are a word's upper
+    ones.
+    """
 
     def word(group: int) -> int:
         return high_word if group < 4 else 2
@@ -129,10 +137,10 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers of 4 bits
+_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values of the 4-bit numbers
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
-# Of GGML (ggml-common.h, ggml-quants.c); gguf's ``quants`` is the reference in the tests.
+# Layouts from GGML (ggml-common.h, ggml-quants.c). gguf's ``quants`` is the reference in the tests.
 _FORMATS = (
     Format("Q4_0", 2, 32, 18, (0,), ((2, 4),), (_nibbles_of_32(0),), 32, zero=8),
     Format("Q4_1", 3, 32, 20, (0, 2), ((4, 4),), (_nibbles_of_32(0),), 32, adds=True),
@@ -202,4 +210,4 @@ _FORMATS = (
     ),
 )
 FORMATS = {each.number: each for each in _FORMATS}
-"""By GGML's number of the kind of a tensor."""
+"""Formats by GGML's number of the kind of a tensor."""

@@ -1,8 +1,8 @@
 """Compiled kernels kept on disk: compiling those of a model takes LLVM one to four seconds of every start.
 
-A kernel is kept under the sum of all that its machine code depends on: its text, the processor with its features, and
-the compiler. The files are machine code that this process runs, so a folder that somebody else may write to is not
-used, and a file whose own sum is wrong is compiled anew.
+A kernel's file is named by a hash of everything that its machine code depends on: its text, the processor with its
+features, and the compiler. The files are machine code that this process runs. So a folder that another user may write
+to is not used, and a kernel whose file has a wrong checksum is compiled anew.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "TRIFOLD_KERNELS"
-"""Names a folder that is used in the place of the configured one."""
+"""The variable that names a folder to use instead of the configured one."""
 _SUM_BYTES = hashlib.sha256().digest_size
-_LARGEST = 4 << 20  # bytes of a file; kernels take 3 to 60 thousand
-_MOST = 600  # files; a model needs 20 to 60, and those of older versions go in time
+_LARGEST = 4 << 20  # bytes of a file at most; kernels take 3,000 to 60,000
+_MOST = 600  # files at most; a model needs 20 to 60, and the oldest, from earlier versions, are removed
 _OTHERS_WRITE = 0o022
 
 _folder: Path | None = None
 
 
 def keep_in(folder: str) -> None:
-    """Keep what is compiled from now on in a folder; "" keeps nothing, unless the environment names a folder."""
+    """Keep the kernels that are compiled from now on in a folder. "" keeps none, unless the environment names a
+    folder.
+    """
     global _folder
     named = os.environ.get(VARIABLE) or folder
     _folder = Path(named) if named else None
 
 
 def name_of(*parts: str) -> str:
-    """The name that code is kept under, by all that it depends on."""
+    """The name under which code is kept, made from everything that the code depends on."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load(name: str) -> bytes | None:
-    """Code that was kept under a name; None if there is none, or it is damaged."""
+    """Load code that was kept under a name; None if there is none, or it is damaged."""
     with suppress(OSError):
         if _folder is not None and _is_ours(_folder):
             file = _folder / f"{name}.o"
@@ -49,7 +51,7 @@ def load(name: str) -> bytes | None:
 
 
 def save(name: str, code: bytes) -> None:
-    """Keep code under a name. A disk that refuses costs the next start the compiler's time."""
+    """Keep code under a name. Where the disk refuses, the next start compiles again."""
     with suppress(OSError):
         if _folder is None:
             return
@@ -67,7 +69,7 @@ def save(name: str, code: bytes) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nobody else may write there, as far as the system tells."""
+    """Whether no other user may write to the folder, as far as the system tells."""
     if not hasattr(os, "getuid"):  # a person's folders on Windows are their own
         return True
     found = folder.stat()

@@ -23,8 +23,8 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-_TILES = 16  # of a product: small enough that threads end together, large enough to hand out
-_NORM_ROWS = 16  # of a tile
+_TILES = 16  # tiles of a product: small enough that threads end together, large enough to hand out
+_NORM_ROWS = 16  # rows of a tile
 
 
 @functools.cache
@@ -32,13 +32,13 @@ def own() -> Native | None:
     """Our own kernels; None where they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
-    except Exception:  # llvmlite is missing, or does not know this processor: everything works without
+    except Exception:  # llvmlite is missing, or does not know this processor: everything works without it
         logger.warning("no kernels of our own on this processor; torch's are used", exc_info=True)
         return None
 
 
 def multiplies_pairs() -> bool:
-    """Whether our own kernels are there, and multiply pairs of bfloat16 numbers."""
+    """Whether our own kernels are available and multiply pairs of bfloat16 numbers."""
     kernels = own()
     return kernels is not None and kernels.multiplies_pairs
 
@@ -49,10 +49,10 @@ def torch_alone() -> Iterator[None]:
     themselves.
 
     torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
-    step took 7 % longer, and one whose queries are scored twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024
-    tokens). While a book is read, outside of this context, the kernels' threads go to sleep soon: otherwise torch's
-    matrix products start beside a spinning thread, and reading went at 415 tokens a second instead of 488 (the same,
-    7,680 tokens).
+    step took 7 % longer, and a step with scoring twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024 tokens).
+    Outside of this context, as in reading a book, the kernels' threads go to sleep soon. Otherwise spinning threads
+    slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same machine and model, 7,680
+    tokens).
     """
     threads, kernels = torch.get_num_threads(), own()
     torch.set_num_threads(1)
@@ -64,7 +64,7 @@ def torch_alone() -> Iterator[None]:
 
 
 class Native(Compiled):
-    """The kernels, compiled for the loaded models, and how each is called.
+    """The kernels, compiled for the loaded models, with a method to call each.
 
     Args:
         workers: threads that compute.
@@ -82,7 +82,8 @@ class Native(Compiled):
         """Pack weights (out, in) as panels (panels, in, columns), with zeros after the last output.
 
         Args:
-            pairs: of two inputs each, (panels, in / 2, columns, 2); the columns of levels as they are looked up.
+            pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2), with columns of levels in
+                ``LOOKED_UP`` order.
         """
         outputs, inputs = weight.shape
         panels = -(-outputs // self.columns)
@@ -93,7 +94,7 @@ class Native(Compiled):
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """The weights that ``pack`` was given, as panels (panels, in, columns)."""
+        """Recover the weights that ``pack`` was given, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
@@ -101,10 +102,12 @@ class Native(Compiled):
         return packed.transpose(2, 3).flatten(1, 2)
 
     def pack4(self, levels: torch.Tensor, pairs: bool = False) -> torch.Tensor:
-        """Levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 * n``.
+        """Pack levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 *
+        n``.
 
         Args:
-            pairs: as bytes (panels, in / 4, columns, 2) instead: of four inputs the first two are in the lower bits.
+            pairs: whether to store bytes (panels, in / 4, columns, 2) instead, with the first two of four inputs in the
+                lower bits.
         """
         if pairs:
             low, high = self.pack(levels, pairs=True).unflatten(1, (-1, 2)).unbind(2)
@@ -116,7 +119,7 @@ class Native(Compiled):
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """The weights that ``pack4`` was given, as panels (panels, in, columns)."""
+        """Recover the weights that ``pack4`` was given, as panels (panels, in, columns)."""
         if is_paired(words):
             both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
@@ -127,10 +130,10 @@ class Native(Compiled):
         """x (rows, in) times packed weights: (rows, panels * columns) in float32.
 
         Args:
-            packed: in pairs they meet x rounded to bfloat16.
-            scales: (panels * columns,) of weights that are levels of 8 bits.
+            packed: the weights; x is rounded to bfloat16 where they are in pairs.
+            scales: (panels * columns,), scales of weights in 8 bits.
         """
-        x = x.to(input_dtype(packed)).contiguous()  # a call knows its address alone
+        x = x.to(input_dtype(packed)).contiguous()  # the call knows only the address, so x must stay alive
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
         return out
@@ -138,7 +141,7 @@ class Native(Compiled):
     def product_call(
         self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, out: torch.Tensor
     ) -> Call:
-        """``product`` of x in the ``input_dtype``, to ``out``."""
+        """Make the call for ``product`` of x, in the ``input_dtype``, into ``out``."""
         others: dict[int, int] = {}
         kinds = [KIND[packed.dtype]]
         if scales is not None:
@@ -150,7 +153,7 @@ class Native(Compiled):
         """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
 
         Args:
-            words: as ``pack4`` gives them.
+            words: weights from ``pack4``.
             scales: scale and middle of each group, (panels, in / GROUP, 2, columns).
         """
         x = (x.to(input_dtype(words)) if is_paired(words) else x).contiguous()
@@ -169,8 +172,9 @@ class Native(Compiled):
         spread: torch.Tensor,
         sums: torch.Tensor,
     ) -> tuple[Call, Call]:
-        """``product4`` to ``out``, by way of the sums of the groups of x (rows, in / GROUP), and, without pairs, of x
-        (rows, in) spread."""
+        """Make the calls for ``product4`` into ``out``. They also compute the sums of the groups of x (rows, in /
+        GROUP) and, without pairs, x (rows, in) spread.
+        """
         slot = abi.Spread
         arguments = abi.arguments(
             {
@@ -188,8 +192,9 @@ class Native(Compiled):
     def panels_call(
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
-        """A product with packed weights by any kernel with the slots of ``abi.Product``; ``others``: slots in addition
-        to the usual ones, or in their place."""
+        """Make the call for a product with packed weights, by any kernel with the slots of ``abi.Product``. ``others``
+        are slots that are added to the usual ones or replace them.
+        """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
         tiles = -(-panels // size)
@@ -204,7 +209,9 @@ class Native(Compiled):
         return Call(kernel, arguments, (0, tiles), slot.ROWS)
 
     def arranged_call(self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor) -> Call:
-        """x (rows, in) to ``out`` as products with blocks take it, and the ``sums`` (rows, in / RUN) of its runs."""
+        """Make the call that arranges x (rows, in) for products with blocks into ``out``, with the ``sums`` (rows, in /
+        RUN) of its runs.
+        """
         slot = abi.Spread
         slots = {
             **{slot.X: x.data_ptr(), slot.OUT: out.data_ptr(), slot.INPUTS: x.shape[1]},
@@ -213,7 +220,7 @@ class Native(Compiled):
         return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:
-        """Make calls for this number of rows."""
+        """Run calls with this number of rows."""
         with self.lock:
             for call in calls:
                 if call.rows_at is not None:
@@ -251,7 +258,7 @@ class Native(Compiled):
         """``recurrent.in_chunks``, token by token.
 
         Args:
-            rule: "delta", or "scan" where what is read under a key is left in the memory.
+            rule: "delta", or "scan" where values are added without correction.
         """
         out, updates = torch.empty(v.shape), torch.empty(v.shape)
         return out, updates, self._recur(rule, (q, k, v, decays, rates, updates), memory, out)
@@ -259,7 +266,9 @@ class Native(Compiled):
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
-        """The memory after tokens, by the updates that ``delta`` gave: with the bits of a pass that ended there."""
+        """The memory after tokens, from the updates that ``delta`` returned, with the bits of a pass that ended
+        there.
+        """
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 
     def _recur(
@@ -280,10 +289,10 @@ class Native(Compiled):
         return behind
 
     def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = (), capped: bool = False) -> None:
-        """Compile what a model of this head dimension and dtype can need, so that no answer waits for it.
+        """Compile the kernels that a model of this head dimension and dtype can need, so that no answer waits for them.
 
         Args:
-            bits: of quantized weights among its own.
+            bits: bits of the model's own quantized weights.
             capped: whether its scores have a cap.
         """
         if head_dim % self.lanes == 0:

@@ -1,4 +1,6 @@
-"""Attention by our own kernels: what they take, their memory, and their arguments; and the copying of chosen chunks."""
+"""Attention by our own kernels: the tensors that they take, their memory, and their arguments; also the copy of chosen
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class OwnAttention:
     """Attention of packed queries by compiled kernels, and the memory it works in.
 
     Args:
-        kernels: that it calls.
+        kernels: the compiled kernels.
     """
 
     def __init__(self, kernels: Compiled) -> None:
@@ -33,7 +35,7 @@ class OwnAttention:
         self._parts, self._scratch = torch.empty(0), torch.empty(0)
 
     def takes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-        """Whether these queries, keys and values are of a kind that the kernels know."""
+        """Whether the kernels support these queries, keys and values."""
         return (
             self.answers(q)
             and k.is_cpu
@@ -44,7 +46,7 @@ class OwnAttention:
         )
 
     def answers(self, q: torch.Tensor) -> bool:
-        """Whether these queries are of a kind that the kernels know."""
+        """Whether the kernels support these queries."""
         return q.is_cpu and q.dtype in WIDE_DTYPES and q.shape[3] % self._kernels.lanes == 0
 
     def attend(
@@ -57,8 +59,8 @@ class OwnAttention:
         first: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``attend`` of this module, where row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
-        Without ``first`` it sees them from the start.
+        """Attend so that row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one. Without ``first``,
+        a row sees keys from the start.
 
         Without ``first`` it sees them from the start.
 
@@ -87,7 +89,9 @@ class OwnAttention:
     def addresses(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
     ) -> tuple[int, int]:
-        """The addresses of attention to one piece of the keys, which are ``stored`` so, and of what joins pieces."""
+        """Addresses of the kernel for attention to one piece of the keys, which are ``stored`` in this kind, and of the
+        kernel that joins pieces.
+        """
         pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
         name = "attend_pairs" if pairs else "attend"
         return self._kernels.address(name, head_dim, KIND[stored], capped), self._kernels.address(
@@ -108,12 +112,13 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Arguments of both kernels of ``addresses``, to be used while the ``lock`` is held.
+        """Make the arguments of both kernels of ``addresses``, to be used while the ``lock`` is held.
 
         Args:
-            q, out: (kv_heads, rows, head_dim), which is the ``size``; lse: (kv_heads, rows).
-            kv: addresses of keys and values of ``length`` tokens; strides: of each from head to head and from token to
-                token, in numbers.
+            q, out: (kv_heads, rows, head_dim), the ``size``.
+            lse: (kv_heads, rows).
+            kv: addresses of keys and values of ``length`` tokens.
+            strides: for keys and for values, numbers from one head to the next and from one token to the next.
             seen, first: as in ``attend``.
         """
         heads, rows, head_dim = size
@@ -167,16 +172,16 @@ class OwnAttention:
         return True
 
 
-# The layers of a pass share these, so the last few are kept.
+# All layers of a pass use the same arguments, so the last few results are kept.
 
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The first key that each of them sees, (rows,)."""
+    """The first key that each row sees, (rows,)."""
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """``_all_seen`` of the newest ``n`` tokens, ``group`` times, after ``past`` others."""
+    """``_all_seen`` for the newest ``n`` tokens after ``past`` others, repeated ``group`` times."""
     return torch.arange(past + 1, past + n + 1).repeat(group)

@@ -1,4 +1,4 @@
-"""Sampling from rows of logits by our own kernels: what they take, their memory, and their arguments."""
+"""Sampling from rows of logits by our own kernels: the tensors that they take, their memory, and their arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _PIECE = 16_384  # tokens of a tile of a row's probabilities
 
 PatchedLogits = tuple[torch.Tensor, torch.Tensor]
-"""Tokens (n, m) int64 of n rows, -1 for none, and their logits (n, m) float32, which are others than the model's."""
+"""Changed logits of n rows: tokens (n, m) int64, -1 for none, and their logits (n, m) float32."""
 
 
 class OwnSampling:
     """Sampling by compiled kernels, and the memory it works in. Vocabularies are multiples of ``lanes``.
 
     Args:
-        kernels: that it calls.
+        kernels: the compiled kernels.
     """
 
     def __init__(self, kernels: Compiled) -> None:
@@ -34,11 +34,11 @@ class OwnSampling:
         return self._kernels.lanes
 
     def takes(self, logits: torch.Tensor) -> bool:
-        """Whether logits (n, vocabulary) are of a kind that the kernels know."""
+        """Whether the kernels support logits (n, vocabulary)."""
         return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
-        """The most likely token of each row of logits (n, vocabulary), the first of several: (n,) int64."""
+        """The most likely token (n,) int64 of each row of logits (n, vocabulary); the first of several."""
         out = torch.empty(logits.shape[0], dtype=torch.int64)
         self._call("likeliest", logits, logits.shape[0], {Logits.OUT: out.data_ptr()})
         return out
@@ -46,12 +46,12 @@ class OwnSampling:
     def measured(
         self, logits: torch.Tensor, scale: float, top_k: int, top_p: float, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """Measure what temperature, top-k and top-p leave of each row of logits (n, vocabulary): ``abi.Stats``, (n,
-        words) float64.
+        """Find the tokens of each row of logits (n, vocabulary) that temperature, top-k and top-p leave: ``abi.Stats``,
+        (n, words) float64.
 
         Args:
             scale: log2(e) / temperature.
-            top_k, top_p: 0 and 1 keep all.
+            top_k, top_p: 0 and 1 keep every token.
         """
         count, width = logits.shape
         stats = torch.empty(count, abi.STATS_WORDS, dtype=torch.float64)
@@ -83,7 +83,7 @@ class OwnSampling:
         patches: PatchedLogits | None,
         tokens: torch.Tensor,
     ) -> torch.Tensor:
-        """The probability of each row's own token (n,): (n,) float32, with the bits that ``probabilities`` gives."""
+        """The probability (n,) float32 of each row's own token (n,), with the same bits as in ``probabilities``."""
         out, tokens = torch.empty(tokens.shape[0]), tokens.contiguous()
         own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.TOKENS: tokens.data_ptr()}
         own[Logits.SCALE] = bits(scale)
@@ -91,8 +91,9 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile all, so that no answer waits for it. Logits that a penalty or a quotation changes are in float32
-        whatever the model's are; 0.15 s for each kind."""
+        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Logits that a penalty or a
+        quotation changes are float32, whatever the model's are.
+        """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):
                 self._kernels.address(name, KIND[dtype])

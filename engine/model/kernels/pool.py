@@ -1,9 +1,10 @@
 """Compiles the kernels for this processor, and runs their tiles on threads that wait for them.
 
-The threads are few and stay. Between two products of one pass they spin; some time after the last they go to sleep,
-sooner while others compute in between, as when a book is read. So handing out a job costs about a microsecond, of which
-a decoding step has hundreds. The caller wakes sleeping threads before a job and does tiles itself meanwhile: a late
-thread takes the tiles that are left, and nobody waits for one that has not come.
+The threads are few and live as long as the pool. Between two products of one pass they spin. Some time after the last
+product they go to sleep, sooner where torch computes in between, as in reading a book. So handing out a job costs about
+a microsecond; a decoding step has hundreds of jobs. The caller wakes sleeping threads before a job and runs tiles
+itself meanwhile: a late thread takes the tiles that are left, and the caller does not wait for a thread that takes
+none.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
-# Words of the board, each on a cache line of its own.
+# Words from one entry of the board to the next: each is on a cache line of its own.
 _LINE = 8
 _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# Looks for a job before a worker goes to sleep: about two milliseconds, and a sixth of one. While torch's own threads
-# compute between two jobs, whoever spins takes a core from them.
+# Looks for a job before a worker goes to sleep: about two milliseconds, or a sixth of one where torch's own threads
+# compute between two jobs, from which a spinning worker takes a core.
 _PATIENT, _IMPATIENT = 50_000, 4_000
-# Looks between two pauses. A guest that does nothing but pause is taken off its core by the host (pause-loop exiting).
+# Looks between two pauses. The host takes a guest that only pauses off its core (pause-loop exiting).
 _LOOKS = 64
 
 
@@ -43,10 +44,10 @@ _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 
 def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> None:
-    """Take tiles of the job that ``ticket`` (epoch, next tile) belongs to, until there are none or it is another job.
+    """Take tiles of the job that ``ticket`` (epoch, next tile) belongs to, until none is left or another job has come.
 
-    A tile is claimed by raising the ticket, which fails where another job has come: what was read of the board before
-    belongs to the claim.
+    A tile is claimed by raising the ticket, which fails where another job has come. So a successful claim also confirms
+    the words of the board that were read before.
     """
     epoch = e.b.lshr(ticket, long(32))
     kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
@@ -64,7 +65,7 @@ def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> No
 
 
 def _emit_run(module: ir.Module) -> None:
-    """run(board, kernel, arguments, tiles): do all tiles."""
+    """Emit run(board, kernel, arguments, tiles), which runs all tiles."""
     e = Emitter(module, "run", VOID, (PTR, I64, I64, I64))
     board, kernel, arguments, tiles = e.arguments
     epoch = e.b.add(e.b.lshr(_read(e, board, TICKET), long(32)), long(1))
@@ -81,9 +82,9 @@ def _emit_run(module: ir.Module) -> None:
 
 
 def _emit_run_all(module: ir.Module) -> None:
-    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row.
+    """Emit run_all(board, jobs, count), which runs the jobs (kernel, arguments, tiles) in order.
 
-    A job of a single tile is done by the caller. Workers stay awake until the last job, since they could not be woken
+    The caller runs a job of a single tile alone. Workers stay awake until the last job, since they could not be woken
     in between.
     """
     e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
@@ -105,14 +106,14 @@ def _emit_run_all(module: ir.Module) -> None:
 
 
 def _emit_sleepers(module: ir.Module) -> None:
-    """sleepers(board): a bit for every worker that went to sleep since this was asked last."""
+    """Emit sleepers(board), which returns a bit for every worker that went to sleep since the last call."""
     e = Emitter(module, "sleepers", I64, (PTR,))
     (board,) = e.arguments
     e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """serve(board, worker, spins): help with jobs, until there was none for long."""
+    """Emit serve(board, worker, spins), which helps with jobs until there has been none for long."""
     e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
     bit = e.b.shl(long(1), worker)
@@ -131,7 +132,8 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # Checked again after setting the bit: either the one who hands out a job sees the bit, or its job is seen here.
+        # Checked again after setting the bit: either the caller with a new job sees the bit, or this worker sees the
+        # job.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
@@ -151,7 +153,7 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Look at a word for a while, as long as it stands in this relation to a value, and pause once."""
+    """Emit repeated looks at a word while it stands in this relation to a value, and one pause."""
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:
         looks.value = e.b.sub(looks.value, long(1))
@@ -161,7 +163,7 @@ def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value
 
 
 def _pause(e: Emitter) -> None:
-    """Tell the processor that this thread waits."""
+    """Emit the instruction that tells the processor that this thread waits."""
     x86 = "86" in binding.get_process_triple().partition("-")[0]
     if x86:
         e.intrinsic("llvm.x86.sse2.pause", VOID)
@@ -170,7 +172,7 @@ def _pause(e: Emitter) -> None:
 
 
 def module(name: str) -> ir.Module:
-    """An empty module."""
+    """Make an empty module."""
     return ir.Module(name)
 
 
@@ -178,7 +180,7 @@ class Code:
     """Compiled functions, by name.
 
     Args:
-        module: what to compile; it is kept in memory for good.
+        module: the module to compile, which stays in memory for good.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -198,7 +200,7 @@ class Code:
 
 
 def _compiled(text: str, machine: Any) -> bytes:
-    """A module's machine code, as an object file."""
+    """Compile a module to machine code, as an object file."""
     parsed = binding.parse_assembly(text)
     parsed.verify()
     options = binding.create_pipeline_tuning_options(speed_level=2)
@@ -218,12 +220,12 @@ def _machine() -> Any:
 
 
 def _feature_list() -> str:
-    """What the processor has and has not, as LLVM reads it."""
+    """The features that the processor has and lacks, in LLVM's notation."""
     return ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
 
 
 def _features() -> dict[str, bool]:
-    """What this processor has, by LLVM's names, or is taken to have (``engine.threads``)."""
+    """The processor's features by LLVM's names, or the features that ``engine.threads`` assumes."""
     has = dict(binding.get_host_cpu_features())
     if is_limited():
         has |= dict.fromkeys((name for name in has if name.startswith(_ABOVE_AVX2)), False)
@@ -242,15 +244,15 @@ def multiplies_pairs() -> bool:
 
 
 def looks_up_bytes() -> bool:
-    """Whether this processor has ``Emitter.looked_up``, which levels become pairs by."""
+    """Whether this processor supports ``Emitter.looked_up``, which turns levels into pairs."""
     return multiplies_pairs() and bool(_features().get("avx512vbmi"))
 
 
 class Pool:
-    """Threads that do tiles.
+    """Threads that run tiles.
 
     Args:
-        workers: how many compute, whoever calls included.
+        workers: number of computing threads, including the caller.
     """
 
     def __init__(self, workers: int) -> None:
@@ -263,20 +265,20 @@ class Pool:
         self.workers = min(workers, MOST_WORKERS)
         self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
         self._board = (self._words.ctypes.data + 63) // 64 * 64
-        # All but ``sleepers`` let go of the interpreter: a worker needs it to go to sleep and to come back.
+        # All calls but ``sleepers`` release the interpreter, which a worker needs to go to sleep and to return.
         self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self._code.address("run"))
         self._run_all = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
         self._sleepers = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._code.address("sleepers"))
         self.patience = _IMPATIENT
-        """How often workers look for a job before they sleep, counted from when they were woken."""
+        """How often workers look for a job before they sleep, counted from their waking."""
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
         for worker in range(1, self.workers):
             threading.Thread(target=self._stay, args=(worker,), name=f"trifold-kernel-{worker}", daemon=True).start()
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """A context in which only these kernels compute: workers that are woken wait longer for the next job."""
+        """A context in which only these kernels compute: woken workers wait longer for the next job."""
         before, self.patience = self.patience, _PATIENT
         try:
             yield
@@ -284,26 +286,28 @@ class Pool:
             self.patience = before
 
     def run(self, kernel: int, arguments: int, tiles: int) -> None:
-        """Do every tile of a job. One caller at a time.
+        """Run every tile of a job. One caller at a time.
 
         Args:
-            kernel: address of its function.
-            arguments: address of its array.
+            kernel: address of the job's function.
+            arguments: address of the job's array of arguments.
         """
         self._wake()
         self._run(self._board, kernel, arguments, tiles)
 
     def run_all(self, jobs: int, count: int) -> None:
-        """Do jobs one after the other. One caller at a time.
+        """Run jobs one after another. One caller at a time.
 
         Args:
-            jobs: address of the three words of each: kernel, arguments, tiles.
+            jobs: address of an array with three words for each job: kernel, arguments, tiles.
         """
         self._wake()
         self._run_all(self._board, jobs, count)
 
     def _wake(self) -> None:
-        """Wake sleeping workers. It takes some 5 us where there are any, and a woken worker some 50 us to come."""
+        """Wake sleeping workers. This takes about 5 us where there are any, and a woken worker takes about 50 us to
+        come.
+        """
         asleep, worker = self._sleepers(self._board), 0
         while asleep:
             if asleep & 1:

@@ -1,4 +1,4 @@
-"""Kernels that run one after the other in one call, for any number of rows, and the memory that they compute in."""
+"""Kernels that run one after another in one call, for any number of rows, and the memory in which they compute."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Tiles of a kernel: the number for each row, and the number in addition."""
+"""Tiles of a kernel: the number for each row, and a constant number."""
 
 EACH_ROW: Tiles = (1, 0)
-"""A tile is a row."""
+"""One tile for each row."""
 
 
 class Call(NamedTuple):
-    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot of its arguments
-    that says how many rows there are, if there is one."""
+    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot with the number of
+    rows, if it has one.
+    """
 
     kernel: int
     arguments: list[int]
@@ -33,10 +34,10 @@ class Call(NamedTuple):
 
 
 class Program:
-    """Kernels that run one after the other in one call.
+    """Kernels that run one after another in one call.
 
     Args:
-        kernels: whose threads run them.
+        kernels: the compiled kernels, with the threads that run them.
     """
 
     def __init__(self, kernels: Compiled) -> None:
@@ -51,16 +52,16 @@ class Program:
     def add(
         self, kernel: int, slots: Mapping[int, int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
     ) -> int:
-        """Append a kernel, before the first run; returns its place.
+        """Append a kernel before the first run. Return its index.
 
         Args:
-            slots: of its arguments; or the place of the kernel that it shares them with.
-            rows_at: the slot that says how many rows there are.
+            slots: slots of its arguments; or the index of the kernel with which it shares them.
+            rows_at: the slot with the number of rows.
         """
         return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
 
     def add_call(self, call: Call) -> int:
-        """Append a call, before the first run; returns its place."""
+        """Append a call before the first run. Return its index."""
         return self._append(*call)
 
     def _append(self, kernel: int, arguments: list[int] | int, tiles: Tiles, rows_at: int | None) -> int:
@@ -71,7 +72,7 @@ class Program:
 
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The arguments of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
+        """The arguments of each kernel by its index: (kernels, ``NUM_ARGUMENTS``)."""
         found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
@@ -80,14 +81,14 @@ class Program:
 
     @functools.cached_property
     def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Kernel, arguments and tiles of each."""
+        """Kernel, arguments and tiles of each call."""
         first, size = self.arguments.ctypes.data, self.arguments.strides[0]
         places = [given if isinstance(given, int) else place for place, (_, given, _) in enumerate(self._jobs)]
         return np.array([(job[0], first + size * place, 0) for job, place in zip(self._jobs, places, strict=True)])
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The tiles of each kernel, for each row and in addition: (2, kernels)."""
+        """The tiles of each kernel, for each row and constant: (2, kernels)."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
@@ -112,7 +113,7 @@ class Program:
 
 
 class Memory:
-    """The buffers in which the layers of a model compute, one layer after the other: (rows, width), by name."""
+    """The buffers, (rows, width) by name, in which the layers of a model compute, one layer after another."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

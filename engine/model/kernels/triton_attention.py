@@ -1,8 +1,8 @@
 """A split-KV attention kernel in Triton: few queries, many keys, with the log-sum-exp of every piece.
 
-Each program answers one block of query rows of one KV head over one piece of its keys; the pieces are merged outside.
-The rows of a KV head's query group are packed, so every key and value is read once. Runs wherever Triton does; on a CPU
-only in Triton's interpreter, which is how it is tested without a GPU. Importing this module needs Triton.
+Each program computes one block of query rows of one KV head over one piece of its keys; the caller merges the pieces.
+The rows of a KV head's query group are packed, so every key and value is read once. Runs wherever Triton does. On a CPU
+it runs in Triton's interpreter, by which it is tested without a GPU. Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Keys that one step of a program looks at, and the fewest rows that a matrix unit takes.
+# Keys in one step of a program; rows of a block, the fewest (for a matrix unit) and the most.
 _KEYS, _LEAST_ROWS, _MOST_ROWS = 64, 16, 64
 
 
@@ -55,7 +55,7 @@ def _piece(  # type: ignore[no-untyped-def]
 def attend_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, splits: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to up to ``splits`` pieces of the keys, each by itself.
+    """Attention to up to ``splits`` pieces of the keys, each piece apart.
 
     Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with contiguous components; out (pieces,
     kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.

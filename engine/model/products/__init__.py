@@ -1,4 +1,4 @@
-"""Products with weights in each of their formats, and norms: parts of a layer that are computed our own way."""
+"""Products with weights in each of their formats, and norms: parts of a layer with our own implementation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 WHOLE = 64
-"""Numbers of a row that fills whole vectors. It is computed alike wherever it lies: torch takes what is left over of
-all rows, at the end, by other instructions."""
+"""Numbers to which rows are padded so that they fill whole vectors. torch computes the remainder of all rows with other
+instructions, so that an unpadded row would depend on its place.
+"""
 
 
 class SmallLinear(nn.Module):
@@ -20,7 +21,7 @@ class SmallLinear(nn.Module):
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """A layer with these weights (out, in)."""
+    """Make a layer with these weights (out, in)."""
     outputs, inputs = weight.shape
     layer = nn.Linear(inputs, outputs, bias=False, device="meta")
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
@@ -29,16 +30,16 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
 
 
 def replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Put a module in the place of the one at a path."""
+    """Replace the module at a path."""
     parent, _, last = path.rpartition(".")
     setattr(model.get_submodule(parent), last, new)
 
 
 def fixed(values: torch.Tensor) -> nn.Parameter:
-    """A parameter that is never trained."""
+    """Make a parameter that is never trained."""
     return nn.Parameter(values, requires_grad=False)
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """Rows that fill whole vectors, zeros behind them."""
+    """Pad rows with zeros so that they fill whole vectors."""
     return functional.pad(x, (0, -x.shape[1] % WHOLE))

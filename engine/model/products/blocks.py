@@ -1,12 +1,13 @@
 """Linear layers and embeddings whose weights keep the form that they have in a GGUF file.
 
-``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks the rows that it is asked
-for. A linear layer is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels
-(``engine.model.kernels.emit.blocks``), as many bytes as before, and the file's pages are let go. A joint product may
-have layers of several formats: each is a segment with a call of its own, and all write into one result.
+``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks rows on use. A linear layer
+is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels of the same size
+(``engine.model.kernels.emit.blocks``), and the file's pages are released. A joint product may have layers of several
+formats: each is a segment with a call of its own, and all write into one result.
 
-Why the blocks are not read where they lie: with them interleaved a lane is an output, as in all packed products, so
-one multiplication makes the scales of 16 outputs and no sum over lanes is left. It takes 0.7 s for each GB once.
+Blocks are interleaved instead of read in place, so that a lane is an output, as in all packed products. Then one
+multiplication makes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB,
+once.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Formats without blocks, by GGML's number of the kind of a tensor."""
 
 ROWS_AT_ONCE = 64
-"""Of a packed embedding: each unpacks a panel."""
+"""Rows of a packed embedding that are unpacked at once: each needs a panel."""
 
 
 class Stored(NamedTuple):
-    """A matrix of weights as a file has it.
+    """A matrix of weights in a file's format.
 
     Args:
         data: its rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
-        order: which row each output is, (outputs,); None has them in their order.
-        let_go: called when the rows have been read for good.
+        order: (outputs,), the row of each output; None where rows and outputs have one order.
+        let_go: called when the rows have been read for the last time.
     """
 
     data: torch.Tensor
@@ -55,7 +56,7 @@ class Stored(NamedTuple):
         return self.data.shape[0] if self.order is None else len(self.order)
 
     def values(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Outputs (n,) as float32 (n, inputs), by the reference of GGUF; all without ids."""
+        """Outputs (n,) as float32 (n, inputs), by GGUF's reference; all outputs without ids."""
         from gguf import GGMLQuantizationType, dequantize
 
         rows = self.data.numpy()
@@ -67,10 +68,10 @@ class Stored(NamedTuple):
 
 
 class BlockLinear(nn.Module):
-    """A linear layer that has not been packed: each product unpacks its weights, which nobody should wait for.
+    """A linear layer before packing: each product unpacks its weights, which is slow.
 
     Args:
-        parts: its weights, or those of several layers that are one, first outputs first.
+        parts: the layer's weights, or those of several joined layers, first outputs first.
         dtype: of its inputs.
     """
 
@@ -92,11 +93,11 @@ class BlockLinear(nn.Module):
 
 
 class BlockEmbedding(nn.Module):
-    """An embedding that unpacks the rows that it is asked for.
+    """An embedding that unpacks rows on use.
 
     Args:
-        embedding: of transformers, in whose place it comes.
-        dtype: of what it gives.
+        embedding: transformers' embedding, which it replaces.
+        dtype: dtype of its output.
     """
 
     bias = None
@@ -116,13 +117,13 @@ class BlockEmbedding(nn.Module):
 
 
 class BlockExperts(nn.Module):
-    """The experts of a layer in the blocks of a GGUF file, which has gates and what they open apart.
+    """The experts of a layer in the blocks of a GGUF file, which stores gate and up weights apart.
 
     Args:
-        experts: of transformers, without weights.
-        found: ``gate``, ``up`` and ``down``, each with ``.weight`` and, if it has such, ``.bias``: matrices of all
-            experts, one below the other.
-        dtype: of activations.
+        experts: transformers' experts, without weights.
+        found: ``gate``, ``up`` and ``down``, each with ``.weight`` and possibly ``.bias``: the matrices of all experts,
+            one below another.
+        dtype: dtype of activations.
 
     Raises:
         KeyError: one is missing; ValueError: one has another shape.
@@ -146,7 +147,7 @@ class BlockExperts(nn.Module):
         self._dtype, self._count = dtype, count
 
     def linear_layers(self, name: str) -> Iterator[BlockLinear]:
-        """One matrix of every expert as a layer: ``gate_up_proj``, gates first, or ``down_proj``."""
+        """Yield one matrix of every expert as a layer: ``gate_up_proj``, gates first, or ``down_proj``."""
         parts = _PARTS[name]
         for expert in range(self._count):
             biases = [self._biases[part][expert] for part in parts if part in self._biases]
@@ -165,11 +166,11 @@ class BlockExperts(nn.Module):
 
 
 _PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""What of a GGUF file a weight of transformers' experts is, in the order of its outputs."""
+"""The tensors of a GGUF file that make up a weight of transformers' experts, in the order of its outputs."""
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """The matrices (outputs, inputs) of so many experts; the last that is read lets go of all."""
+    """Yield the matrices (outputs, inputs) of ``count`` experts. The last one read releases the file's pages."""
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
     rows = stored.data.split(outputs)
@@ -177,7 +178,7 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
 
 
 class Segment:
-    """Some outputs of a joint product, which have one format: panels, and how they are multiplied.
+    """Some outputs of a joint product that have one format, as panels with their product.
 
     Args:
         stored: the weights.
@@ -213,7 +214,7 @@ class Segment:
         return packed
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, out: torch.Tensor) -> Call:
-        """The product of x as this segment ``takes`` it, to its place in ``out``."""
+        """Make the call for the product of x, in the form that this segment ``takes``, into its place in ``out``."""
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
             kernel = kernels.address("product_blocks", self.form.number, self.takes == "pairs")
@@ -241,5 +242,5 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """Of what ``arrange`` makes."""
+    """The dtype of the output of ``arrange``."""
     return torch.bfloat16 if takes == "pairs" else torch.float32

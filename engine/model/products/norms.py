@@ -19,10 +19,10 @@ class PackedNorm(nn.Module):
     """An RMS norm of a processor, in one pass.
 
     Args:
-        norm: of transformers.
-        kernels: that compute it.
-        offset: what it adds to its weights.
-        width: numbers that it norms, where it has no weights.
+        norm: transformers' norm.
+        kernels: the kernels that compute the norm.
+        offset: number that the norm adds to its weights.
+        width: numbers of a normed vector, where the norm has no weights.
     """
 
     def __init__(self, norm: Any, kernels: Native, offset: float = 0.0, width: int = 0) -> None:
@@ -39,8 +39,8 @@ class FusedNorm(nn.Module):
     """An RMS norm of a GPU, in one kernel of torch where transformers launches up to eight. Rounds once, at the end.
 
     Args:
-        norm: of transformers.
-        offset: what it adds to its weights, in float32.
+        norm: transformers' norm.
+        offset: number that the norm adds to its weights, in float32.
     """
 
     def __init__(self, norm: Any, offset: float = 0.0) -> None:
@@ -53,7 +53,9 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
-    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved."""
+    """Make each norm of a transformers causal LM use one kernel, in place, for a GPU and before the model is moved
+    there.
+    """
     for path, layer in list(model.named_modules()):
         if is_norm(layer) and hasattr(layer, "weight"):
             replace(model, path, FusedNorm(layer, family.norm_offset_of(path)))

@@ -1,14 +1,14 @@
 """Linear layers of a processor whose weights are packed for our own kernels.
 
 Weights of every linear layer are packed once; the skinny products of ``engine.model.kernels.native`` read them at the
-speed of memory and give a row the same bits whatever rows come with it (``PackedLinear``). A wide product, when a book
-is read, unpacks the weights of the layer at hand again. Weights that bfloat16 holds exactly are kept in it, also where
-activations are in float32: the values are the same, the bytes are half. With activations in bfloat16 they lie in pairs
-where the processor multiplies these (``engine.model.kernels.emit.products``).
+speed of memory and give a row the same bits whatever other rows are computed (``PackedLinear``). A wide product, as in
+reading a book, unpacks the weights of its layer again. Weights that bfloat16 holds exactly are stored in bfloat16, even
+where activations are float32: the values are the same in half the bytes. With activations in bfloat16, weights are
+stored in pairs where the processor multiplies pairs (``engine.model.kernels.emit.products``).
 
-A format of weights is a subclass that says how it packs a layer's weights, which calls of kernels its product takes,
-and what its weights are for many rows: ``PackedLinear8`` and ``PackedLinear4`` read levels as they are, half or a
-quarter of the bytes of bfloat16.
+A format of weights is a subclass with the packing of a layer's weights, the kernel calls of its product, and its
+weights for many rows. ``PackedLinear8`` and ``PackedLinear4`` read levels directly, in half or a quarter of the bytes
+of bfloat16.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
     from engine.model.kernels.program import Call, Memory, Program
 
-# Layers of one input, by the part of a block that asks for all of them one after the other.
+# Layers with the same input, by the part of a block that calls all of them.
 _JOINT = {
     **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
     **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
 }
-_HELD = 8  # unpacked weights: of one layer
+_HELD = 8  # layers whose unpacked weights are held
 
 
 class PackedLinear(nn.Module):
-    """Linear layers of a processor that have one input, as one product, with their weights in panels.
+    """Linear layers of a processor with the same input, as one product, with their weights in panels.
 
     Args:
-        layers: whose weights (out, in) are packed, one after the other.
-        kernels: that compute its skinny products.
-        unpacked: weights of the layers that wide products have used last.
+        layers: layers whose weights (out, in) are packed, one after another.
+        kernels: the kernels that compute its skinny products.
+        unpacked: holds the weights that wide products have used last.
     """
 
     scale: nn.Parameter | None
@@ -68,7 +68,7 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > MOST_ROWS:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
-            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # which may be wider
+            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may be wider
             return out.view(*x.shape[:-1], self.out_features)
         self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
@@ -77,14 +77,14 @@ class PackedLinear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        """Pack the weights of these layers; returns the dtype that they were in."""
+        """Pack the weights of these layers. Return their former dtype."""
         weight = torch.cat([layer.weight.detach() for layer in layers])
         pairs = self.kernels.multiplies_pairs and self._can_pair(weight.dtype)
         self.weight = fixed(self.kernels.pack(_smallest(weight), pairs))
         return weight.dtype
 
     def _can_pair(self, dtype: torch.dtype) -> bool:
-        """Whether weights that meet activations in ``dtype`` may lie in pairs."""
+        """Whether weights for activations in ``dtype`` may be stored in pairs."""
         return dtype is torch.bfloat16 and self.in_features % 2 == 0
 
     @property
@@ -96,7 +96,7 @@ class PackedLinear(nn.Module):
         return self.kernels.product(rows, self.weight, self.scale)
 
     def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Append the skinny product with x (rows, in), without its bias; returns where it will be."""
+        """Append the skinny product with x (rows, in), without its bias. Return its future result."""
         panels, _, columns = self.weight.shape[:3]
         out = memory.of("product", panels * columns)
         self._add_product(program, x, out, memory)
@@ -106,7 +106,7 @@ class PackedLinear(nn.Module):
         program.add_call(self.kernels.product_call(x, self.weight, self.scale, out))
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights (..., in) of outputs (...,). Of layers that are not quantized."""
+        """The weights (..., in) of outputs (...,), for layers that are not quantized."""
         columns = self.weight.shape[2]
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
@@ -163,7 +163,7 @@ class PackedLinear4(PackedLinear):
 
 
 class PackedBlocks(PackedLinear):
-    """The same of layers in the formats of GGUF files, each a segment of the joint product."""
+    """``PackedLinear`` of layers in the formats of GGUF files. Each format is a segment of the joint product."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         dtype: torch.dtype = layers[0].dtype
@@ -229,19 +229,19 @@ class PackedBlocks(PackedLinear):
 
 
 class JointLayer(nn.Module):
-    """One of the layers of a joint product: the first one that is called computes it for all.
+    """One layer of a joint product. The first layer that is called computes the product for all.
 
     Args:
-        product: the joint one.
-        start, stop: its outputs that are this layer's.
-        held: the product's last input and result, which the shares have in common.
+        product: the joint product.
+        start, stop: the outputs that belong to this layer.
+        held: the product's last input and result, shared by its layers.
     """
 
     def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
         super().__init__()
         self.in_features, self.out_features = product.in_features, stop - start
         if start == 0:
-            self.product = product  # a submodule of one share is enough
+            self.product = product  # only one layer has the product as a submodule
         self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -255,12 +255,12 @@ class JointLayer(nn.Module):
 
 
 class PackedEmbedding(nn.Module):
-    """An embedding whose weights are the head's, which are packed.
+    """An embedding that shares the packed weights of the head.
 
     Args:
         head: the layer from hidden states to logits.
-        scale: what the embedding multiplies its rows with; None leaves them.
-        norm: what it does to them then; None leaves them.
+        scale: factor of the embedding's rows; None is 1.
+        norm: norm of the scaled rows; None for no norm.
     """
 
     def __init__(self, head: PackedLinear, scale: torch.Tensor | None, norm: nn.Module | None) -> None:
@@ -274,7 +274,9 @@ class PackedEmbedding(nn.Module):
 
 
 class Unpacked:
-    """The last few unpacked weights: prefill takes one layer's again and again before it goes to the next."""
+    """The last few unpacked weights: prefill uses one layer's weights again and again before it goes to the next
+    layer.
+    """
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, torch.Tensor] = OrderedDict()
@@ -289,7 +291,7 @@ class Unpacked:
         return weight
 
     def forget(self) -> None:
-        """No wide product goes on: the memory is for others."""
+        """Free the memory when no wide product follows."""
         self._held.clear()
 
 
@@ -317,12 +319,12 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, PACKED[type(layers[0])](layers, kernels, unpacked))
     found = list(model.named_modules())[::-1]
-    while found:  # what is packed leaves the list, and memory
+    while found:  # packed layers leave the list, so that their memory is freed
         path, layer = found.pop()
         new: nn.Module | None = None
         if _is_packable(layer):
             new = PACKED[type(layer)]([layer], kernels, unpacked)
-            if layer.weight is embedding.weight:  # they stay in memory once
+            if layer.weight is embedding.weight:  # tied weights stay in memory once
                 own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
                 model.set_input_embeddings(PackedEmbedding(new, *own))
         elif is_norm(layer) and hasattr(layer, "weight"):
@@ -337,13 +339,13 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
 
 
 def head_dims(model: Any) -> set[int]:
-    """Numbers of a head, of the layers of a transformers causal LM with attention."""
+    """Numbers of a head in the layers of a transformers causal LM with attention."""
     found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
     return {int(attention.head_dim) for attention in found if attention is not None}
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """Numbers that a norm without weights norms, if they are a head's; 0 where they are not on a processor."""
+    """Numbers that a norm without weights norms, if they are a head's; 0 where the norm is not on a processor."""
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
 
@@ -367,7 +369,7 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
 
 
 def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """Weights in bfloat16 where it holds all their values, else as they are."""
+    """Weights in bfloat16 where bfloat16 holds all their values exactly, else unchanged."""
     half = weight.to(torch.bfloat16)
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
@@ -382,7 +384,7 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Parameters of a model, whatever the bits of each."""
+    """Count the parameters of a model, whatever the bits of each."""
     kinds = (Linear8, Linear4, SmallLinear, PackedLinear, BlockLinear, BlockEmbedding)
     small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
@@ -393,7 +395,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def has_kernels(model: Any) -> bool:
-    """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
+    """Whether our own kernels compute products and attention of a few rows of a transformers causal LM."""
     kernels = native.own()
     if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
         return False

@@ -1,14 +1,14 @@
 """Linear layers with weights in 8 or 4 bits, and products of many rows.
 
-This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The linear layers
-of the decoder blocks are quantized when the model is loaded; embedding, head, norms and what chooses experts stay as
-they are. 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``).
-Where nothing better is known (``packed``, ``tiled``) the weights of one layer at a time are
-unpacked for its product, which saves memory and not time.
+Quantized weights let a larger model fit in the same memory; answers are exact with respect to the rounded weights. The
+linear layers of the decoder blocks are quantized when the model is loaded. Embedding, head, norms and the routers of
+experts stay as they are. 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32
+(``Linear4``). Where neither ``packed`` nor ``tiled`` applies, each layer's weights are unpacked for its product, which
+saves memory but no time.
 
-Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers
-unpack at every pass too, its 4-bit ones for processors take a byte each or are a prototype, and where it is installed
-transformers imports it at every start. bitsandbytes needs CUDA.
+No quantization package is used. torchao 0.18 works with these layers, but without compiling its 8-bit layers also
+unpack at every pass, and its 4-bit layers for processors take a byte for each weight or are a prototype. Where torchao
+is installed, transformers imports it at every start. bitsandbytes needs CUDA.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Linear8(nn.Module):
     """A linear layer with weights in 8 bits.
 
     Args:
-        linear: whose weights (out, in) are quantized.
+        linear: the layer whose weights (out, in) are quantized.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -52,7 +52,7 @@ class Linear8(nn.Module):
         return _wide(x, self.unpacked(), self.bias)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """The weights (out, in) with which this layer computes."""
         return self.weight.to(self.scale.dtype) * self.scale[:, None]
 
 
@@ -60,7 +60,7 @@ class Linear4(nn.Module):
     """A linear layer with weights in 4 bits, two in a byte.
 
     Args:
-        linear: whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
+        linear: the layer whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -70,7 +70,7 @@ class Linear4(nn.Module):
         self.dtype = weight.dtype
         groups = weight.float().reshape(self.out_features, -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16  # of two bytes in any case
+        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16  # scales take two bytes in any case
         scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
         middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
         levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_LEVEL
@@ -87,7 +87,7 @@ class Linear4(nn.Module):
         return torch.stack([self.weight & LAST_LEVEL, self.weight >> LEVEL_BITS], dim=-1).flatten(1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """The weights (out, in) with which this layer computes."""
         levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
         scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
         return (levels * scale + middle).flatten(1)
@@ -98,14 +98,15 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 
     Args:
         weights: "8bit" or "4bit".
-        name: of the model, for people.
+        name: the model's name for people.
 
     Raises:
         ModelError: the model's widths do not allow it.
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        kept = {id(layer) for layer in choosing(block)}  # another choice is another model
+        # routers stay exact: another choice of experts would be another model
+        kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:
                 continue
@@ -118,20 +119,20 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In what a matrix product of activations in ``dtype`` is computed on a processor.
+    """The dtype in which a processor computes a matrix product of activations in ``dtype``.
 
-    Those without instructions for bfloat16, as most in people's machines, take 80 times as long in it as in float32
-    (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 all the same.
+    A processor without instructions for bfloat16, as in most people's machines, takes 80 times as long in bfloat16 as
+    in float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 all the same.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
 
 @functools.cache
 def computes_in_half() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. Takes 0.1 s once.
+    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. The test takes 0.1 s, once.
 
-    One thread's own time counts: on a busy machine the products in float32 waited for a core, and 30 times as slow ones
-    in bfloat16 looked as fast.
+    The processor time of one thread is measured. On a busy machine, where products in float32 waited for a core,
+    products in bfloat16 looked as fast although they were 30 times as slow.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""Linear layers of a GPU whose product reads weights in 4 or 8 bits as they are: torch's own, for bfloat16.
+"""Linear layers of a GPU with torch's own product for bfloat16, which reads weights in 4 or 8 bits directly.
 
-torch's product with weights in 4 bits (int4mm.cu) takes rows by the 16 and reads the weights once for them. Weights in
-8 bits are two halves of 4, which stand behind one another: the input comes twice, and their sum is the product. torch's
-own product with 8 bits (int8mm.cu) has one thread read the weights of an output, far from those that its neighbours
-read (pytorch 190529), one byte at a time.
+torch's product with weights in 4 bits (int4mm.cu) reads the weights once for every 16 rows. A weight in 8 bits is
+stored as two 4-bit weights, one after the other along the inputs; the input is repeated, and the sum of both products
+is the result. In torch's own product with 8 bits (int8mm.cu) each thread reads the weights of one output, far from
+those of its neighbours (pytorch 190529) and one byte at a time.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ MOST_TILED_ROWS = 16
 """Rows for which the product reads the weights once."""
 
 TILE_OUT = 8
-"""Outputs of a tile: a layer has a multiple of so many."""
+"""Outputs of a tile. A layer's outputs are a multiple of it."""
 
-# Rows from which on unpacking a layer moves fewer bytes than reading it again for every 16 of them.
+# Rows from which on unpacking a layer moves fewer bytes than reading it again for every 16 rows.
 _UNPACKED_FROM = 128
-# Inputs of a tile of that product, and how many of them lie together, the fastest first. It is for GPUs from
-# Ampere on. How far it may be off on the probe, as a share of the largest output.
+# Layout of torch's product: inputs of a tile, and tiles that are stored together, the fastest first. Next line: the
+# least compute capability (Ampere), and the largest error on the probe, as a share of the largest output.
 _TILE_IN, _TILES = 16, (8, 4, 2)
 _CAPABILITY, _NEAR = (8, 0), 2e-2
-# Inputs that share a scale, of those that the product knows: the more, the fewer bytes of scales.
+# Inputs that share a scale, as the product supports: more inputs take fewer bytes of scales.
 _GROUPS = (256, 128, 64, 32)
 
 
 class TiledLinear(SmallLinear):
-    """What the two formats share.
+    """The base of both formats.
 
     Args:
         levels: (out, in) from 0 to 15, as bytes.
-        scales_and_middles: (out, groups, 2) of each group of ``group`` inputs, in bfloat16.
+        scales_and_middles: (out, groups, 2), for each group of ``group`` inputs, in bfloat16.
         bias: added to the outputs.
-        copies: how many times the input stands behind itself.
+        copies: number of times that the input is repeated.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class TiledLinear(SmallLinear):
         self.out_features, width = levels.shape
         self.in_features, self._copies, self._group = width // copies, copies, group
         tiles = next(tiles for tiles in _TILES if width % (tiles * _TILE_IN) == 0)
-        halves = (levels[:, 0::2] << LEVEL_BITS) | levels[:, 1::2]  # torch has the first of two above
+        # torch expects the first of two levels in the upper bits
+        halves = (levels[:, 0::2] << LEVEL_BITS) | levels[:, 1::2]
         self.weight = fixed(torch.ops.aten._convert_weight_to_int4pack(halves, tiles))
         self.scales_and_middles = fixed(scales_and_middles.transpose(0, 1).contiguous())
         self.bias = bias
@@ -73,7 +74,7 @@ class TiledLinear(SmallLinear):
         return out.view(*x.shape[:-1], self.out_features)
 
     def levels(self) -> torch.Tensor:
-        """Levels (out, in) as they were given."""
+        """Levels (out, in) as they were given to the constructor."""
         outs, wide, _, words = self.weight.shape
         held = self.weight.view(torch.uint8)  # two levels in a byte, of eight rows of four bytes each
         both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
@@ -81,12 +82,12 @@ class TiledLinear(SmallLinear):
         return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """The weights (out, in) with which this layer computes."""
         raise NotImplementedError
 
 
 class TiledLinear4(TiledLinear):
-    """A ``Linear4`` of a GPU. It has the same weights, rounded to bfloat16 once where ``Linear4`` rounds twice."""
+    """A ``Linear4`` on a GPU. Its weights are the same, but rounded to bfloat16 once where ``Linear4`` rounds twice."""
 
     def __init__(self, given: Linear4) -> None:
         super().__init__(given.levels(), given.scales_and_middles, GROUP, given.bias)
@@ -98,8 +99,9 @@ class TiledLinear4(TiledLinear):
 
 
 class TiledLinear8(TiledLinear):
-    """A ``Linear8`` of a GPU, with the same weights: sixteen times an upper half from -8 to 7, and a lower half from 0
-    to 15, each rounded to bfloat16."""
+    """A ``Linear8`` on a GPU, with the same weights: sixteen times an upper half from -8 to 7, plus a lower half from 0
+    to 15, each rounded to bfloat16.
+    """
 
     def __init__(self, given: Linear8) -> None:
         lower, upper = given.weight & LAST_LEVEL, (given.weight >> LEVEL_BITS) + MIDDLE_LEVEL
@@ -116,8 +118,9 @@ class TiledLinear8(TiledLinear):
 
 
 def tiled(given: nn.Module) -> TiledLinear | None:
-    """A quantized layer, on a GPU where ``multiplies_tiles``, as one of these; None if its widths or its dtype do not
-    allow it."""
+    """Make a tiled layer from a quantized one, on a GPU where ``multiplies_tiles``; None if its widths or its dtype do
+    not allow it.
+    """
     if not isinstance(given, Linear4 | Linear8) or given.in_features % GROUP or given.out_features % TILE_OUT:
         return None
     if isinstance(given, Linear4):
@@ -126,16 +129,16 @@ def tiled(given: nn.Module) -> TiledLinear | None:
 
 
 def tile(block: nn.Module, device: torch.device) -> None:
-    """Put such layers in the place of a decoder block's quantized ones, on a GPU where ``multiplies_tiles``."""
+    """Replace a decoder block's quantized layers by tiled ones, on a GPU where ``multiplies_tiles``."""
     for path, layer in list(block.named_modules()):
         if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
             replace(block, path, made)
 
 
 def multiplies_tiles(device: torch.device) -> bool:
-    """Whether torch's product is right on this GPU for both formats, held against the unpacked weights."""
+    """Whether torch's product is right on this GPU for both formats, compared with the unpacked weights."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return False  # on older ones it fails in a way that ends the process
+        return False  # on older GPUs it fails in a way that ends the process
     width = _TILES[0] * _TILE_IN
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
     x = numbers.cos().bfloat16()
@@ -147,7 +150,7 @@ def multiplies_tiles(device: torch.device) -> bool:
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
             exact = (made.unpacked() - levels.unpacked()).abs().max() / levels.unpacked().abs().max()
-        except (RuntimeError, NotImplementedError) as error:  # AMD's GPUs before CDNA 2, and builds without it
+        except (RuntimeError, NotImplementedError) as error:  # AMD's GPUs before CDNA 2, and builds without the product
             _log.info("weights are unpacked for every pass on %s: %s", device, error)
             return False
         if not bool(torch.maximum(off, exact) < _NEAR):

@@ -1,8 +1,8 @@
 """The loops of a decoding step as kernels for this processor, written with llvmlite.
 
-They read their large operand once, at the speed of memory, and give a row of the result the same bits however many
-rows come with it: every sum has a fixed order that depends on the row and on absolute positions alone. So a
-verification over several tokens says, bit by bit, what plain decoding says.
+The kernels read their large operand once, at the speed of memory. A row of the result has the same bits however many
+rows are computed together: every sum has a fixed order, which depends only on the row and on absolute positions. So a
+verification over several tokens equals plain decoding bit by bit.
 
 A kernel does one tile: ``kernel(arguments, tile, worker)``, with the slots of ``engine.model.kernels.abi``.
 ``engine.model.kernels.pool`` compiles kernels and runs their tiles.
@@ -23,4 +23,4 @@ EMIT: dict[str, Callable[..., None]] = {
     **recurrence.EMIT,
     **sampling.EMIT,
 }
-"""Emits each kernel: ``(module, name, lanes, *kind)``, for vectors of ``lanes`` numbers."""
+"""Emitters of all kernels by name, called as ``(module, name, lanes, *kind)``, for vectors of ``lanes`` numbers."""

@@ -1,4 +1,4 @@
-"""Attention of a few rows to long KV, a piece of one head's keys at a time, and what joins the pieces.
+"""Attention of a few rows to long KV, a piece of one head's keys at a time, and the join of the pieces.
 
 The keys come in blocks whose borders are absolute positions: scores of a block, online softmax, values. Pieces of
 ``PIECE`` keys are joined in their order by ``join``. All arithmetic is in float32; keys and values may lie in bfloat16
@@ -15,24 +15,25 @@ from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
-_KEYS = 4  # that meet a query together
-_SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
-VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
+_KEYS = 4  # keys that are multiplied with a query together
+_SCORE_ROWS = (2, 1)  # queries that are multiplied together, so that keys are widened once for both
+# vectors of a value that are summed at once: with many rows, with few rows
+VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of how many lines
-LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
+_SHARE_BITS = 20  # fractional bits of a share of lines
+LOWEST = -1e30  # stands for minus infinity, since the difference of two infinities is NaN
 
 
 def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """One piece of one KV head's keys for all rows of its queries.
+    """Emit attention to one piece of one KV head's keys for all rows of its queries.
 
     A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
     ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
-    With a cap ``CAP`` is log2(e) times that, and ``SCALE`` as ``scaled`` wants it.
+    With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` has the form for ``scaled``.
 
     Args:
         stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, followed by their scale in
-            bfloat16. Queries are of this kind too, but float32 with levels.
+            bfloat16. Queries are of the same kind, or float32 where keys are levels.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -50,8 +51,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch: room for keys and values of the last block and for scales, then queries and scores of all
-    # rows in float32.
+    # The worker's scratch holds keys and values of the last block and scales, then queries and scores of all rows in
+    # float32.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -90,20 +91,20 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
 
 class Vectors:
-    """Keys or values of a block as they are stored: ``step`` numbers from one to the next.
+    """Keys or values of a block in their stored form: ``step`` numbers from one to the next.
 
-    ``scales`` are those of levels, in float32; None where numbers are no levels.
+    ``scales`` are the scales of levels in float32; None where the numbers are not levels.
     """
 
     def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
     def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
+        """Load numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
         return self._e.load_vector(self._place, self._where(token, at), self.kind)
 
     def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """A vector of pairs of numbers in bfloat16, one pair a lane; levels are exact in it."""
+        """Load a vector of pairs of numbers in bfloat16, one pair a lane. Levels are exact in bfloat16."""
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
@@ -115,11 +116,11 @@ class Vectors:
 
 
 class Ahead:
-    """Prefetches the keys or values after the block that begins at ``start``, while that is computed.
+    """Prefetches the keys or values of the next block, while the block that begins at ``start`` is computed.
 
-    Prefetched all at once they would arrive while nothing is multiplied, and the memory would idle while something is.
-    So with many rows each step of the sums prefetches a few lines, and with few rows laying out a block prefetches its
-    tokens.
+    A prefetch of the whole block at once would alternate with the multiplications, and each would wait for the other.
+    So with many rows each step of the sums prefetches a few lines; with few rows, laying out a block prefetches the
+    next block's tokens.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class Ahead:
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Prefetch one of the equal shares of the block's lines."""
         e, lines = self._e, self._lines
-        # Rounded up, or the last share would end before the last line; the same for all, and computed once.
+        # The share is rounded up, or the last share would end before the last line. It is the same for all steps, and
+        # computed once.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
@@ -146,7 +148,7 @@ class Ahead:
             self.ask(token, long(line * self._numbers))
 
     def ask(self, token: ir.Value, at: ir.Value) -> None:
-        """Ask for the line in which the ``at``-th number of the ``token``-th key or value lies."""
+        """Prefetch the line with the ``at``-th number of the ``token``-th key or value."""
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
 
 
@@ -160,10 +162,10 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """The address of a block's keys or values: in place, or, if the block is not whole, in ``room``, with zeros after
-    the last.
+    """The address of a block's keys or values.
 
-    Their scales, if there are any, follow the room for them.
+    A whole block is used in place. An incomplete block is copied to ``room``, with zeros after its end. Scales, if
+    there are any, follow in ``room``.
     """
     size = head_dim + 2 if kind is I8 else head_dim  # the scale follows
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
@@ -184,13 +186,15 @@ def block_of(
 
 
 def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
-    """The scale that follows the levels of a key or value."""
+    """Load the scale that follows the levels of a key or value."""
     bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
     return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
 
 
 def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
-    """Emit a loop for each size, largest first, that takes this number of rows together while that many are left."""
+    """Emit one loop for each block size, largest first. A loop takes blocks of that many rows while enough rows are
+    left.
+    """
     done = e.variable(long(0))
     for size in sizes:
         start = done.value
@@ -202,7 +206,7 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
 
 
 def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
-    """Products of ``rows`` queries, one after the other in float32, with a block's keys, which are read once."""
+    """Emit the products of ``rows`` queries, one after another in float32, with a block's keys, which are read once."""
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
@@ -222,10 +226,10 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 
 
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
-    """A vector of scores to base 2.
+    """Scale a vector of scores to base 2.
 
-    With a ``cap`` they go through a tangens hyperbolicus of that height, to 2e-7 of it: ``scale`` makes them the
-    exponent of ``2 ** -abs(score)``, by which it is computed.
+    With a ``cap`` scores pass through a hyperbolic tangent of that height, with an error of 2e-7 of the height. The
+    tangent is computed from ``2 ** -abs(score)``, for which ``scale`` makes the exponent.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -250,7 +254,7 @@ def _soften(
 
     Args:
         begin, limit: the row sees the keys of the block between them; either may lie outside of it.
-        value_scales: which the weights are multiplied with.
+        value_scales: scales that the weights are multiplied by.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -269,7 +273,7 @@ def _soften(
     shift = e.splat(now)
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
-        # Keys that are not seen count nothing, even where none has been seen yet.
+        # Unseen keys have weight 0, even where no key has been seen yet.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)
@@ -300,10 +304,11 @@ def add_values(
     """Add a block's values by their weights to the sums of every row.
 
     Args:
-        weights: of the block's first key, ``step`` words from a row's to the next row's.
-        words: of the block's weights in a row: numbers, or pairs of them.
-        near: the vectors at places of the ``word``-th value, or pair of values.
-        ahead: asked for meanwhile; of pairs where ``are_many`` of ``VALUE_VECTORS``, else at the first.
+        weights: address of the weights of the block's first key, ``step`` words from one row to the next.
+        words: number of words of a row's weights in the block; a word is a number or a pair.
+        near: loads the vectors at places of the ``word``-th value, or pair of values.
+        ahead: prefetched meanwhile; for pairs, in shares where ``are_many`` of ``VALUE_VECTORS`` rows, else with the
+            first.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)
@@ -335,8 +340,9 @@ def add_values(
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
-    """Join the pieces of one KV head: ``RESULT`` (kv_heads, rows, head_dim), of the kind ``made``, and ``LOGSUM``
-    (kv_heads, rows) to base 2."""
+    """Emit the join of one KV head's pieces: ``RESULT`` (kv_heads, rows, head_dim), of the kind ``made``, and
+    ``LOGSUM`` (kv_heads, rows) to base 2.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
     rows, pieces = e.load_long(arguments, Attention.HEAD_ROWS), e.load_long(arguments, Attention.PIECES)

@@ -1,12 +1,12 @@
 """Attention in bfloat16 where the processor multiplies pairs of such numbers (``products``).
 
-Of keys the pairs lie side by side anyway; the keys of a block are turned, so that a lane is a key and no sum over lanes
-is left. Two neighbouring values are laid side by side. Both costs as much as two rows, so it pays from the third on,
-which grouped queries are already for one token. The weights of the values are rounded to bfloat16 for it, as other
-kernels do. In float32 turning costs more than it gains.
+The numbers of a key are stored in pairs already. The keys of a block are transposed, so that a lane is a key and no sum
+over lanes is needed. Two neighbouring values are interleaved. Both steps cost as much as two rows, so this kernel pays
+from three rows on, which the grouped queries of one token already reach. The weights of the values are rounded to
+bfloat16, as in other kernels. In float32 transposing costs more than it gains.
 
-Keys of a whole piece come before its values: memory is read in long runs, and a row is softened once. Each block asks
-for the next one. All else is as in ``attention``.
+Keys of a whole piece come before its values: memory is read in long runs, and each row has one softmax. Each block
+prefetches the next one. Everything else is as in ``attention``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.model.kernels.emit.attention import (
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import add_products, are_many, row_blocks
 
-_KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
+_KEY_VECTORS = 4  # vectors of transposed keys that are multiplied with a query together: a whole block
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
@@ -38,7 +38,8 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     ``attend``.
 
     Args:
-        lanes: 16. head_dim: a multiple of twice as much.
+        lanes: 16.
+        head_dim: a multiple of twice as much.
         stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 with both.
         capped: whether scores have a cap.
     """
@@ -57,8 +58,8 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch: room for keys or values of the last block and for scales, what is laid out of a block,
-    # scales of the piece's values, then scores of all rows.
+    # The worker's scratch holds keys or values of the last block and scales, the block laid out in pairs, scales of the
+    # piece's values, then scores of all rows.
     room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
@@ -103,7 +104,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """The scales of a piece's values side by side in ``room``, with zeros after the last."""
+    """Collect the scales of a piece's values in ``room``, with zeros after the last."""
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
@@ -111,10 +112,12 @@ def _collect_scales(
 
 
 def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
-    """Pairs of a block's keys to (words, BLOCK), while ``ahead`` is asked for in its order, unless that comes later."""
+    """Transpose pairs of a block's keys to (words, BLOCK). ``ahead`` is prefetched in step, unless a later stage does
+    so.
+    """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        tokens = -(-e.lanes * e.lanes // words)  # rounded up: some are asked for twice, and none never
+        tokens = -(-e.lanes * e.lanes // words)  # rounded up: some lines are prefetched twice, and none is left out
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
             for at in range(tokens):
@@ -125,8 +128,9 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
 
 
 def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Values of two neighbouring keys side by side: (BLOCK / 2, head_dim) pairs. ``ahead`` as in ``_turn``: of it comes
-    what lies where these do."""
+    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` is prefetched in step, as
+    in ``_turn``.
+    """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
         with e.b.if_then(e.b.not_(later)):
@@ -147,10 +151,10 @@ def _score(
     words: int,
     asked: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
-    """Products of ``rows`` queries, one after the other, with a block's turned keys.
+    """Emit the products of ``rows`` queries, one after another, with a block's transposed keys.
 
     Args:
-        asked: the prefetch that goes on meanwhile, the number of its shares done so far, and of all.
+        asked: the concurrent prefetch, the number of its shares done so far, and the number of all shares.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -183,14 +187,13 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Turn a row's scores into weights in bfloat16, which lie where the scores did, in half the bytes.
-
-    Their maximum and their sum go to the end of ``line``, zeros before.
+    """Turn a row's scores into weights in bfloat16, in the same place and half the bytes. The maximum and the sum of
+    the weights go to the end of ``line``, after zeros.
 
     Args:
         begin, limit: the row sees the keys of the piece between them; either may lie outside of it.
         count: keys of the piece.
-        value_scales: which the weights are multiplied with.
+        value_scales: scales that the weights are multiplied by.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -227,7 +230,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # Scores that are not seen are so far below that their power is zero, even where nothing is seen.
+    # Unseen scores are so far below the maximum that their power is zero, even where no key is seen.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:

@@ -1,13 +1,12 @@
-"""Products with weights in the blocks of GGUF files, which keep the bits that they have in the file.
+"""Products with weights in the blocks of GGUF files, which keep their bits from the file.
+``engine.model.kernels.formats`` describes the layout of a block. ``interleaved`` interleaves the blocks of a panel's
+outputs word by word, so that a lane of a vector is an output. No bit is added or changed.
 
-``engine.model.kernels.formats`` says what lies where in a block. ``interleaved`` lays the blocks of as many outputs as
-a panel has columns side by side, word by word, so that a lane of a vector is an output. Not a bit is added or changed.
-
-The four bytes of a word are levels of four neighbouring inputs in every format, after a shift and a mask. Where the
-processor multiplies pairs of bfloat16, a level gets the bits of a power of two and is a number in bfloat16 then, too
-large by that power, which the sum of the inputs takes off again. Elsewhere it is converted to float32. Activations
-are never rounded to levels. As in ``products`` a row has the same bits whatever rows come with it: every run of 16
-inputs is summed in its order, then meets its scale.
+In every format the four bytes of a word, after a shift and a mask, are the levels of four neighbouring inputs. Where
+the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a bfloat16
+number that is too large by that power; the sum of the inputs corrects this. On other processors a level is converted to
+float32. Activations are never rounded to levels. As in ``products``, a row has the same bits whatever other rows are
+computed: every run of 16 inputs is summed in order, then multiplied by its scale.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR
 from engine.model.kernels.emit.products import Sums, each_panel, emit_product, row_blocks, store_sums
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
-_LINE = 64  # bytes that memory gives at once
-_AHEAD = 4096  # bytes, in whole blocks
-_BYTE = 0x01010101  # in each byte of a word
+_LINE = 64  # bytes that memory delivers at once
+_AHEAD = 4096  # distance of a prefetch in bytes, in whole blocks
+_BYTE = 0x01010101  # 1 in each byte of a word
 _HALF = 0x00010001
-_EXPONENT, _MANTISSA = 127, 7  # of bfloat16
-_NIBBLE, _LEVELS_8 = 4, 8  # bits
-_LEFT_OUT = 6  # of the blocks of rows: four and two take hardly longer, and each is compiled
-_CODE_OFFSET = 128  # codes are bytes with a sign
+_EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
+_NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
+_LEFT_OUT = 6  # sizes of row blocks: four and two take hardly longer than others, and each size is compiled
+_CODE_OFFSET = 128  # offset by which signed codes become unsigned bytes
 
 
 # A block in registers ------------------------------------------------------------------------------------------------
 
 
 class _Block:
-    """A block of the outputs of a panel.
+    """A block of a panel's outputs, in registers.
 
     Args:
-        base: its address.
+        base: the block's address.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value) -> None:
@@ -52,13 +51,13 @@ class _Block:
         ]
 
     def word(self, index: ir.Value, vector: int) -> ir.Value:
-        """The word with this number of the outputs of one of the panel's vectors."""
+        """Load the word with this number, for the outputs of one of the panel's vectors."""
         e = self._e
         place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
-        """Bring a group's share of the block after the next one near: the processor does not foresee the next one."""
+        """Prefetch a group's share of the next block, which the processor does not foresee."""
         e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
             self._base,
@@ -77,10 +76,10 @@ class _Block:
         return e.load(place, ir.VectorType(I16, e.lanes), align=2)
 
     def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
-        """What a level is multiplied with, and what is added to it then, for each of the panel's vectors.
+        """The factor of a level and the number added to the product, for each of the panel's vectors.
 
         Args:
-            offset: of the levels, beside their zero.
+            offset: offset of the levels, in addition to their zero.
         """
         e, form = self._e, self._form
         found = []
@@ -106,7 +105,7 @@ class _Block:
         return found
 
     def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
-        """A whole number of the group."""
+        """Gather a whole number of the group from its parts."""
         e, whole = self._e, None
         for part in parts:
             if part.in_half:
@@ -121,7 +120,7 @@ class _Block:
         return whole
 
     def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """The levels of four inputs as the bytes of a word; codes too, with ``_CODE_OFFSET`` added."""
+        """The levels of four inputs as the bytes of a word. Codes have ``_CODE_OFFSET`` added."""
         e, form, levels = self._e, self._form, None
         for part in form.levels:
             some = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(((1 << part.count) - 1) * _BYTE))
@@ -135,7 +134,7 @@ class _Block:
         return levels
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """A word with its bits at the bottom of each byte, and others above."""
+        """A word shifted so that the wanted bits are at the bottom of each byte, with other bits above."""
         e = self._e
         if not part.spread:
             index = e.b.add(_picked(e, part.words, run), long(word))
@@ -143,12 +142,13 @@ class _Block:
         whole = self.word(_picked(e, part.words, run), vector)
         four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
         four = e.b.and_(four, e.whole_splat(0xF))
-        # Bit n comes to byte n, without a carry.
+        # Bit n moves to byte n, without a carry.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Levels of four inputs as pairs of bfloat16, too large by ``_offset``: whether of the first and third or of
-        the others, and the pair. Several of the same inputs are to be added."""
+        """Levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item tells whether the pair is of
+        the first and third inputs or of the others. Several items for the same inputs are to be added.
+        """
         e, form = self._e, self._form
         if form.codes:
             [part] = form.levels
@@ -184,7 +184,7 @@ class _Block:
 
 
 def _offset(form: Format, pairs: bool) -> int:
-    """By which levels are too large as numbers."""
+    """The number by which levels are too large in bfloat16."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
@@ -193,13 +193,13 @@ def _offset(form: Format, pairs: bool) -> int:
 
 
 def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """``2 ** exponent`` and a level, whose bits are the highest of a mantissa in both halves of a word."""
+    """``2 ** exponent`` combined with a level, whose bits are the highest of a mantissa in both halves of a word."""
     kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
     return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
 
 
 def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
-    """Numbers in half precision, which are finite, as float32. Exact."""
+    """Convert finite numbers in half precision to float32. Exact."""
     raw = e.b.zext(halves, e.whole)
     size = e.b.shl(e.b.and_(raw, e.whole_splat(0x7FFF)), e.whole_splat(13))
     scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))  # to the exponent of float32
@@ -208,7 +208,7 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Half of the powers of two with these exponents, as bytes that stand for 127 less; 0 of those below 2 ** -126."""
+    """Half of the powers of two with these exponents, which are bytes biased by 127; 0 for powers below 2 ** -126."""
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)
     less = e.b.sub(e.b.select(e.b.icmp_unsigned("<", raw, one), one, raw), one)
@@ -222,13 +222,13 @@ def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
 
 
 def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> ir.Value:
-    """The words turned to the right, by a number of bits for each run."""
+    """Rotate the words to the right, by a number of bits for each run."""
     name = f"llvm.fshr.v{e.lanes}i32"
     return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
 
 
 def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
-    """One of some whole numbers."""
+    """Select one of some whole numbers."""
     if len(set(values)) == 1:
         return long(values[0])
     name = "table." + ".".join(map(str, values))
@@ -257,7 +257,7 @@ def _half_of(value: int) -> int:
 
 
 def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Numbers in 16 bits from a table of 16, by the lower bits of both halves of each word; 16 lanes."""
+    """Look up 16-bit numbers in a table of 16, by the lower bits of both halves of each word; 16 lanes."""
     kind = ir.VectorType(I16, 2 * e.lanes)
     constant = ir.Constant(kind, [I16(value) for value in table] * (2 * e.lanes // len(table)))
     name = "llvm.x86.avx512.permvar.hi.512"
@@ -265,7 +265,7 @@ def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Bytes from a table of 16, by the bytes of each word."""
+    """Look up bytes in a table of 16, by the bytes of each word."""
     kind = ir.VectorType(I8, 4 * e.lanes)
     constant = ir.Constant(kind, [I8(value) for value in table] * (4 * e.lanes // len(table)))
     x86 = "86" in binding.get_process_triple().partition("-")[0]
@@ -275,8 +275,8 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _level(e: Emitter, levels: ir.Value, at: int) -> ir.Value:
-    """A byte of each word as float32, times ``1 / _share_of``."""
-    if at == RUN_WORDS - 1:  # the sign is there
+    """A byte of each word as float32, divided by ``_share_of``."""
+    if at == RUN_WORDS - 1:  # this byte has the sign
         return e.b.sitofp(e.b.lshr(levels, e.whole_splat(8 * at)), e.vector)
     return e.b.sitofp(e.b.and_(levels, e.whole_splat(0xFF << 8 * at)), e.vector)
 
@@ -289,7 +289,9 @@ def _share_of(at: int) -> float:
 
 
 def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """A panel: of each block the halves, then the words, each of all outputs side by side; zeros for no output."""
+    """Emit the interleaving of a panel: of each block the halves, then the words, each for all outputs together; zeros
+    where there is no output.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, panel, _ = e.arguments
@@ -323,10 +325,10 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
 
 
 def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str) -> None:
-    """x as products take it, and the sums of its runs. A tile is a row.
+    """Emit the arrangement of x for products, and the sums of its runs. A tile is a row.
 
     Args:
-        kind: of x.
+        kind: kind of x.
         made: "pairs": in bfloat16, of four numbers the first and third before the others. "shares": in float32, by
             ``_share_of``. "plain": in float32.
     """
@@ -353,7 +355,7 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
 
 
 def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int, pairs: bool) -> None:
-    """The product of ``TILE_PANELS`` panels with x as ``arranged`` gives it."""
+    """Emit the product of ``TILE_PANELS`` panels with x in the form of ``arranged``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
@@ -400,7 +402,7 @@ def _add_least(
     scales: list[tuple[ir.Value, ir.Value]],
     total: list[Variable],
 ) -> None:
-    """Add what a group's inputs meet whatever their levels are."""
+    """Add the part of a group's inputs that does not depend on their levels."""
     sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
     for at in range(1, runs):
         sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
@@ -410,7 +412,7 @@ def _add_least(
 
 
 def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
-    """Add the products of a run's levels with each line of x, from the run on."""
+    """Add the products of a run's levels with each line of x, which begins at the run."""
     multiply = e.dot_pairs if pairs else e.fma
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):
@@ -426,7 +428,7 @@ def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], su
 
 
 def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:
-    """A panel's weights, of the kind ``made``: an input in a row."""
+    """Emit a panel's weights, of the kind ``made``, with one input in each row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, tile, _ = e.arguments
@@ -456,7 +458,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
 
 
 def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
-    """``products``' product with weights in half precision."""
+    """Emit ``products``' product for weights in half precision."""
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)
@@ -472,4 +474,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "product_halves": emit_product_halves,
     "expanded": emit_expanded,
 }
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""

@@ -1,7 +1,7 @@
 """A small layer over llvmlite's builder, for kernels written as loops over vectors.
 
-Nothing here may be reordered by the compiler: no fast-math flag is set and every multiply-add is one fused operation.
-So a kernel's sums have the order in which it is written, and the same bits however its loops are blocked.
+The compiler may reorder nothing: no fast-math flag is set, and every multiply-add is one fused operation. So a kernel's
+sums have the order of its source, and the same bits however its loops are blocked.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
 LEVELS = ir.VectorType(I8, 64)
-"""Levels in as many bytes as a vector of 16 lanes has."""
+"""The type of levels, as many bytes as fill a vector of 16 lanes."""
 
 FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
-"""Of a number in memory: in float32, in bfloat16, or a level of 8 bits."""
+"""Bytes of a number in memory: in float32, in bfloat16, or as a level of 8 bits."""
 
 
 class _BFloat(ir.Type):
-    """LLVM's own bfloat16, which llvmlite has no name for; only what instructions for it take and give is of it."""
+    """LLVM's own bfloat16, for which llvmlite has no name. Only operands and results of its instructions have this
+    type.
+    """
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -37,16 +39,16 @@ class _BFloat(ir.Type):
 
 
 KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
-"""How numbers lie in memory, by name."""
+"""The types of numbers in memory, by name."""
 
 
 class Emitter:
     """Emits one function.
 
     Args:
-        module: that the function belongs to.
-        name: of the function.
-        result: its type; its parameters' types follow.
+        module: the module that the function belongs to.
+        name: the function's name.
+        result: the type of the result, followed by the types of the parameters.
         lanes: numbers in a vector.
     """
 
@@ -74,7 +76,7 @@ class Emitter:
     # Variables, which become registers -------------------------------------------------------------------------
 
     def variable(self, start: ir.Value) -> Variable:
-        """A local variable that holds ``start``."""
+        """Make a local variable that holds ``start``."""
         with self.b.goto_block(self._entry):
             place = self.b.alloca(start.type)
         variable = Variable(self, place, start.type)
@@ -83,7 +85,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, start: ir.Value, stop: ir.Value, step: int | ir.Value = 1) -> Iterator[ir.Value]:
-        """``for i in range(start, stop, step)`` over i64."""
+        """Emit ``for i in range(start, stop, step)`` over i64."""
         index = self.variable(start)
         head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
         self.b.branch(head)
@@ -98,7 +100,9 @@ class Emitter:
 
     @contextmanager
     def loop_while(self) -> Iterator[Any]:
-        """``while True``; what is yielded, called with a condition, leaves the loop where it holds."""
+        """Emit ``while True``. The yielded function, called with a condition, leaves the loop where the condition
+        holds.
+        """
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
         self.b.branch(body)
         self.b.position_at_end(body)
@@ -115,7 +119,7 @@ class Emitter:
     # Memory ----------------------------------------------------------------------------------------------------
 
     def at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """The address of the ``index``-th value of a kind behind ``base``."""
+        """The address of the ``index``-th value of a kind after ``base``."""
         return self.b.gep(base, [index], source_etype=kind)
 
     def load(self, address: ir.Value, kind: ir.Type, align: int = FLOAT_BYTES) -> ir.Value:
@@ -125,39 +129,40 @@ class Emitter:
         self.b.store(value, address, align=align)
 
     def load_vector(self, base: ir.Value, index: ir.Value, kind: ir.Type = F32) -> ir.Value:
-        """A vector of float32 from the ``index``-th number behind ``base`` on; exact, whatever of ``BYTES`` they lie
-        there as."""
+        """Load a vector of float32 from the ``index``-th number after ``base`` on. Exact for every type in
+        ``BYTES``.
+        """
         loaded = self.load(self.at(base, index, kind), ir.VectorType(kind, self.lanes), align=BYTES[kind])
         if kind is F32:
             return loaded
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
-        """The reverse of ``load_vector``, to the nearest number of this kind; not for levels."""
+        """Store a vector as ``load_vector`` reads it, rounded to the nearest number of this kind; not for levels."""
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
-        """Bring a cache line near; any address may be asked for."""
-        # To be read, kept in the second level, data.
+        """Prefetch a cache line. Any address is allowed."""
+        # Arguments: to be read, kept in the second level of the cache, data.
         self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
-        """An argument of a kernel: the ``index``-th i64 behind ``base``."""
+        """Load an argument of a kernel: the ``index``-th i64 after ``base``."""
         return self.load(self.at(base, long(index), I64), I64, align=8)
 
     def load_pointer(self, base: ir.Value, index: int) -> ir.Value:
         return self.b.inttoptr(self.load_long(base, index), PTR)
 
     def load_float(self, base: ir.Value, index: int) -> ir.Value:
-        """A float32 in the lower half of the ``index``-th i64 behind ``base``."""
+        """Load a float32 from the lower half of the ``index``-th i64 after ``base``."""
         return self.load(self.at(base, long(index), I64), F32)
 
     def longs(self, *slots: int) -> list[ir.Value]:
-        """Arguments of the kernel that is emitted, whose array is its first parameter."""
+        """Load arguments of the emitted kernel, whose first parameter is their array."""
         return [self.load_long(self.arguments[0], slot) for slot in slots]
 
     def pointers(self, *slots: int) -> list[ir.Value]:
-        """Addresses among the arguments of the kernel that is emitted."""
+        """Load addresses from the arguments of the emitted kernel."""
         return [self.load_pointer(self.arguments[0], slot) for slot in slots]
 
     # Arithmetic ------------------------------------------------------------------------------------------------
@@ -176,13 +181,13 @@ class Emitter:
         return ir.Constant(self.whole, [I32(value)] * self.lanes)
 
     def call(self, name: str, *values: ir.Value) -> ir.Value:
-        """An intrinsic of LLVM whose operands and result are of one type."""
+        """Call an intrinsic of LLVM whose operands and result have one type."""
         kind = values[0].type
         name = f"{name}.v{kind.count}f32" if isinstance(kind, ir.VectorType) else f"{name}.f32"
         return self.intrinsic(name, kind, *values)
 
     def intrinsic(self, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
-        """A call of LLVM's own function of this name."""
+        """Call LLVM's own function of this name."""
         known = self.module.globals.get(name)
         if known is None:
             known = ir.Function(self.module, ir.FunctionType(result, [value.type for value in values]), name)
@@ -193,32 +198,34 @@ class Emitter:
         return self.call("llvm.fma", a, b, c)
 
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """c + a.first * b.first + a.second * b.second of pairs of bfloat16, which lie as float32; 16 lanes."""
+        """c + a.first * b.first + a.second * b.second for pairs of bfloat16, each pair in the place of a float32; 16
+        lanes.
+        """
         pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
         halves = [self.b.bitcast(x, pairs) for x in (a, b)]
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """``lanes`` pairs of bfloat16 from the ``index``-th number behind ``base`` on, as float32."""
+        """Load ``lanes`` pairs of bfloat16 from the ``index``-th number after ``base`` on, each pair as a float32."""
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
         if kind is I8:
             wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
             bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
             high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
-            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))  # a level has no more digits
+            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))  # a level has no further digits
         return self.b.bitcast(loaded, self.vector)
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """The ``halves``, bfloat16 as i16, at ``LEVELS`` places, as pairs in two vectors of 16 lanes.
+        """Look up ``halves``, bfloat16 as i16, at ``LEVELS`` places. Return pairs in two vectors of 16 lanes.
 
-        There are 16 halves, or 128. The places of a pair lie side by side; of each 16 bytes of places the first half
-        goes to the first vector, the rest to the second.
+        The table has 16 halves, or 128. The places of a pair are neighbours. In each 16 bytes of places, the first half
+        goes to the first vector, the second half to the second.
 
         Args:
-            signs: bytes whose highest bits are those of the results.
+            signs: bytes whose highest bits become the signs of the results.
         """
         low, high = (self._bytes_at(places, [half >> shift & 0xFF for half in halves]) for shift in (0, 8))
         if signs is not None:
@@ -237,11 +244,11 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
 
     def all_bytes(self, value: int) -> ir.Value:
-        """``LEVELS`` of one value."""
+        """``LEVELS`` with one value in every byte."""
         return _bytes([value] * LEVELS.count)
 
     def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Numbers of 16 bits of two vectors in turn: two vectors of pairs."""
+        """Interleave the 16-bit numbers of two vectors: two vectors of pairs."""
         halves = ir.VectorType(I16, 2 * self.lanes)
         a, b = self.b.bitcast(a, halves), self.b.bitcast(b, halves)
         count = 2 * self.lanes
@@ -252,14 +259,14 @@ class Emitter:
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
 
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
-        """As many vectors as they have lanes, with rows and columns exchanged."""
+        """Transpose as many vectors as they have lanes."""
         n, turned = self.lanes, list(rows)
-        for first in range(0, n, 4):  # squares of four lanes each, in single instructions of every processor
+        for first in range(0, n, 4):  # first squares of four lanes, in single instructions of every processor
             a, b, c, d = turned[first : first + 4]
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
         width = 4
-        while width < n:  # then the squares
+        while width < n:  # then whole squares
             for at in (at for at in range(n) if not at & width):
                 a, b = turned[at], turned[at + width]
                 low = [lane if not lane & width else n + lane - width for lane in range(n)]
@@ -269,8 +276,9 @@ class Emitter:
         return turned
 
     def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
-        """Alternate groups of ``width`` lanes of a and b, within every four lanes: one vector of their first halves,
-        one of their second."""
+        """Interleave groups of ``width`` lanes of a and b, within every four lanes: one vector from their first halves,
+        one from their second.
+        """
         masks: list[list[int]] = [[], []]
         for quad in range(0, self.lanes, 4):
             for half, mask in enumerate(masks):
@@ -280,11 +288,11 @@ class Emitter:
         return low, high
 
     def widened(self, half: ir.Value) -> ir.Value:
-        """bfloat16, as i16, to float32. Exact."""
+        """Convert bfloat16, as i16, to float32. Exact."""
         return self.b.bitcast(self.b.shl(self.b.zext(half, self.whole), self.whole_splat(16)), self.vector)
 
     def narrowed(self, x: ir.Value) -> ir.Value:
-        """float32 to the nearest bfloat16, as i16; to the even one of two."""
+        """Convert float32 to the nearest bfloat16, as i16; ties go to even."""
         bits = self.b.bitcast(x, self.whole)
         odd = self.b.and_(self.b.lshr(bits, self.whole_splat(16)), self.whole_splat(1))
         up = self.b.add(self.b.add(bits, self.whole_splat(0x7FFF)), odd)
@@ -294,7 +302,7 @@ class Emitter:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
     def fold(self, x: ir.Value, join: Any) -> ir.Value:
-        """One number from a vector: halves are joined with ``join`` until one is left."""
+        """Reduce a vector to one number: halves are joined with ``join`` until one number is left."""
         count = self.lanes
         while count > 1:
             count //= 2
@@ -305,8 +313,8 @@ class Emitter:
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
         """The sum over the lanes of each of ``lanes`` vectors, as one vector.
 
-        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours. ``width`` vectors at a
-        time may have been joined before; the sums of these then are what is joined.
+        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours. Groups of ``width``
+        vectors may have been joined before; then their sums are joined further.
         """
         rows = list(vectors)
         while len(rows) > 1:
@@ -315,7 +323,9 @@ class Emitter:
         return rows[0]
 
     def _joined(self, a: ir.Value, b: ir.Value, width: int) -> ir.Value:
-        """Adds pairs of lanes within a and within b. Lanes of a and b then alternate in groups of ``width``."""
+        """Add pairs of lanes within a and within b. In the result, lanes of a and b alternate in groups of
+        ``width``.
+        """
         n = self.lanes
         even, odd = [], []
         for start in range(0, n, 2 * width):
@@ -324,7 +334,7 @@ class Emitter:
         return self.b.fadd(self.b.shuffle_vector(a, b, _mask(even)), self.b.shuffle_vector(a, b, _mask(odd)))
 
     def exp2(self, x: ir.Value) -> ir.Value:
-        """2 ** x of a vector, x <= 0, to 2e-7; 0 below -126."""
+        """2 ** x of a vector, x <= 0, with an error of 2e-7; 0 below -126."""
         tiny = self.b.fcmp_ordered("<", x, self.constant(-126.0))
         x = self.b.select(tiny, self.constant(-126.0), x)
         near = self.call("llvm.rint", x)
@@ -337,7 +347,9 @@ class Emitter:
         return self.b.select(tiny, self.constant(0.0), value)
 
     def scaled_power(self, x: ir.Value) -> ir.Value:
-        """2 ** x of 16 lanes, x <= 0, to 4e-6, which bfloat16 does not tell apart; in half the operations."""
+        """2 ** x of 16 lanes, x <= 0, with an error of 4e-6, which vanishes in bfloat16, in half the operations of
+        ``exp2``.
+        """
         near = self.call("llvm.rint", x)
         rest = self.b.fsub(x, near)
         power = self.constant(_POWER[-1])
@@ -347,7 +359,7 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:
-        """``store_vector`` of 16 lanes in bfloat16, in one instruction; what has no normal exponent becomes 0."""
+        """``store_vector`` of 16 lanes in bfloat16, in one instruction. Numbers without a normal exponent become 0."""
         halves = self.intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(_BFloat(), self.lanes), value)
         self.store(self.b.bitcast(halves, ir.VectorType(I16, self.lanes)), self.at(base, index, I16), align=2)
 
@@ -371,7 +383,7 @@ class Variable:
 _EXP2 = [1.0, 0.6931471805599453, 0.2402265069591007, 0.0555041086648216, 0.009618129107628477]
 _EXP2 += [0.0013333558146428443, 0.00015403530393381608, 1.525273380405984e-05]
 
-# The polynomial of degree 4 that is nearest to 2 ** x on [-0.5, 0.5], as a share of it.
+# The polynomial of degree 4 with the least relative error to 2 ** x on [-0.5, 0.5].
 _POWER = [0.9999992614359087, 0.6931218147559814, 0.24024744860429012, 0.05591786021593906, 0.009570100592456837]
 
 

@@ -3,10 +3,10 @@
 Weights lie in panels of output columns, (panels, in, columns): the columns of a panel are the lanes of the vectors, so
 an output is one sum over the inputs in their order. They may be levels of 8 bits, or of 4 (``product4``).
 
-Where the processor multiplies pairs of bfloat16 numbers (AVX-512 BF16: x86 from 2022 on, in part) there are kernels for
-models in it, whose names end with ``pairs``. One instruction multiplies 32 pairs and adds neighbours in float32, where
-the one for float32 multiplies 16 numbers. For that the two numbers of a pair lie side by side: a lane is an output, and
-holds two of its inputs. Activations are rounded to bfloat16, as transformers does in a model of that kind.
+Kernels whose names end with ``pairs`` are for models in bfloat16, on processors that multiply pairs of bfloat16 numbers
+(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 pairs and adds neighbours in float32, where the one
+for float32 multiplies 16 numbers. The two numbers of a pair are neighbours in memory: a lane is an output, and holds
+two of its inputs. Activations are rounded to bfloat16, as transformers does in such a model.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
-_SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share what is loaded of the weights, or of the values
-ACCUMULATORS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
-FEW_ACCUMULATORS = 12  # with 16 registers
+_SUM_WORDS = 2  # words of a group that are summed before the scale: short chains of additions
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share loaded weights or values
+ACCUMULATORS = {16: 16}  # accumulators by vectors' lanes, with 32 registers: the others hold loaded operands
+FEW_ACCUMULATORS = 12  # accumulators with 16 registers
 
 Sums = list[list[Variable]]
-"""Of rows, and in each of the vectors of a panel."""
+"""Sums of a product: for each row, one for each vector of a panel."""
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
-    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
+    """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
 
     Args:
-        weights: their kind; "int8" are levels.
-        scales: of what kind those of levels are, one for each output.
+        weights: kind of the weights; "int8" are levels.
+        scales: kind of the levels' scales, one for each output.
     """
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
@@ -66,10 +66,10 @@ def emit_product(
     near: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """``_emit_product``, also of pairs, with a word of a panel being an input of each column, or a pair of them.
+    """Emit ``_emit_product``, also for pairs. A word of a panel is one input of each column, or a pair of inputs.
 
     Args:
-        near: the vectors of the word that lies at an address.
+        near: loads the vectors of the word at an address.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
@@ -96,13 +96,13 @@ def emit_product(
 
 
 def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+    """Emit the product with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
 
-    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. They are cut out of it where they
-    stand, a power of 16 too large, for which ``spread`` has made x smaller. Both is exact.
+    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked out in its place, so
+    it is too large by a power of 16. ``spread`` has divided x by the same power. Both operations are exact.
 
     Args:
-        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+        scales: kind of scales and middles (panels, groups, 2, columns).
     """
     width = lanes * PANEL_VECTORS
 
@@ -130,11 +130,12 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """``_emit_product4``, also of pairs. Sums meet the scale behind each ``step`` of a group's ``words``.
+    """Emit ``_emit_product4``, also for pairs. Sums are multiplied by the scale after each ``step`` of a group's
+    ``words``.
 
     Args:
-        lowest: the level, counted from the middle one, that ``add_some`` takes for 0.
-        add_some: adds the products of so many words: of a group's part of a panel, from a word on, with the lines of x
+        lowest: the level, counted from the middle one, that counts as 0 in ``add_some``.
+        add_some: adds the products of ``step`` words of a group's part of a panel, from a word on, with the lines of x
             from the group on.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -185,8 +186,8 @@ def emit_product4(
 
 
 def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """The level at a place of each word as float32, times what ``_spread_of`` divides by."""
-    if place == WORD_LEVELS - 1:  # the sign is there
+    """The level at a place of each word as float32, times the divisor of ``_spread_of``."""
+    if place == WORD_LEVELS - 1:  # this place has the sign
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
 
@@ -196,7 +197,9 @@ def _spread_of(place: int) -> float:
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """x (rows, inputs) as ``product4`` wants it: ``OUT`` in float32 by ``_spread_of``, ``SUMS`` (rows, groups) of x."""
+    """Emit x (rows, inputs) in the form for ``product4``: ``OUT`` in float32 by ``_spread_of``, and ``SUMS`` (rows,
+    groups) of x.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
@@ -218,10 +221,11 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 def each_panel(
     e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None], sizes: Sequence[int] | None = None
 ) -> None:
-    """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``.
+    """Emit the panels of a tile of a product, and for each panel all rows in blocks: ``rows_of(first row, rows,
+    panel)``.
 
     Args:
-        sizes: of the blocks, the largest first; None is as many rows as the registers have room for.
+        sizes: sizes of the blocks, the largest first; None takes as many rows as the registers hold.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -247,7 +251,7 @@ def add_products(
     sums: list[list[Variable]],
     pairs: bool = False,
 ) -> None:
-    """Add the ``k``-th number of every line times the vectors to its sums; or the ``k``-th pair by pairs."""
+    """Add to the sums the products of the ``k``-th number (or pair) of every line with the vectors."""
     multiply = e.dot_pairs if pairs else e.fma
     for line, own in zip(lines, sums, strict=True):
         number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
@@ -264,8 +268,9 @@ def store_sums(
     sums: list[list[Variable]],
     factors: Sequence[ir.Value] = (),
 ) -> None:
-    """Store the sums of rows from ``row`` on, and outputs from ``column`` on, each vector times its factor if there
-    are any."""
+    """Store the sums of rows from ``row`` on and outputs from ``column`` on, each vector times its factor if there is
+    one.
+    """
     for at, own in enumerate(sums):
         place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
         for index, total in enumerate(own):
@@ -274,23 +279,25 @@ def store_sums(
 
 
 def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
-    """Whether a block of rows as large as ``row_blocks`` has them can be had of these."""
+    """Whether rows are many enough for the largest block of ``row_blocks``."""
     return e.b.icmp_signed(">=", rows, long(row_blocks(e.lanes, vectors)[0]))
 
 
 def row_blocks(lanes: int, vectors: int) -> list[int]:
-    """Rows that are computed together, largest first, so that the sums of ``vectors`` for each stay in registers."""
+    """Numbers of rows that are computed together, largest first, so that the sums of ``vectors`` for each row stay in
+    registers.
+    """
     most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
     return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
 def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
-    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
+    """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
 
     Args:
-        weights: their kind, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns, 2). The
-            columns of levels are in ``LOOKED_UP`` order.
-        scales: of what kind those of levels are, one for each output.
+        weights: kind of the weights, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns,
+            2). The columns of levels are in ``LOOKED_UP`` order.
+        scales: kind of the levels' scales, one for each output.
     """
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
@@ -304,13 +311,13 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
 
 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+    """Emit the product of pairs with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
 
     Two words of a panel share their bytes, (panels, inputs / 4, columns, 2), in ``LOOKED_UP`` order. ``SUMS`` (rows,
     groups) has the sum of each group of x.
 
     Args:
-        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+        scales: kind of scales and middles (panels, groups, 2, columns).
     """
     words, width = GROUP // 2, lanes * PANEL_VECTORS
 
@@ -326,7 +333,7 @@ def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) 
 
 
 def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
-    """``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16; a tile is a row."""
+    """Emit ``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16. A tile is a row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)
@@ -357,4 +364,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "product4_pairs": _emit_product4_pairs,
     "group_sums": _emit_group_sums,
 }
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""

@@ -1,10 +1,10 @@
 """The gated delta rule for a few tokens, as a kernel: each head's state token by token, in the cache of its processor.
 
-``scan`` is the same of a layer that writes without looking at what is there (Mamba-2).
+``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
 
-A tile is one head. Its tokens come one after the other and every sum goes over the state's rows in their order, so a
-token has the same bits however many come with it. ``replayed`` does to a state what was written down of tokens, in the
-order and with the roundings of ``delta``: what it leaves has the bits of a pass that ended there.
+A tile is one head. Its tokens are computed one after another, and every sum goes over the state's rows in order, so a
+token has the same bits however many are in the pass. ``replayed`` applies recorded changes to a state, in the order and
+with the roundings of ``delta``: its result has the bits of a pass that ended there.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the delta rule for head ``tile``: what every token reads of the state, what it adds to it, and the state
-    after the last."""
+    """Emit the delta rule for head ``tile``: every token's output, the value that it adds, and the state after the last
+    token.
+    """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit ``_emit_delta`` without the correction: a token adds its whole value to what the state holds under its
-    key."""
+    """Emit ``_emit_delta`` without the correction: a token adds its whole value to the state under its key."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
 def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the state of head ``tile`` after the last token, from what each token adds to it."""
+    """Emit the state of head ``tile`` after the last token, from the value that each token adds."""
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
 
@@ -93,10 +93,10 @@ def _emit(
 def _faded(
     e: Emitter, state: ir.Value, at: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
 ) -> list[ir.Value]:
-    """Vectors of row ``at`` of the state, times what the token leaves of it."""
+    """Vectors of row ``at`` of the state, times the token's decay."""
     base = e.b.mul(at, long(value_dim))
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 
 
 EMIT: dict[str, Callable[..., None]] = {"delta": _emit_delta, "scan": _emit_scan, "replayed": _emit_replayed}
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""

@@ -1,8 +1,9 @@
-"""What a decoder layer does to each row between its products: norms, RoPE, SiLU, residuals. And one that copies.
+"""The operations of a decoder layer on each row between its products: norms, RoPE, SiLU, residual sums. One more kernel
+copies chunks.
 
-A tile is one row, or a piece of one, computed in float32 in an order of its own: it has the same bits however many rows
-come with it. What enters and leaves a layer is of the model's kind; in between everything is float32, but what a
-product takes, which is of the kind that it multiplies.
+A tile is one row, or a piece of a row, computed in float32 in a fixed order, so it has the same bits however many rows
+are in the pass. Inputs and outputs of a layer are of the model's kind. All numbers in between are float32, except
+inputs of products, which are of the kind that the product multiplies.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """The RMS norm of row ``tile``, of the kind ``made``; ``adds``: of x and a product, whose sum is kept, too."""
+    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, x and a product are summed first, and the
+    sum is kept too.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, weights, out = e.pointers(Residual.X, Residual.WEIGHTS, Residual.OUT)
@@ -53,7 +56,7 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
 
 
 def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Row ``tile`` of the residual sum and a product, in the model's kind."""
+    """Emit row ``tile`` of the residual sum plus a product, in the model's kind."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     kept, out, width = (
@@ -68,7 +71,7 @@ def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _delta(e: Emitter, row: ir.Value, at: ir.Value) -> ir.Value:
-    """A product with its bias."""
+    """Load a product and add its bias."""
     arguments = e.arguments[0]
     delta, bias = e.load_pointer(arguments, Residual.DELTA), e.load_pointer(arguments, Residual.BIAS)
     start = e.b.mul(row, e.load_long(arguments, Residual.DELTA_STRIDE))
@@ -83,11 +86,13 @@ def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Va
 def _emit_rotated(
     module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
 ) -> None:
-    """Queries, keys and values of row ``tile`` from their joint product, in the model's kind; the first two rotated.
+    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's kind; queries and keys are
+    rotated.
 
     Args:
-        lanes: divide half of ``rotary``, and ``head_dim``.
-        rotary: numbers of a head that RoPE turns, the first of the second half with the first of all.
+        lanes: a divisor of half of ``rotary``, and of ``head_dim``.
+        rotary: numbers of a head that RoPE rotates, each number of the first half with its counterpart in the second
+            half.
         normed: whether queries and keys have an RMS norm.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -154,7 +159,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Row ``tile`` of all heads, one behind the other, of the kind ``made``."""
+    """Emit row ``tile`` of all heads, one head after another, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -169,7 +174,7 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """SiLU of the gates times the numbers behind them, of the kind ``made``."""
+    """Emit SiLU of the gates times the numbers that follow them, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
@@ -193,7 +198,7 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
 
 
 def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
-    """Chosen chunks of the head in line ``tile``, one behind the other."""
+    """Emit the copy of the chosen chunks of the head in line ``tile``, one chunk after another."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     lines, count, size = (
@@ -220,10 +225,12 @@ def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, as transformers' RMS norms round it.
+    """Emit out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, with the rounding of transformers'
+    RMS norms.
 
     Args:
-        kind: of x and out; in bfloat16 x is rounded to it before it meets the weights. These are float32.
+        kind: kind of x and out. In bfloat16, the normed x is rounded before it is multiplied by the weights, which are
+            float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
@@ -263,4 +270,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "gated": _emit_gated,
     "gathered": _emit_gathered,
 }
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""

@@ -1,16 +1,16 @@
-"""What sampling asks of rows of logits, as kernels: the likeliest token, which tokens top-k and top-p keep and what
-these weigh together, and the probabilities of one row.
+"""Kernels for sampling from rows of logits: the likeliest token, the tokens that top-k and top-p keep with the sum of
+their weights, and the probabilities of one row.
 
-A vocabulary of today has 150,000 tokens, and a model's settings keep a few of them. So nothing is sorted and no row is
-written that is not drawn from: top-k and top-p are selections, by halving an interval of values until one is left, over
-the few tokens that a bound leaves. The bounds are exact. Of the largest values of blocks of a row the k-th is a lower
-bound of its k-th largest value. And with W for the sum of weights over V tokens all that weigh less than
-(1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed to reach top_p.
+Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted, and only a row
+that is drawn from is written. Top-k and top-p select among the few tokens above a bound, by halving an interval of
+values until one value is left. The bounds are exact. For top-k: the k-th largest of the blocks' largest values is a
+lower bound of the row's k-th largest value. For top-p: let W be the sum of weights over V tokens. All tokens that weigh
+less than (1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed to reach top_p.
 
 A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of the same
-weight are kept in the order of their ids until top_p is reached; top-k keeps all that are as likely as its last one, as
-transformers does. Some logits of a row are replaced by others first (``abi.Logits.PATCH_IDS``): those that a repetition
-penalty changes. The work on a row takes one thread and has the same bits whatever rows come with it.
+weight are kept in the order of their ids until top_p is reached; top-k keeps all tokens as likely as its last one, as
+transformers does. Logits that a repetition penalty changes are replaced first (``abi.Logits.PATCH_IDS``). One thread
+works on a row, so it has the same bits whatever other rows are computed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """The first of the most likely tokens of row ``tile``; -1 where the row is not finite. Ignores patches."""
+    """Emit the first of the most likely tokens of row ``tile``; -1 where the row is not finite. Patches are ignored."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     logits, width = e.load_pointer(arguments, Logits.LOGITS), e.load_long(arguments, Logits.WIDTH)
@@ -58,7 +58,7 @@ def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None
 
 
 def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """The ``Stats`` of row ``tile``."""
+    """Emit the ``Stats`` of row ``tile``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, worker = e.arguments
     width, scale = e.load_long(arguments, Logits.WIDTH), e.splat(e.load_float(arguments, Logits.SCALE))
@@ -103,7 +103,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             mass.value = _sum(e, values, width, weigh)
             with e.b.if_then(by_top_p):
                 rest = e.b.fsub(F64(1.0), top_p)
-                # Half of the bound, so that no rounding can make it too high.
+                # Half of the bound, so that rounding cannot make it too high.
                 share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, mass.value), F64(0.5)), e.b.sitofp(width, F64))
                 bound_weight = e.b.fptrunc(share, F32)
                 count.value = _compress(e, values, width, some, weigh, e.splat(bound_weight))
@@ -113,9 +113,9 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
         wanted = e.b.fmul(top_p, mass.value)
         more, tau = _nucleus(e, some, count, wanted)
         least_weight.value = tau
-        # 0 where even all tokens do not reach it, by the rounding of their sums: all are kept then.
+        # tau is 0 where rounding keeps even the sum of all tokens below top_p: then all tokens are kept.
         with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-            # Of the tokens that weigh as much as the last one as many as it takes, and one at least.
+            # Keep as many of the tokens with the last weight as needed, and at least one.
             needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
             ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
             with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
@@ -135,7 +135,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """The probabilities of piece ``tile`` of the first row."""
+    """Emit the probabilities of piece ``tile`` of the first row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -155,7 +155,7 @@ def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> 
 
 
 def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """The probability of the ``TOKENS``' own one in row ``tile``, with the bits that ``probabilities`` gives it."""
+    """Emit the probability of row ``tile``'s own token from ``TOKENS``, with the same bits as in ``probabilities``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -173,7 +173,7 @@ def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _probability(e: Emitter, stats: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
-    """What makes probabilities of vectors of logits and ids, by the ``stats`` of their row."""
+    """Return a function from vectors of logits and ids to probabilities, by the ``stats`` of their row."""
     scale = e.splat(e.load_float(e.arguments[0], Logits.SCALE))
     largest, least_logit, least_weight = (
         e.splat(e.b.fptrunc(_double(e, stats, word), F32))
@@ -198,11 +198,11 @@ def _single(
     return e.b.extract_element(probability(e.splat(logit), e.splat(e.b.trunc(token, I32))), I32(0))
 
 
-# Of a row in scratch ---------------------------------------------------------------------------------------------
+# Work on a row in scratch -----------------------------------------------------------------------------------------
 
 
 def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: str) -> None:
-    """The row in float32."""
+    """Copy the row in float32."""
     arguments = e.arguments[0]
     first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
     logits = e.load_pointer(arguments, Logits.LOGITS)
@@ -211,7 +211,7 @@ def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: st
 
 
 def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Emits a loop over the tokens of a row whose logits are others, -1 for none, and these logits."""
+    """Emit a loop over the patches of a row: ids, -1 for none, and their logits."""
     arguments = e.arguments[0]
     count = e.load_long(arguments, Logits.PATCH_COUNT)
     first = e.b.mul(row, count)
@@ -221,18 +221,18 @@ def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 class _Odd:
-    """Emits the search for values of a row that are not numbers, beside that for the largest."""
+    """Emits the search for NaN in a row, next to the search for the largest value."""
 
     def __init__(self, e: Emitter) -> None:
         self._e, self._lanes = e, e.variable(e.whole_splat(0))
 
     def look(self, x: ir.Value) -> None:
-        """At a vector."""
+        """Look at a vector."""
         b = self._e.b
         self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
 
     def found(self, largest: ir.Value) -> ir.Value:
-        """Whether there were some, or the ``largest`` value is not finite."""
+        """Whether there were NaNs, or the ``largest`` value is not finite."""
         e = self._e
         none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
         above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
@@ -240,8 +240,9 @@ class _Odd:
 
 
 def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Writes the largest value of each block; returns how many blocks there are, the largest of all, and whether there
-    are values that are not numbers."""
+    """Write the largest value of each block. Return the number of blocks, the largest value of all, and whether there
+    are NaNs.
+    """
     step, odd = BLOCK_VECTORS * e.lanes, _Odd(e)
     blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
     with e.loop(long(0), width, step) as start:
@@ -273,9 +274,8 @@ def _compress(
     bound: ir.Value,
     below: ir.Value | None = None,
 ) -> ir.Value:
-    """Write ``of`` all values where it is ``bound`` at least (and under ``below``), one after the other; how many.
-
-    ``out`` may be where the values are: what is written was read.
+    """Write the items of ``of`` for all values of at least ``bound`` (and under ``below``), one after another. Return
+    their number. ``out`` may overlap the values: only places already read are overwritten.
     """
     found = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
@@ -291,14 +291,14 @@ def _compress(
 
 
 def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
-    """A vector of this value behind the last one."""
+    """Append a vector of this value."""
     e.store_vector(e.constant(value), values, count, F32)
 
 
 def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> ir.Value:
-    """The k-th largest of ``count`` values, which are k at least or all of a row; -inf where there are fewer.
+    """The k-th largest of ``count`` values, which are at least k or a whole row; -inf where there are fewer.
 
-    By halving an interval of whole numbers that are ordered as floats are.
+    Halves an interval of whole numbers that have the order of floats.
     """
     _pad(e, values, count, -_INFINITE)
     low, high = e.variable(_key(e, F32(-_INFINITE))), e.variable(e.b.add(_key(e, F32(_INFINITE)), long(1)))
@@ -315,8 +315,9 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Of candidates' weights the largest one such that those which are not less reach ``wanted`` together, with the sum
-    of those that are larger. Overwrites the candidates."""
+    """The largest weight among candidates such that all candidates of at least that weight reach ``wanted`` together,
+    with the sum of the larger ones. Overwrites the candidates.
+    """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
     above = e.variable(F64(0.0))  # the sum of the weights from ``high`` on
 
@@ -334,7 +335,7 @@ def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> t
             above.value = e.b.select(enough, above.value, reached)
 
     halve(_FIRST_HALVINGS)
-    # The interval has few of the candidates now.
+    # The interval now holds few of the candidates.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
     count.value = _compress(e, some, count.value, some, lambda x: x, *bounds)
     _pad(e, some, count.value, 0.0)
@@ -352,7 +353,9 @@ def _last_tie(
     ties: ir.Value,
     last_id: Variable,
 ) -> ir.Value:
-    """Finds the id of the ``ties``-th token that weighs ``tau``, or of the last one; returns how many that are."""
+    """Find the id of the ``ties``-th token of weight ``tau``, or of the last such token. Return the number of tokens up
+    to it.
+    """
     found, at = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
     with e.loop_while() as leave_if:
@@ -375,7 +378,9 @@ def _last_tie(
 
 @contextmanager
 def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[ir.Value]:
-    """``times`` times, while the interval has two numbers or more: its middle, to which one end is to be set."""
+    """Yield ``times`` times, while the interval has at least two numbers, its middle, to which the loop's body sets one
+    end.
+    """
     left = e.variable(long(times))
     with e.loop_while() as leave_if:
         done = e.b.icmp_signed("<=", e.b.sub(high.value, low.value), long(1))
@@ -385,19 +390,19 @@ def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[
 
 
 def _key(e: Emitter, value: ir.Value) -> ir.Value:
-    """A whole number of a float, in the same order."""
+    """A whole number for a float, in the same order."""
     bits = e.b.bitcast(value, I32)
     return e.b.sext(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), I64)
 
 
 def _value(e: Emitter, key: ir.Value) -> ir.Value:
-    """The float of such a number."""
+    """The float for a number from ``_key``."""
     bits = e.b.trunc(key, I32)
     return e.b.bitcast(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), F32)
 
 
 def _bits(e: Emitter, mask: ir.Value) -> ir.Value:
-    """A bit for every lane of a mask."""
+    """One bit for every lane of a mask."""
     return e.b.zext(e.b.bitcast(mask, ir.IntType(e.lanes)), I32)
 
 
