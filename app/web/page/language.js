@@ -215,6 +215,7 @@ async function speak() {
 // Elements that hold words of the book or of its answers alone are pronounced and divided as these are.
 const OF_BOOK = ["book-title", "spoken", "aloud-words", "suggestions", "contents-list", "find-hits", "page-text"];
 
+/** @param {View["language"]} name */
 export function showBookLanguage(name) {
   for (const id of OF_BOOK) {
     if (name) document.getElementById(id).lang = name;

@@ -22,6 +22,7 @@ let selected = null; // what the bar would note
 const panel = () => byId("notes");
 const field = () => byId("notes-words");
 
+/** @param {View["notes"]} told */
 export function showNotes(told) {
   const turned = told.version !== now.version;
   now = told;

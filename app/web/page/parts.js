@@ -2,6 +2,7 @@
 // field.
 import { byId, post, tell } from "./frame.js";
 
+/** @param {View["parts"]} parts */
 export function showParts(parts) {
   byId("choose-parts").hidden = !parts.count;
   byId("choose-parts-said").textContent = parts.said;

@@ -85,6 +85,9 @@ interface View {
   first: boolean;
   others: { target: string; draft: string | null; words: string }[];
   books: any[];
+  notes: { version: string; count: number; on_pages: number; asked: boolean };
+  parts: { count: number; said: string; few: string; every: string; some: boolean };
+  language: string;
   chats: { id: string; title: string; line: string }[];
   suggestions: string[];
   storage: string;

@@ -71,6 +71,7 @@ def _is_part(file: str, name: str, key: str) -> bool:
     inner = {
         ("library.py", "_lists"): {"id", "title", "line"},
         ("live.py", "_writing"): {"turn", "sources"},
+        ("notes_panel.py", "view"): {"version", "count", "on_pages", "asked"},
         ("page_viewer.py", "view"): {"book", "first", "numbers"},
     }
     return key not in inner.get((file, name), set())
