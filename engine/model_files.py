@@ -1,9 +1,9 @@
-"""Checks what may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes come
-first.
+"""Checks what may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes are
+checked first.
 
-A folder comes from anywhere. A name in it may stand for a device without an end, a pipe that nobody writes to, a link
-that leads nowhere or out of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder
-only after ``check``. Standard library only; only small files are read.
+A folder comes from anywhere. A name in it may be an endless device, a pipe without a writer, a link that leads nowhere
+or out of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder only after
+``check``. Standard library only; only small files are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
 
 _MEGABYTE = 1 << 20
-MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # the largest of today have a tenth of it
+MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times today's largest
 _LARGEST = {
     SETTINGS: 4 * _MEGABYTE,
     GENERATION: _MEGABYTE,
@@ -39,37 +39,37 @@ _LARGEST = {
 _TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
 _VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
 _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
-"""Endings of the files that libraries read, of which weights are mapped and may be of any size."""
+"""Endings of the files that libraries read. Weights are mapped, and may be of any size."""
 
-_MOST_DIGITS = 100  # some settings mean "no limit" by one of 31
-_MOST_COUNTED = 1_000_000  # of layers, heads, experts, labels
-_MOST_STATED = 10_000_000  # of anything else
+_MOST_DIGITS = 100  # digits of a number; some settings mean "no limit" by a number of 31 digits
+_MOST_COUNTED = 1_000_000  # layers, heads, experts or labels at most
+_MOST_STATED = 10_000_000  # the largest value of any other number
 _MOST_LISTED = 10_000  # values of a list, of which transformers makes many copies
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of names of numbers that are not lengths of lists, and may be larger."""
+"""Parts of the names of numbers that are not lengths of lists, and may be larger."""
 
-_HUB = ("models--", "blobs")  # beginning and end of the folders in which the hub's tools keep what they link to
+_HUB = ("models--", "blobs")  # beginning and end of the folder names in which the hub's tools keep the linked files
 _AGAIN = "Download the model again."
 
 
 def folder_of(name: str) -> Path | None:
-    """The folder of a model on this machine: a folder, or what the hub's tools keep of a hub id; None elsewhere."""
+    """Find the folder of a model on this machine: a folder, or the hub tools' copy of a hub id; None elsewhere."""
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import try_to_load_from_cache
 
     try:
         found = try_to_load_from_cache(name, SETTINGS)
-    except ValueError:  # no name of the hub
+    except ValueError:  # a hub id cannot have this name
         return None
     return Path(found).parent if isinstance(found, str) else None
 
 
 def check(folder: Path) -> None:
-    """Look at every file that loading the folder may open, before any is.
+    """Check every file that loading the folder may open, before any is opened.
 
     Raises:
-        ModelError: one is no file of the folder, or larger than any model's.
+        ModelError: a file is outside of the folder, or larger than any model's.
     """
     for path in (*_listed(folder), *_listed(folder / TEMPLATES)):
         if path.suffix in _READ:
@@ -80,7 +80,7 @@ def check_settings(folder: Path) -> None:
     """Check the files as ``check`` does, and that the settings can be read.
 
     Raises:
-        ModelError: as ``check``; or there are no settings, or they are no JSON objects.
+        ModelError: as in ``check``; or settings are missing, or are no JSON objects.
     """
     check(folder)
     if not (folder / SETTINGS).exists():
@@ -91,11 +91,11 @@ def check_settings(folder: Path) -> None:
 
 
 def _check_counts(stated: dict[str, Any]) -> None:
-    """Refuse numbers of layers, labels and the like: transformers makes lists of this length as it reads settings. Of
-    long lists it makes copies.
+    """Refuse numbers of layers, labels and the like: transformers makes lists of this length when it reads settings,
+    and copies long lists.
 
     Raises:
-        ModelError: which one, and what it says.
+        ModelError: names the setting and its value.
     """
     left: list[tuple[str, Any]] = [("", stated)]
     while left:
@@ -112,13 +112,13 @@ def _check_counts(stated: dict[str, Any]) -> None:
 
 
 def check_file(path: Path, folder: Path | None = None) -> int:
-    """Check one file; its size in bytes.
+    """Check one file. Return its size in bytes.
 
     Args:
-        folder: of the model; that of the file where it is left out.
+        folder: the model's folder; by default the file's.
 
     Raises:
-        ModelError: it is no regular file, lies elsewhere, or is larger than any model's.
+        ModelError: the file is not regular, lies elsewhere, or is larger than any model's.
     """
     try:
         seen, place = path.stat(), path.resolve(strict=True)
@@ -139,19 +139,19 @@ def check_file(path: Path, folder: Path | None = None) -> int:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A small file's JSON object, in which no name stands twice.
+    """Read a small file's JSON object, in which no name occurs twice.
 
     Raises:
-        ModelError: ``check_file`` refuses it, or it holds none.
+        ModelError: ``check_file`` refuses the file, or the file holds no object.
     """
     return object_in(content(path), path.name)
 
 
 def content(path: Path) -> bytes:
-    """The content of a file.
+    """Read the content of a file.
 
     Raises:
-        ModelError: ``check_file`` refuses it, or the system does.
+        ModelError: ``check_file`` or the system refuses the file.
     """
     check_file(path)
     try:
@@ -161,10 +161,10 @@ def content(path: Path) -> bytes:
 
 
 def object_in(content: bytes, file: str) -> dict[str, Any]:
-    """The JSON object that a file's content is.
+    """Parse a file's content as a JSON object.
 
     Raises:
-        ModelError: it is none.
+        ModelError: the content is no JSON object.
     """
     try:
         value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
@@ -176,27 +176,27 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _number(digits: str) -> int:
-    """A whole number that a float can hold too, since settings are computed with."""
+    """Parse a whole number that a float can also hold, since settings are computed with."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError("a number is too long")
     return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name that stands twice means two things at once."""
+    """Refuse a name that occurs twice, since it would have two meanings."""
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name stands twice")
     return dict(pairs)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a folder that may say how text becomes tokens."""
+    """The files of a folder that may decide how text becomes tokens."""
     others = (SETTINGS, GENERATION, INDEX, ABILITIES, "chat_template.json")
     return [path for path in _listed(folder) if path.suffix in _VOCABULARIES and path.name not in others]
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """The paths in a folder, by name; none where there is no folder. Goes into no other."""
+    """The paths in a folder, by name, without those in subfolders; none where there is no folder."""
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -207,7 +207,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(place: Path, folder: Path) -> bool:
-    """Whether a file lies in its folder, or where the hub's tools keep what they link to."""
+    """Whether a file lies in its folder, or where the hub's tools keep linked files."""
     beginning, end = _HUB
     in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)
     return place.is_relative_to(folder) or in_cache

@@ -1,12 +1,12 @@
 """Passages of a book that share words with a question, for models too small to find them by themselves.
 
-A model that asks for it (`passages` among its settings for generating) gets them once more behind the question. The
-whole book stands before the question as ever; what is laid beside it is a reminder. Ranked by BM25 (Robertson and
-Zaragoza 2009) over sentences, so it depends on the book and the question alone: the same question is the same tokens.
-A question about the whole text gets its beginning, and the passage of each later part that says most of what the text
-often speaks of.
+A model that asks for passages (`passages` among its settings for generating) gets them once more after the question, as
+a reminder. The whole book stands before the question as always. Ranked by BM25 (Robertson and Zaragoza 2009) over
+sentences, so the passages depend on the book and the question alone: equal questions give equal tokens. A question
+about the whole text gets the text's beginning, and from each later part the passage with most of the text's frequent
+words.
 
-Knows no model. The words that say nothing are English ones; in other languages only rarity tells words apart.
+Knows no model. The list of words without meaning is English; in other languages only rarity distinguishes words.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SHORTEST, LONGEST = 60, 320
 SATURATION, LENGTH_SHARE = 1.2, 0.4
 """BM25's k1 and b; passages are of about one length, so b matters little."""
 NEIGHBOURS = 0.3
-"""The weight of a word in the passage before or after."""
+"""The weight of a word in the previous or the next passage."""
 MOST_PASSAGES = 16
-"""No model gets more."""
+"""Passages at most, for any model."""
 STEM = 5
-"""Letters that words are compared by, without an s at their end: "lamps" is "lamp", "lighted" is "lighting"."""
+"""Letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted" equals "lighting"."""
 
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -50,20 +50,20 @@ _WHOLE = (
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 WHOLE_PASSAGES = 3
-"""The passages' heading for a question about the whole text."""
+"""The number of parts of the whole text that give a passage each."""
 OFTEN = 6
-"""How often a word counts at most in how much a passage tells."""
+"""Occurrences of a word that count at most, when a passage is weighed."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
-    """The words of a question to a model that gets passages with it."""
+    """The words of a question, followed by the passages, to a model that gets them."""
     if not passages:
         return question
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
 
 
 class Passages:
-    """The passages of one text. Made in about a second for a long book."""
+    """The passages of one text. Building them takes about a second for a long book."""
 
     def __init__(self, text: str) -> None:
         self._all = [" ".join(text[start:stop].split()) for start, stop in spans(text)]
@@ -75,9 +75,10 @@ class Passages:
         self._mean = max(1.0, sum(words.total() for words in self._words) / max(1, len(self._words)))
 
     def about(self, question: str, most: int) -> list[str]:
-        """Up to `most` passages, on one line each, those that share more and rarer words with the question first.
+        """Choose up to `most` passages, on one line each. Those that share more and rarer words with the question come
+        first.
 
-        Of the whole text, if that is what the question is about, in their order.
+        A question about the whole text gets passages from all of it, in their order.
         """
         if asks_for_whole(question):
             return self._throughout(min(most, WHOLE_PASSAGES))
@@ -95,7 +96,7 @@ class Passages:
         return [self._all[-place] for _, place in heapq.nlargest(most, known)]
 
     def _throughout(self, most: int) -> list[str]:
-        """The first passage, and the most telling one of each of the equal parts of what follows."""
+        """The first passage, and the most telling passage of each of the equal parts after it."""
         size, rest = len(self._all), range(1, most)
         borders = [1 + (size - 1) * part // max(1, most - 1) for part in range(most)]
         parts = [range(borders[part - 1], borders[part]) for part in rest]
@@ -103,13 +104,13 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """The share of a passage, by its length, that is about the text's frequent words."""
+        """The share of a passage, by its length, that consists of the text's frequent words."""
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
         return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
 
     def _count(self, word: str, place: int) -> float:
-        """How often a word stands in a passage, as BM25 counts it."""
+        """The number of times that a word stands in a passage, as BM25 counts it."""
         words = self._words[place]
         size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
         return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
@@ -125,7 +126,7 @@ def asks_for_whole(question: str) -> bool:
 
 
 def stems(text: str) -> Iterator[str]:
-    """The beginnings of the words of a text that say something."""
+    """The beginnings of the meaningful words of a text."""
     for match in _WORD.finditer(text):
         word = match[0].lower().replace("’", "'").removesuffix("'s")
         if word not in SILENT:
@@ -137,7 +138,7 @@ _WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
-    """The spans of the passages of a text: sentences, none across a blank line."""
+    """The spans of the passages of a text. A passage is one or more sentences, and never crosses a blank line."""
     start = 0
     for gap in [*_PARAGRAPH.finditer(text), None]:
         stop = gap.start() if gap else len(text)
@@ -150,7 +151,7 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _parts(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A passage in parts of at most LONGEST characters, cut at pauses where there are any."""
+    """Cut a passage into parts of at most LONGEST characters, at pauses where there are any."""
     while stop - start > LONGEST:
         pauses = [match.end() for match in _PAUSE.finditer(text, start + SHORTEST, start + LONGEST)]
         cut = pauses[-1] if pauses else start + LONGEST

@@ -7,9 +7,9 @@ the tokens of the book are the same for every question, and their KV is computed
 Text becomes ids, and ids text that streams, by a fast tokenizer of transformers. Words of a book or a person are
 encoded so that nothing in them can act as a special token.
 
-A conversation is bookkeeping over lists of ids: what the prompt is, and how much of it the caches already hold. Turns
-that are in the cache are recognised by their words, so regenerating, editing, another chat and a restored chat are all
-the same thing: another history.
+A conversation is bookkeeping over lists of ids: the prompt, and the part of it that the caches already hold. Cached
+turns are recognised by their words. So regenerating, editing, another chat and a restored chat are all the same:
+another history.
 
 Importing this needs no package: the launcher reads the engine's settings before any is installed.
 """
@@ -36,10 +36,10 @@ from engine.passages import Passages, reminded
 _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
 _LOOKBACK = 8
-_BYTES = 4  # of the longest character, and so its most tokens
-# Characters for each token of the window, twice what prose has: of a longer text the beginning is encoded first.
+_BYTES = 4  # bytes of the longest character, and so its most tokens
+# Characters for each token of the window, twice as many as in prose. Only that much of a longer text is encoded first.
 _LONG = 8
-# Times the window that its beginning must take to be too long: at the cut its tokens may be others.
+# Factor of the window from which on the beginning's tokens are surely too many: at the cut they may differ.
 _SURELY = 1.5
 
 
@@ -51,8 +51,8 @@ class BookTokens:
     """The constant beginning of every prompt.
 
     ``ids`` are the template's words before the book and the book; ``page_starts`` gives for each page the index in
-    ``ids`` of its first token. ``borders``: where the second of several documents begins, and each one after it; the
-    ids before a border do not depend on what stands behind it.
+    ``ids`` of its first token. ``borders`` are the beginnings of the second and every further document; the ids before
+    a border do not depend on the text after it.
     """
 
     ids: tuple[int, ...]
@@ -61,17 +61,17 @@ class BookTokens:
 
     @property
     def head(self) -> int:
-        """Tokens before the book."""
+        """The tokens before the book."""
         return self.page_starts[0] if self.page_starts else len(self.ids)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Tokens of each of several documents; of the one book where there are not."""
+        """Number of tokens of each document of the book, which may be one."""
         ends = (*self.borders, len(self.ids))
         return tuple(end - start for start, end in zip((self.head, *self.borders), ends, strict=True))
 
     def pages_within(self, count: int) -> int:
-        """How many pages, from the first, have all their tokens among the first ``count`` ids."""
+        """Number of first pages whose tokens are all among the first ``count`` ids."""
         ends = (*self.page_starts[1:], len(self.ids))
         return bisect.bisect_right(ends, count)
 
@@ -81,7 +81,7 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
-        kept: folder of what ``engine.foreign`` found to do no harm; "" keeps nothing.
+        kept: folder where ``engine.foreign`` keeps the names of harmless tokenizers and templates; "" keeps none.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.
@@ -101,20 +101,22 @@ class BookTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
             raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
-        # Whether special tokens are split is a state of the tokenizer, and pages and engine encode from two threads.
+        # Splitting special tokens is a state of the tokenizer, and pages and engine encode from two threads.
         self._lock = threading.Lock()
-        # Books are longer than a model's limit by nature; what fits is checked by the session, with numbers.
+        # Books naturally exceed a model's limit. The session checks with numbers whether one fits.
         logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every token and its id."""
+        """Every token with its id."""
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
 
     @property
     def bytes_of(self) -> Callable[[str], bytes] | None:
-        """Gives the bytes of a token; None of a tokenizer of another kind than byte-level BPE and SentencePiece."""
+        """A function that returns the bytes of a token; None where the tokenizer is neither byte-level BPE nor
+        SentencePiece.
+        """
         decoder = str(self._tokenizer.backend_tokenizer.decoder)
         if "ByteLevel" in decoder:
             return _byte_level
@@ -122,7 +124,7 @@ class BookTokenizer:
 
     @cached_property
     def pieces(self) -> list[bytes] | None:
-        """The bytes of every token, empty for special ones; None where ``bytes_of`` is."""
+        """The bytes of every token, empty for special ones; None where ``bytes_of`` is None."""
         if (bytes_of := self.bytes_of) is None:
             return None
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
@@ -135,10 +137,10 @@ class BookTokenizer:
 
     @property
     def largest_id(self) -> int:
-        """The largest id that words and the template's words can become.
+        """The largest id that can occur, in people's words or the template's.
 
-        Added tokens, such as one for padding, count only where words or the template give them: many folders have some
-        beyond the model's last id, which never occur.
+        Added tokens, such as one for padding, count only where words or the template produce them: many folders have
+        such tokens beyond the model's last id, which never occur.
         """
         tokenizer, vocabulary = self._tokenizer, self.vocabulary
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -150,15 +152,15 @@ class BookTokenizer:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Ids that the tokenizer itself declares to end a text."""
+        """Ids of the tokens that end a text by the tokenizer's own settings."""
         end = self._tokenizer.eos_token_id
         return () if end is None else (int(end),)
 
     def format_for(self, title: str) -> ChatFormat:
-        """The model's chat template cut into pieces around a book; a plain one for base models.
+        """Cut the model's chat template into pieces around a book. Base models get a plain template.
 
         Raises:
-            ModelError: the template keeps no book in front of the conversation, or takes more than it may.
+            ModelError: the template keeps no book in front of the conversation, or breaks its bounds.
         """
         stated = getattr(self._tokenizer, "chat_template", None)
         template = stated.get("default") if isinstance(stated, dict) else stated
@@ -170,7 +172,7 @@ class BookTokenizer:
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
         """Encode a book with the template's words before it, and find where its pages start.
 
-        Several documents are encoded apart. The title of a further one belongs to its first page.
+        Several documents are encoded apart. The title of each after the first belongs to its first page.
         """
         ids, starts, borders = self._opening(form), list[int](), list[int]()
         for stretch in document.stretches:
@@ -180,23 +182,24 @@ class BookTokenizer:
                 ids += self.words(stretch.heading)
             encoded = self._encode(stretch.text, split_special_tokens=True, return_offsets_mapping=True)
             begins = [start for start, _ in encoded["offset_mapping"]]
-            # A token that straddles a page border belongs to the page on which it starts.
+            # A token that crosses a page border belongs to the page on which it starts.
             own = [len(ids) + bisect.bisect_left(begins, start) for start in stretch.page_starts]
             starts += [border, *own[1:]] if stretch.heading else own
             ids += encoded["input_ids"]
         return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
-        """How many tokens a text begins with that cannot fit in ``window`` tokens; 0 of a text that may.
+        """Number of a text's first tokens that were counted when it cannot fit in ``window`` tokens; 0 where it may
+        fit.
 
-        To encode megabytes takes half a minute, so only as much is encoded as tells.
+        Encoding megabytes takes half a minute, so only as much is encoded as decides.
         """
         most = _LONG * window
         count = len(self.words(text[:most])) if len(text) > most else 0
         return count if count > _SURELY * window else 0
 
     def words(self, text: str) -> list[int]:
-        """Encode a person's words; nothing in them becomes a special token."""
+        """Encode a person's words. None of them becomes a special token."""
         return self._ids(text, split_special_tokens=True)
 
     def template_words(self, text: str) -> list[int]:
@@ -218,7 +221,7 @@ class BookTokenizer:
     def _opening(self, form: ChatFormat) -> list[int]:
         """The template's words before the book, with the begin token that some templates leave to the tokenizer.
 
-        A title is encoded with the words around it, unless something in it would act as a special token.
+        A title is encoded with the words around it, unless a part of the title would act as a special token.
         """
         title = self.words(form.title)
         if title == self.template_words(form.title):
@@ -232,19 +235,19 @@ class BookTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Token ids to text, special tokens left out."""
+        """Decode token ids to text, without special tokens."""
         with _told("This model's tokenizer breaks at this answer.", "Choose another model."):
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
-        """A streaming decoder of what comes after some ids, whose text ``shown`` has been shown."""
+        """Make a streaming decoder for the tokens that follow some ids, of which the text ``shown`` has been shown."""
         return TextStream(self, after, shown)
 
 
 @contextmanager
 def _told(cause: str, remedy: str) -> Iterator[None]:
-    """Turn whatever the tokenizer's library raises into a sentence. A panic of Rust is no ``Exception``."""
+    """Turn any exception of the tokenizer's library into a sentence. A panic of Rust is no ``Exception``."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -254,19 +257,21 @@ def _told(cause: str, remedy: str) -> Iterator[None]:
 
 
 def _byte_level(token: str) -> bytes:
-    """A token of byte-level BPE (Radford et al. 2019): a printable sign stands for every byte."""
+    """The bytes of a token in byte-level BPE (Radford et al. 2019), where a printable sign stands for every byte."""
     return bytes(_BYTE_OF.get(sign, ord("?")) for sign in token)
 
 
 def _sentence_piece(token: str) -> bytes:
-    """A token of SentencePiece: its sign for a space, and bytes of signs that it has no token for."""
+    """The bytes of a token in SentencePiece, with its sign for a space, and single bytes of signs without a token."""
     if len(token) == len("<0x00>") and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
     return token.replace("\u2581", " ").encode()
 
 
 def _byte_signs() -> dict[str, int]:
-    """Bytes that are printable in Latin-1 stand for themselves, others for the signs from 256 on, in order."""
+    """The bytes of signs: bytes that are printable in Latin-1 stand for themselves, others for the signs from 256 on,
+    in order.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
@@ -280,20 +285,20 @@ class TextStream:
 
     Args:
         tokenizer: decodes the ids.
-        after: ids that come before: where they end, words and spaces join as in one text.
-        shown: their text as it has been shown, which may end before a character that they leave unfinished.
+        after: earlier ids, with which words and spaces are joined as in one text.
+        shown: the text of these ids that has been shown; it may lack an unfinished character at the end.
     """
 
     def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
         self._tokenizer = tokenizer
-        self._from = 0  # ids before this are out of sight
+        self._from = 0  # earlier ids are no longer decoded
         start, stop = self._whole_characters(after)
         self._ids: list[int] = list(after[start:])
-        # ids before this have been shown
+        # earlier ids have been shown
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
-        """Text that became complete with these ids; an unfinished character is held back."""
+        """Add ids and return the text that they completed. An unfinished character is held back."""
         self._ids += ids
         shown = self._tokenizer.decode(self._ids[self._from : self._shown])
         whole = self._tokenizer.decode(self._ids[self._from :])
@@ -304,14 +309,16 @@ class TextStream:
         return whole[len(shown) :]
 
     def flush(self) -> str:
-        """The text held back at the end, broken characters as U+FFFD."""
+        """Return the text held back at the end, with broken characters as U+FFFD."""
         shown = self._tokenizer.decode(self._ids[self._from : self._shown])
         whole = self._tokenizer.decode(self._ids[self._from :])
         self._shown = len(self._ids)
         return whole[len(shown) :]
 
     def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The place in ids from which to decode, and the end of the last whole character: both between characters."""
+        """The place in ids from which to decode, and the end of the last whole character. Both are between
+        characters.
+        """
         first, end = max(0, len(ids) - _LOOKBACK), len(ids)
         for stop in range(end, max(first, end - _BYTES), -1):
             for start in range(first, max(-1, first - _BYTES), -1):
@@ -321,7 +328,7 @@ class TextStream:
         return first, end
 
     def _clean_cut(self) -> bool:
-        """Whether the text decodes alike when it starts ``_LOOKBACK`` tokens back, so older ids can be left out."""
+        """Whether the text decodes alike from ``_LOOKBACK`` tokens back on, so that older ids can be left out."""
         cut = self._shown - _LOOKBACK
         if cut <= self._from:
             return False
@@ -344,16 +351,16 @@ class Turn:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the open book, and everything that decides its answer.
+    """A question about the open book, with everything that decides its answer.
 
     Args:
         text: the question itself.
-        history: earlier turns of its chat, oldest first.
+        history: earlier turns of the chat, oldest first.
         sampling: options left None fall back to the model's own settings, then to greedy decoding.
-        mode: name of the decoding loop; it changes the speed, never the distribution of the text.
-        begun: the beginning of an answer that was cut; the new text continues it.
-        chat: name under which its turns are kept on disk, with the book; "" keeps none.
-        wait: seconds to wait for a cancelled request to let go of the engine (``engine.HANDOVER_S`` is enough).
+        mode: name of the decoding loop, which changes the speed, never the distribution of the text.
+        begun: the beginning of an answer that was cut off; the new text continues it.
+        chat: name under which the chat's turns are kept on disk, with the book; "" keeps none.
+        wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
     """
 
     text: str
@@ -365,17 +372,19 @@ class Question:
     wait: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "history", tuple(self.history))  # a list that its owner appends to later
+        object.__setattr__(self, "history", tuple(self.history))  # the caller may append to the list later
 
     @classmethod
     def of(cls, question: Question | str) -> Question:
-        """A question from its bare text, with everything else as the model has it; or the question that it is."""
+        """Make a question from its bare text, with the model's defaults for everything else. A question is returned
+        unchanged.
+        """
         return cls(question) if isinstance(question, str) else question
 
 
 @dataclass(frozen=True)
 class CachedTurn:
-    """A turn whose last token is just before ``stop`` in the context."""
+    """A turn in the cache, whose last token is just before ``stop`` in the context."""
 
     turn: Turn
     stop: int
@@ -383,10 +392,11 @@ class CachedTurn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """``tokens`` of the whole prompt; its first ``reused`` ones are in the caches; ``turns`` are those before it.
+    """A prompt: ``tokens`` of all of it, of which the caches hold the first ``reused`` ones; ``turns`` are the earlier
+    turns.
 
-    ``reopened`` is the turn whose answer it goes on with, where that is in the caches. Its last ``begun`` tokens are
-    of the answer.
+    ``reopened`` is the turn whose answer the prompt continues, where that turn is in the caches. The last ``begun``
+    tokens belong to the answer.
     """
 
     tokens: list[int]
@@ -400,8 +410,8 @@ class Prompt:
 class Conversation:
     """The open book and the turns about it.
 
-    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. After a question come up to
-    ``num_passages`` passages that share words with it, for a model that asks for them.
+    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. For a model that asks for
+    passages, a question is followed by up to ``num_passages`` passages that share words with it.
     """
 
     tokenizer: BookTokenizer
@@ -416,17 +426,17 @@ class Conversation:
 
     @property
     def pages_read(self) -> int:
-        """Pages whose tokens are all usable."""
+        """Number of pages whose tokens are all usable."""
         return self.book.pages_within(self.read)
 
     def shares_documents(self, book: BookTokens) -> bool:
-        """Whether another book begins with documents that have been read here, whole."""
+        """Whether another book begins with documents that this book has, and that were read whole."""
         ends = (end for end in (*self.book.borders, *book.borders, len(self.book.ids)) if end <= self.read)
         return book.ids != self.book.ids and any(book.ids[:end] == self.book.ids[:end] for end in ends)
 
     @cached_property
     def words_read(self) -> str:
-        """The text of the tokens of the book that are usable."""
+        """The text of the book's usable tokens."""
         return self.tokenizer.decode(self.book.ids[self.book.page_starts[0] : self.read])
 
     @cached_property
@@ -438,14 +448,14 @@ class Conversation:
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
-        for made in ("words_read", "_passages"):  # of what was read before
+        for made in ("words_read", "_passages"):  # values that were derived from the text read before
             vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
-        """The prompt that asks ``question`` after ``history``. Changes nothing.
+        """Compose the prompt that asks ``question`` after ``history``. The conversation stays unchanged.
 
         Args:
-            begun: the beginning of the answer, which is to be continued.
+            begun: the beginning of the answer, which is continued.
         """
         known = self.known(history)
         reused = self.turns[known - 1].stop if known else self.read
@@ -461,40 +471,40 @@ class Conversation:
         return Prompt(tokens + said, turns, reused, begun=len(said))
 
     def known(self, history: Sequence[Turn]) -> int:
-        """How many turns of ``history``, from the first, are in the caches."""
+        """Number of first turns of ``history`` that are in the caches."""
         known = 0
         while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
             known += 1
         return known
 
     def kv_start(self, turn: int) -> int:
-        """Tokens of context whose KV was there before the turn at this position came: all but the newest token."""
+        """Tokens of context whose KV existed before the turn at this position: all but the newest token."""
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
     def forget_from(self, position: int) -> None:
-        """Forget the turn at ``position`` and all after it."""
+        """Forget the turn at ``position`` and all later ones."""
         self.turns = self.turns[:position]
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns that do not end within ``length`` tokens; their newest token may lie after it."""
+        """Forget the turns that end after ``length`` tokens; a turn's newest token may be just after it."""
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
-        """Know turns in ``tokens`` again that were forgotten, unless others have taken their place."""
+        """Restore forgotten turns whose tokens are still in ``tokens``."""
         if len(turns) > len(self.turns) and list(tokens[: len(self.tokens)]) == self.tokens:
             self.turns, self.tokens = list(turns), list(tokens[: turns[-1].stop])
 
     def recall(self, turn: Turn, ids: Sequence[int]) -> None:
-        """Append a turn whose KV has been brought back.
+        """Append a turn whose KV has been restored.
 
-        ``ids`` are its tokens from ``kv_start`` on.
+        ``ids`` are the turn's tokens from ``kv_start`` on.
         """
         self.tokens = [*self.tokens[: self.kv_start(len(self.turns))], *ids]
         self.turns = [*self.turns, CachedTurn(turn, len(self.tokens))]
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
-        """The prompt that goes on with the answer of a turn that is in the cache, token for token."""
+        """The prompt that continues the answer of a turn in the cache, token for token."""
         stop, turn = self.turns[position].stop, self.turns[position].turn
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
@@ -510,12 +520,12 @@ class Conversation:
             self.turns.append(prompt.reopened)
 
     def commit(self, prompt: Prompt, turn: Turn) -> None:
-        """Keep ``turn``, whose tokens have been appended to ``tokens``."""
+        """Add ``turn``, whose tokens have been appended to ``tokens``."""
         self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens))]
 
     def _question(self, question: str, before: list[int], *, first: bool) -> list[int]:
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
-        # An answer that ended by itself already carries the token that closes its turn.
+        # An answer that the model ended already carries the token that closes its turn.
         if not first and lead and before[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
         words = self.tokenizer.words(self._reminded(question))

@@ -1,15 +1,16 @@
-"""A bounded child process for foreign bytes: start, listen, limit, end; and the child's own side of it.
+"""Runs a child process with limits for foreign bytes: start, listen, limit, end. Also has the child's own side.
 
 Owns the process and the messages on its pipes (four bytes of length, then JSON). Whatever happens (an error, a cancel,
-Ctrl-C), leaving ``run_in_child`` ends the child and collects it. What it does is told by the module that it runs:
-``app.readers.child`` parses documents, ``engine.foreign`` tries what a model brings.
+Ctrl-C), leaving ``run_in_child`` ends the child and collects it. The module that the child runs decides its work:
+``app.readers.child`` parses documents, ``engine.foreign`` tries a model's tokenizer and template.
 
-Which bounds hold where: time everywhere, by the parent's clock. Memory on Linux by the system, before it is given;
-elsewhere by the parent, which looks ten times a second, so that a child can be beyond its limit for a moment. But for
-Windows the system also counts seconds of the processor: a child that never listens ends when its parent was killed.
+The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
+parent checks memory ten times a second, so a child can exceed its limit for a moment. Except on Windows the system also
+limits processor time, so that a child that never listens ends even when its parent was killed.
 
-Not ``multiprocessing``: its spawned child imports the app's main module again and inherits the whole environment, and
-its pipes unpickle, so that a parser taken over by a file could run code in the app. JSON cannot. Standard library only.
+``multiprocessing`` is not used: its spawned child imports the app's main module again and inherits the whole
+environment, and its pipes unpickle, so that a parser taken over by a file could run code in the app. JSON cannot.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY = 0.1  # seconds between two looks at the clock and at the child's memory
-_START_SECONDS = 30.0  # a cold disk and a busy machine; counted before the first message only
+_START_SECONDS = 30.0  # time for a cold disk and a busy machine; counts before the first message only
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _END = object()
 _LENGTH = struct.Struct(">I")
@@ -43,18 +44,18 @@ Reason = Literal["memory", "page time", "time", "crash"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of a child. ``silence_s`` is the longest time between two of its messages, once it has begun."""
+    """The limits of a child. ``silence_s`` is the longest time between two of its messages, after the first."""
 
     memory_bytes: int
     silence_s: float
 
 
 class ChildFailed(Exception):
-    """The child did not finish.
+    """Raised where the child did not finish.
 
     Args:
-        reason: which bound it broke, or "crash".
-        page: the page of a document that it was working on, from 1; None outside of pages.
+        reason: the limit that the child broke, or "crash".
+        page: the page that the child was working on, from 1; None outside of pages.
     """
 
     def __init__(self, reason: Reason, page: int | None) -> None:
@@ -63,21 +64,21 @@ class ChildFailed(Exception):
         self.page = page
 
 
-# Seen from the parent --------------------------------------------------------------------------------------------
+# The parent's side --------------------------------------------------------------------------------------------
 
 
 def run_in_child(
     module: str, request: dict[str, Any], bounds: Bounds, deadline: float
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
-    """Run one request in a new child and yield what it says until it says "done".
+    """Run one request in a new child and yield its messages until "done".
 
-    A child that waits for more (``Voice.hear``) is given it by ``send``. One that has the longest part of its work done
-    says within which time its next message comes ("within_s").
+    A child that waits for more (``Voice.hear``) gets it by ``send``. A child that has done the longest part of its work
+    announces the time until its next message ("within_s").
 
     Args:
-        module: what the child runs; its main part calls ``serve``.
-        request: what the child shall do; JSON.
-        bounds: memory and the longest silence.
+        module: module that the child runs; its main part calls ``serve``.
+        request: the child's task, as JSON.
+        bounds: limits of memory and of silence.
         deadline: ``time.monotonic()`` at which the child is ended in any case.
 
     Raises:
@@ -86,14 +87,14 @@ def run_in_child(
     seconds = math.ceil(max(0.0, deadline - time.monotonic()) + _START_SECONDS)
     request = {**request, "memory_bytes": bounds.memory_bytes, "cpu_seconds": seconds}
     child = _start(module)
-    atexit.register(child.kill)  # a thread that waits for the child may be cut off by the end of the program
+    atexit.register(child.kill)  # the end of the program may cut off the thread that waits for the child
     try:
         arrived: queue.Queue[Any] = queue.Queue()
         listener = threading.Thread(
             target=_listen, args=(cast(BinaryIO, child.stdout), arrived), name="trifold-child", daemon=True
         )
         listener.start()
-        with suppress(OSError):  # a child that is already dead is told apart below
+        with suppress(OSError):  # a dead child is recognised below
             send_message(cast(BinaryIO, child.stdin), request)
         yield from _messages(child, arrived, bounds, deadline)
     finally:
@@ -135,9 +136,9 @@ def _messages(
             if kind == "step":
                 page = message.get("page")
             following = yield message
-            quiet_since = time.monotonic()  # the time that our caller took is not the child's
+            quiet_since = time.monotonic()  # the caller's time does not count as the child's silence
             if following is not None:
-                with suppress(OSError):  # as above
+                with suppress(OSError):  # a dead child is recognised below
                     send_message(cast(BinaryIO, child.stdin), following)
 
 
@@ -165,7 +166,7 @@ def _listen(stream: BinaryIO, arrived: queue.Queue[Any]) -> None:
         while (message := receive_message(stream)) is not None:
             arrived.put(message)
     except (OSError, ValueError, BrokenMessage):
-        pass  # a broken or closed pipe is the end of the child's speech; the reason is told apart by the clock
+        pass  # a broken or closed pipe ends the child's messages; the clock tells the reason
     arrived.put(_END)
 
 
@@ -181,8 +182,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 when it is gone. For systems that hold no limit."""
-    import psutil  # only here: where the system itself holds the limit, it is never needed
+    """Resident bytes of a process; 0 when it has ended. For systems that enforce no limit."""
+    import psutil  # imported only where the system enforces no limit
 
     try:
         return int(psutil.Process(pid).memory_info().rss)
@@ -190,13 +191,13 @@ def memory_of(pid: int) -> int:
         return 0
 
 
-# Seen from the child ---------------------------------------------------------------------------------------------
+# The child's side ---------------------------------------------------------------------------------------------
 
 
 class Voice:
     """The child's end of the pipe to its parent.
 
-    ``step`` is called before each page, which tells the parent where the child is and that it is alive.
+    ``step`` is called before each page. It tells the parent the page, and that the child is alive.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -204,7 +205,7 @@ class Voice:
         self.arrived: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
-        """What the parent asks next; None if it asks nothing within so many seconds."""
+        """Wait for the parent's next message; None if none comes within ``seconds``."""
         try:
             return self.arrived.get(timeout=seconds)
         except queue.Empty:
@@ -222,14 +223,14 @@ def serve(
     refusal: Callable[[BaseException], dict[str, Any]],
     prepare: Callable[[dict[str, Any]], None] | None = None,
 ) -> NoReturn:
-    """The child's main part: take a request on standard input, answer on standard output, and be gone.
+    """Run the child's main part: take a request from standard input, answer on standard output, and end.
 
-    Sets its own limits before any parser is imported, and ends when its parent does.
+    The child sets its own limits before any parser is imported, and ends when its parent ends.
 
     Args:
         work: does what the request asks.
-        refusal: the message that stands for what ``work`` raised; libraries that meet foreign bytes raise anything.
-        prepare: imports what the request needs, while the parent waits for a start and not for foreign bytes.
+        refusal: makes the message for an exception of ``work``; libraries raise anything on foreign bytes.
+        prepare: imports what the request needs, within the time that the parent allows for the start.
     """
     voice = Voice(_claim_output())
     request = receive_message(sys.stdin.buffer)
@@ -247,18 +248,18 @@ def serve(
             voice.say(refusal(error))
         voice.say({"type": "done"})
     sys.stdout.flush()
-    os._exit(0)  # the thread that waits for the parent would hold up an ordinary exit on some systems
+    os._exit(0)  # on some systems an ordinary exit would wait for the thread that waits for the parent
 
 
 def _claim_output() -> BinaryIO:
-    """Keep the pipe for messages; whatever a library prints goes to standard error."""
+    """Keep the pipe for messages. Output of libraries goes to standard error."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return stream
 
 
 def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
-    """Set the limits; whether this system enforces that of memory. Elsewhere the parent watches."""
+    """Set the limits. Return whether this system enforces that of memory; elsewhere the parent checks it."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -266,14 +267,14 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
-        return False  # macOS accepts the call and does not keep it
-    # Private memory alone: libraries that are mapped, such as torch's, are on the disk.
+        return False  # macOS accepts the call and ignores it
+    # Only private memory counts: mapped libraries, such as torch's, are on disk.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True
 
 
 def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hand on what the parent says, and end with it."""
+    """Pass on the parent's messages, and end when the parent ends."""
     try:
         while (message := receive_message(sys.stdin.buffer)) is not None:
             arrived.put(message)
@@ -285,7 +286,7 @@ def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 
 class BrokenMessage(Exception):
-    """The other end sent something that is not a message."""
+    """Raised where the other end sent something that is not a message."""
 
 
 def send_message(stream: BinaryIO, message: dict[str, Any]) -> None:
@@ -296,7 +297,7 @@ def send_message(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def receive_message(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message, or None at the end of the stream.
+    """Receive the next message, or None at the end of the stream.
 
     Raises:
         BrokenMessage: the stream ends inside a message or holds something else.

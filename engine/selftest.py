@@ -1,11 +1,11 @@
-"""Checks of the promise on this very machine, with this very model: that nothing here changes what the model says.
+"""Checks on this machine, with this model, that no part of Trifold changes the model's answers.
 
-Greedy answers of the hierarchy equal plain ones token by token; rejection sampling keeps the distribution of what is
-drawn; the fast attention kernel gives what the plain one gives; a book that was kept on disk answers as one that was
-just read, and is refused once a single bit of it has changed. Each check is a generator step with one sentence.
+Greedy answers of the hierarchy equal plain ones token by token. Rejection sampling keeps the distribution. The fast
+attention kernel equals the plain one. A book restored from disk gives the same answers as one just read, and is refused
+when a single bit has changed. Each check is one step of a generator, with one sentence.
 
-All of it is meant to take under two minutes once the models are loaded: with a large model on a slow machine it reads
-less and asks for fewer tokens, by what short probes of this machine say, and says how many they were.
+All of it is meant to take under two minutes once the models are loaded: with a large model on a slow machine the checks
+read less and compare fewer tokens, by short probes of this machine, and say how many.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from engine.prompt import Question
 from engine.session import Session
 
 BUDGET = 256
-"""Tokens of the retrieval cache: so few that a short text already has to be chosen from."""
+"""Tokens of the retrieval cache: few, so that even a short text needs a selection."""
 
 _READING_S = 25.0  # seconds that reading the text may take, by this machine's probes
-_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64  # tokens of an answer: at least, where it can be afforded, and at most
+_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64  # tokens of an answer: in any case, where time allows, and at most
 _ANSWERS_S = 45.0  # seconds that all answers may take together
 _DRAWS, _DRAWS_S = 5_000, 6.0
-_VOCABULARY = 8  # tokens of the little vocabulary
-_CHANCE = 48.0  # chi-square with 7 degrees of freedom: once in ten million honest runs
+_VOCABULARY = 8  # tokens of the small vocabulary for sampling
+_CHANCE = 48.0  # limit of chi-square with 7 degrees of freedom: correct sampling exceeds it once in ten million runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Logits that differ by less are a tie in this precision: which is the greater is left to the order of sums.
+# Differences of logits that count as a tie in this precision: the order of sums decides which logit is greater.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
-# KV in 8 bits makes steps of the last bits: with the demo pair the margin of two tokens moves by up to 0.015 between
-# passes of other lengths in float32, and by up to 0.4 in bfloat16, where 0.0001 and 0.3 are seen without.
+# Such differences with KV in 8 bits, whose rounding has larger steps: with the demo pair the margin of two tokens moves
+# by up to 0.015 in float32 between passes of different lengths, and by up to 0.4 in bfloat16; without it by 0.0001 and
+# 0.3.
 _TIE_8BIT = {torch.float32: 0.1, torch.float16: 0.15, torch.bfloat16: 0.6}
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of one check. ``tokens`` were compared in it, where it compares tokens."""
+    """The outcome of one check. ``tokens`` is the number of compared tokens, in checks that compare tokens."""
 
     name: str
     passed: bool
@@ -64,12 +65,12 @@ class CheckResult:
 
 
 def configured(config: EngineConfig, folder: str) -> EngineConfig:
-    """The settings of a check: the person's own, but a small retrieval cache and an empty folder for kept books."""
+    """The settings of a check: the person's own, with a small retrieval cache and an empty folder for snapshots."""
     return dataclasses.replace(config, retrieval_budget=BUDGET, refresh_every=1, snapshot_folder=folder)
 
 
 def load(config: EngineConfig) -> Session:
-    """The models that a configuration names. Raises as ``Session.load``."""
+    """Load the models that a configuration names. Raises as ``Session.load``."""
     return Session.load(config)
 
 
@@ -79,7 +80,7 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
     Args:
         session: loaded with ``configured`` settings.
         document: a short text.
-        questions: what is asked about it.
+        questions: questions about the text.
     """
     document = _affordable(session, document)
     yield _timed("attention", lambda: _attention(session))
@@ -103,7 +104,7 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
     began = time.perf_counter()
     try:
         passed, sentence, tokens = work()
-    except Exception as error:  # whatever it is, this machine did not pass, and the other checks are still tried
+    except Exception as error:  # on any error this machine has not passed, and the other checks still run
         logger.exception("the check of %s failed", name)
         said = error.cause if isinstance(error, TrifoldError) else f"{type(error).__name__}."
         passed, sentence, tokens = False, f"The check of the {name} came to no end: {said}", 0
@@ -111,7 +112,9 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
 
 
 def _attention(session: Session) -> tuple[bool, str, int]:
-    """The kernel that is in use against the plain path in float32 on the processor, with the target's own shapes."""
+    """Compare the attention kernel in use with the plain path in float32 on the processor, at the target's own
+    shapes.
+    """
     shape = session.target.kv_shape
     heads, dtype, device = session.target.config.num_attention_heads, shape.dtype, shape.device
     generator = torch.Generator(device="cpu").manual_seed(1)
@@ -127,7 +130,8 @@ def _attention(session: Session) -> tuple[bool, str, int]:
             for queries in _QUERIES:
                 q = random(heads, queries)
                 fast, _ = attention.attend(q, k, v, scaling)
-                rows = q.cpu().float().reshape(1, shape.kv_heads, -1, shape.head_dim)  # a KV head's queries, packed
+                # the queries of each KV head, packed
+                rows = q.cpu().float().reshape(1, shape.kv_heads, -1, shape.head_dim)
                 plain, _ = kernels.plain(rows, k.cpu().float(), v.cpu().float(), scaling)
                 worst = max(worst, float((fast.cpu().float() - plain.reshape(fast.shape)).abs().max()))
     near = _NEAR[dtype]
@@ -136,13 +140,13 @@ def _attention(session: Session) -> tuple[bool, str, int]:
 
 
 def _rule(device: torch.device) -> tuple[bool, str, int]:
-    """Draw through accept, reject and residual very often, and compare how often each token came with its chance."""
+    """Draw many times by rejection sampling, and compare how often each token came with its probability."""
     generator = torch.Generator(device=device).manual_seed(2)
     weights = torch.arange(1.0, _VOCABULARY + 1, device=device)
     p = torch.stack([weights, weights.flip(0)]) / weights.sum()
     q = weights.flip(0).unsqueeze(0) / weights.sum()
     worst, drawn = 0.0, 0
-    for given in (q, None):  # a draft's distribution, and a proposal copied from the book
+    for given in (q, None):  # proposals of a draft's distribution, and proposals copied from the book
         counts = torch.zeros(_VOCABULARY)
         until = time.perf_counter() + _DRAWS_S
         while counts.sum() < _DRAWS and time.perf_counter() < until:
@@ -160,13 +164,13 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
 def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
-    """Answer every question plainly and by the hierarchy; the tokens must be the same. Keeps the plain answers."""
+    """Answer every question plainly and by the hierarchy; the tokens must be equal. Keeps the plain answers."""
     step_ms = session.measure(document).step_ms
     read = _last(session.read(document), BookRead).tokens
     began, length, same, ties = time.perf_counter(), _tokens(_ANSWERS_S, (step_ms or 0.0) / 1000, _SHORTEST), 0, 0
     for question in questions:
         if answers and time.perf_counter() - began > _ANSWERS_S * (1 - 1 / len(questions)):
-            break  # another answer would not end in time
+            break  # another answer would exceed the time
         asked = time.perf_counter()
         sampling = replace(GREEDY, max_tokens=length)
         plain = _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
@@ -190,19 +194,24 @@ def _greedy(
 
 
 def _tokens(seconds: float, each: float, most: int) -> int:
-    """Tokens that can be written twice, plainly and by the hierarchy, in ``seconds`` at ``each`` seconds a token."""
+    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds`` at ``each`` seconds a
+    token.
+    """
     return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
 
 def _margin(
     session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
-    """None if both say the same; else how far apart the model holds the first two tokens that differ."""
+    """None if both answers are equal; else the margin between the first two tokens that differ, in the model's
+    logits.
+    """
     pairs = zip(plain.token_ids, ours.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
-    # Asked again, the context of the plain answer is in the cache, and its newest token can be judged once more.
+    # On a repeated question the context of the plain answer is in the cache, so its newest token can be judged once
+    # more.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     conversation = session.conversation
     start = plain.figures.prompt_tokens - 1
@@ -216,7 +225,7 @@ def _margin(
 
 
 def _kept(session: Session, document: Document, question: str, answers: Sequence[AnswerDone]) -> tuple[bool, str, int]:
-    """Close the book, open it from disk, and ask the first question once more."""
+    """Close the book, restore it from disk, and ask the first question once more."""
     if not answers:
         return False, "A kept book could not be tried: nothing was answered.", 0
     trouble = session.persistence.finish()
@@ -234,7 +243,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
 
 
 def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
-    """Change one bit of the kept book and open it: not a token of it may be used."""
+    """Change one bit of the saved book and open it: no token of it may be used."""
     conversation = session.conversation
     shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
     if conversation is None or shard is None:
@@ -254,7 +263,7 @@ def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
 
 
 def _last(events: Iterator[Event], kind: type[_Kind]) -> _Kind:
-    """The last event of a request, which is of this kind."""
+    """The last event of a request, which must be of this kind."""
     last = list(events)[-1]
     if not isinstance(last, kind):
         raise TypeError(f"a request ended with {type(last).__name__}")

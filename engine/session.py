@@ -1,20 +1,20 @@
-"""READ THIS FIRST. One reader, one book, one conversation: load, read, ask, again.
+"""READ THIS FIRST. A session is one reader with one book and one conversation: load, read, ask, ask again.
 
     session = Session.load(config)
     for event in session.read(document): ...        # ReadingProgress ..., BookRead
     for event in session.ask(question): ...         # AnswerStarted, TextDelta ..., AnswerDone
 
-Everything is a generator of events. One ``threading.Event`` stops it: after each event it is looked at, and once it is
-set the work behind is closed and the last event tells how far it came; what was done stays usable. The book is
-prefilled once, every question appends to it. ``worker.Engine`` runs a session on a thread of its own.
+Every method that works is a generator of events. A ``threading.Event`` stops it: the session checks it after each
+event. Once it is set, the work is closed and the last event tells how far it came; finished work stays usable. The book
+is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on a thread of its own.
 
-The prompt in tokens, and what of it is in the full cache:
+The prompt in tokens, and its parts in the full cache:
 
     | template | book pages ... | template | question | template | answer | template | question | ...
     |<--- prefilled by read --->|<------------- one turn ----------------->|<------ the next turn
 
 A session knows documents and turns. ``generation`` makes the events of an answer from decoding rounds
-(``decode.rounds``); KV lives in ``kv``, what fits where is planned in ``plan``.
+(``decode.rounds``); KV is kept by ``kv``, and ``plan`` places it in memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
-# How long closing waits for a book to be kept on disk.
+# Seconds that closing waits for a book to be saved.
 _SAVING_PATIENCE_S = 20.0
 
 
@@ -62,7 +62,9 @@ _Result = TypeVar("_Result")
 def until_set(
     cancel: threading.Event | None, events: Generator[Event, None, _Result]
 ) -> Generator[Event, None, _Result | None]:
-    """The events of a generator, and its result; None where ``cancel`` was set at an event: it is closed there."""
+    """Yield the events of a generator and return its result. Where ``cancel`` is set at an event, the generator is
+    closed and the result is None.
+    """
     with closing(events):
         while True:
             try:
@@ -80,9 +82,9 @@ class Session:
 
     Args:
         config: lengths and budgets.
-        tokenizer: of the target.
+        tokenizer: the target's tokenizer.
         target, draft: loaded models; without a draft the retrieval level proposes one token at a time.
-        costs: of this machine, for what the configuration leaves open.
+        costs: costs of this machine, for settings that the configuration leaves open.
     """
 
     def __init__(
@@ -116,15 +118,15 @@ class Session:
         """Load the models that a configuration names.
 
         Raises:
-            ModelError: a model is missing, damaged, of an unsupported kind, or the two do not fit together.
-            OptionError: the device or the window is not to be had.
+            ModelError: a model is missing, damaged or of an unsupported kind, or target and draft do not fit together.
+            OptionError: the device or the window is not available.
         """
         kept.keep_in(config.kernels_folder)
         devices = planner.pick_devices(config.device)
         for device in devices:
             kinds.forbid_paging(device)
         load = partial(loading.load, device=devices[0], dtype=config.dtype)
-        # Errors that small files show are raised before any weights are read.
+        # Small files are checked first, so that their errors come before any weights are read.
         settings = loading.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
         loading.check_rounding(config.model, settings, config.weights, devices[0])
@@ -158,17 +160,17 @@ class Session:
     def read(
         self, document: Document, *, fit: bool = False, resume: bool = False, cancel: threading.Event | None = None
     ) -> Iterator[Event]:
-        """Prefill a book; it replaces the one that was open.
+        """Prefill a book, which replaces the open one.
 
         Args:
-            fit: read the first pages that fit of a book that is too long.
-            resume: go on where the reading of this very document was stopped, if it is the open one. The turns
-                behind what was read are forgotten: the next question brings them again.
+            fit: whether to read only the first pages that fit, of a book that is too long.
+            resume: continue a stopped reading of this document, if it is the open one. Turns after the part that was
+                read are forgotten: the next question restores them.
             cancel: once it is set the reading ends; its whole pages stay.
 
         Raises:
             InputError: there is no text in the document.
-            ContextTooSmall: the book does not fit. Both before any work: the former book stays open.
+            ContextTooSmall: the book does not fit. Both errors come before any work, and the former book stays open.
         """
         conversation = self.conversation if resume else None
         if conversation is None or conversation.document != document:
@@ -209,7 +211,7 @@ class Session:
         return kept
 
     def _restore(self, conversation: Conversation, began: float) -> Generator[Event, None, Restored]:
-        """Take the book from disk as far as it was read before, unless some of it is here already."""
+        """Restore the book from disk as far as it was read before, unless a part of it is in the cache already."""
         if self.full.length:
             return Restored()
         with closing(self.persistence.restore(conversation.document, conversation.book.ids)) as steps:
@@ -219,7 +221,7 @@ class Session:
         return self.persistence.restored
 
     def close(self) -> None:
-        """Wait a while for the book to be kept, then forget it. What of it is on disk by then stays."""
+        """Wait a while until the book is saved, then forget it. Parts that are on disk by then stay."""
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         self.hierarchy.close()
@@ -227,20 +229,20 @@ class Session:
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self._quoted = None
-        self.conversation = None  # first: if memory ends below, nothing may be asked of a cache that is half made
+        self.conversation = None  # first, so that nothing is asked of a half-made cache if memory runs out below
         self.persistence.cancel()
         self.full.clear()
         self.hierarchy.reset()
         self.generation.reset()
 
     def _open(self, document: Document, fit: bool) -> Conversation:
-        """A conversation about a book of which nothing has been read, in place of the one that was open."""
+        """Start a conversation about a book of which nothing has been read, in place of the open one."""
         form = self.tokenizer.format_for(document.opening)
         free = self._free()
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         if self.conversation is not None and self.conversation.shares_documents(book):
-            self.persistence.finish(_SAVING_PATIENCE_S)  # they come back from disk
+            self.persistence.finish(_SAVING_PATIENCE_S)  # they are restored from disk
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -248,7 +250,7 @@ class Session:
         return self.conversation
 
     def _free(self) -> planner.Resources:
-        """The memory that KV may take, with that of the open book, which is given back before a new one is read."""
+        """Bytes that KV may take, including the memory of the open book, which is freed before a new book is read."""
         full, split = self.full, self.target.split
         back = full.allocated() + self.hierarchy.retrieval.index_bytes()
         return planner.free_resources(self.target.device, self.config, back, split.devices[1:] if split else ())
@@ -260,7 +262,7 @@ class Session:
         )
 
     def _keep_whole_pages(self, conversation: Conversation) -> None:
-        """Leave the cache at the end of the last page that was read whole, if it can be cropped to one."""
+        """Crop the cache to the end of the last page that was read whole, if it can be cropped there."""
         read = self.full.length
         pages = conversation.book.pages_within(read)
         if read < len(conversation.book.ids) and pages:
@@ -275,18 +277,18 @@ class Session:
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of ``history`` that are in the cache are reused, whatever was asked since, or come back from disk; others
-        are prefilled. The same question again, with another seed say, prefills nothing: several samples share the book
-        and the question.
+        Turns of ``history`` that are in the cache are reused, whatever was asked since. Others are restored from disk
+        or prefilled. A repeated question, for example with another seed, prefills nothing: several samples share the
+        book and the question.
 
         Args:
-            question: a ``Question``, or its text alone. Its ``wait`` has no meaning here: there is one caller.
+            question: a ``Question``, or its text alone. Its ``wait`` is ignored, since there is one caller.
             cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
 
         Raises:
             InputError: no book is open, or the question is empty.
-            OptionError: exact quotations are asked for of a model whose tokens are of an unknown kind.
-            ContextTooSmall: the question does not fit after the book. Both before any work.
+            OptionError: exact quotations are configured, and the bytes of the model's tokens are unknown.
+            ContextTooSmall: the question does not fit after the book. All errors come before any work.
         """
         asked = time.perf_counter()
         question = Question.of(question)
@@ -330,11 +332,11 @@ class Session:
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
-        finally:  # after the last word, so nobody waits for the disk
+        finally:  # after the last word, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
     def _quotable(self, conversation: Conversation) -> Quotable:
-        """The text that an answer about the book may quote: the words that the model has read."""
+        """The text that an answer may quote: the part of the book that the model has read."""
         pieces = self.tokenizer.pieces
         if pieces is None:
             raise OptionError(
@@ -346,13 +348,13 @@ class Session:
         return self._quoted[1]
 
     def _recall(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Bring back from disk what is kept of a chat's turns and is not in the cache.
+        """Restore from disk the saved turns of a chat that are not in the cache.
 
-        Turns that the cache cannot be cropped to count as missing too: those that are not on disk are prefilled again.
+        Turns that the cache cannot be cropped to count as missing: they are restored, or prefilled again.
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
-        # A place that the cache can be cropped to may lie within a turn; what is on disk follows the end of one.
+        # A place that the cache can be cropped to may lie within a turn, but a saved turn begins at the end of another.
         while (start := self.full.nearest(conversation.kv_start(count))) < conversation.kv_start(count) and count:
             count = sum(held.stop - 1 <= start for held in known)
         if count < len(known):
@@ -381,10 +383,10 @@ class Session:
         return conversation, prompt
 
     def _commit(self, conversation: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
-        """Keep the turn if any of it was answered; else leave everything as it was before the question.
+        """Keep the turn if any of it was answered; otherwise restore the state before the question.
 
         Args:
-            answered: tokens that were told. A round that failed may have committed more.
+            answered: tokens that were reported. A failed round may have committed more.
         """
         if answered:
             del conversation.tokens[len(prompt.tokens) + answered :]
@@ -398,7 +400,7 @@ class Session:
 
 
 def _turns_in_cache(question: Question) -> Sequence[Turn]:
-    """The turns that the cache may hold already: the chat's, and the cut one that is continued."""
+    """The turns that the cache may hold already: those of the chat, and the cut-off turn that is continued."""
     begun = (Turn(question.text, question.begun),) if question.begun else ()
     return (*question.history, *begun)
 
@@ -420,10 +422,12 @@ def fitted(
     *,
     fit: bool,
 ) -> tuple[Document, BookTokens]:
-    """The document, or of one that is too long the pages that fit, with its tokens.
+    """Fit a document into the window. Return it, or its first pages that fit, with the tokens.
 
     Args:
-        window: tokens that the model takes; shape: of its KV; free: what KV may take.
+        window: tokens that the model takes.
+        shape: shape of the model's KV.
+        free: memory that KV may take.
         fit: whether a book that is too long may be cut.
 
     Raises:
@@ -450,7 +454,7 @@ def fitted(
 
 
 def progress(conversation: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
-    """How far a book has been read after a step, ``seconds`` after the reading went on from token ``start``."""
+    """The progress of a reading, ``seconds`` after it went on from token ``start``."""
     total = len(conversation.book.ids)
     done = max(step.usable, start + int(step.work * (total - start)))
     return ReadingProgress(

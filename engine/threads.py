@@ -1,40 +1,39 @@
-"""How torch's compute threads wait for each other, and what instructions are used. Must be settled before torch is
-imported; imports nothing itself.
+"""Decides how torch's compute threads wait for each other, and which instructions are used. Must run before torch is
+imported; imports no package itself.
 
-By default a compute thread that waits keeps its core busy. Where another program, the page's own browser say, needs
-that core, or the system has put two threads on one, every small operation then waits for a time slice: on a 2-core
-machine a middle pass took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep soon are woken at once
-instead.
+By default a waiting compute thread keeps its core busy. Where another program, such as the page's browser, needs that
+core, or two threads share one core, every small operation waits for a time slice: on a 2-core machine a middle pass
+took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep soon are woken at once.
 """
 
 from __future__ import annotations
 
 import os
 
-# Spins before a waiting thread sleeps: a few microseconds, about the gap between two operations.
+# Spins before a waiting thread sleeps: a few microseconds, about the time between two operations.
 _SPINS = "2000"
 
 
 def sleep_while_waiting() -> None:
-    """Ask the OpenMP runtimes (GNU's, Intel's) for short spinning. What the person has set is left alone."""
+    """Ask the OpenMP runtimes (GNU's, Intel's) for short spinning. A value that the person has set stays."""
     if os.environ.get("OMP_WAIT_POLICY") is None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 PROCESSOR = "TRIFOLD_PROCESSOR"
-"""The environment's word for a smaller processor than this one is: for measurements and tests."""
+"""The environment variable that names a smaller processor than this one: for measurements and tests."""
 AVX2 = "avx2"
-"""Neither AVX-512 nor AMX, as in most desktops."""
+"""A processor with neither AVX-512 nor AMX, as in most desktops."""
 _OF_TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
 def is_limited() -> bool:
-    """Whether nothing above AVX2 is to be used."""
+    """Whether no instructions above AVX2 may be used."""
     return os.environ.get(PROCESSOR) == AVX2
 
 
 def limit_instructions() -> None:
-    """Hold torch and its libraries to AVX2 where that is asked for; our own kernels ask ``is_limited``."""
+    """Limit torch and its libraries to AVX2 where ``PROCESSOR`` asks for it; our own kernels check ``is_limited``."""
     if is_limited():
         os.environ.update(_OF_TORCH)

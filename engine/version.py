@@ -1,3 +1,3 @@
-"""The version of Trifold, engine and app alike: the only place that says it. See "Releases" in CONTRIBUTING.md."""
+"""The version of Trifold, engine and app alike: defined only here. See "Releases" in CONTRIBUTING.md."""
 
 VERSION = "0.2.0"

@@ -1,12 +1,12 @@
 """The engine thread: one session, a queue of requests in, typed events out.
 
-``EngineLike`` is what an app holds and types against: this machine's ``Engine``, a server elsewhere, or a proxy of
-either. Asking returns a ``Request`` at once; the thread is the only one that touches models and caches. A request that
-was accepted ends with one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, which is raised
-where its events are taken, also where the engine is closed meanwhile. The thread outlives every error.
+``EngineLike`` is the type that an app uses: this machine's ``Engine``, a server elsewhere, or a proxy of either. Asking
+returns a ``Request`` at once; the thread is the only one that touches models and caches. An accepted request ends with
+one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed meanwhile.
+The error is raised where the request's events are taken. The thread outlives every error.
 
-To stop a request is to set one ``threading.Event``, its own or the one that the caller gave: the session looks at it
-between its yields, closes what it was doing, and ends with the usual last event.
+Setting a ``threading.Event``, the request's own or the caller's, stops a request: the session checks it between its
+yields, closes its work, and ends with the usual last event.
 """
 
 from __future__ import annotations
@@ -53,23 +53,26 @@ FINAL = (BookRead, AnswerDone)
 Final = TypeVar("Final", BookRead, AnswerDone)
 
 HANDOVER_S = 20.0
-"""Seconds after which a cancelled request has let go of the engine: a block of prefill on a slow machine takes most."""
+"""Seconds after which a cancelled request has released the engine. A block of prefill on a slow machine takes the
+most.
+"""
 
-_ENDING_S = 30.0  # that the thread may take to end
-_STEP_S = 0.5  # of waiting for an event
-_LOOK_S = 0.05  # between two looks whether a request that waits has been cancelled
+_ENDING_S = 30.0  # seconds that the thread may take to end
+_STEP_S = 0.5  # seconds of waiting for an event
+_LOOK_S = 0.05  # seconds between two checks whether a waiting request has been cancelled
 
 
 class EngineLike(Protocol):
     """The engine as an app knows it. Only ``wait_ready``, ``measure``, ``finish_saving`` and a ``wait`` above 0 take
-    time."""
+    time.
+    """
 
     @property
     def config(self) -> EngineConfig | None:
         """The engine's configuration; None where the model runs on another machine."""
 
     def status(self) -> Status:
-        """A snapshot. Never blocks."""
+        """A snapshot of the engine. Never blocks."""
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         """Wait until the models are loaded.
@@ -90,19 +93,19 @@ class EngineLike(Protocol):
         wait: float = 0.0,
         cancel: threading.Event | None = None,
     ) -> Request[BookRead]:
-        """Begin to read a book; it replaces the open one.
+        """Begin to read a book, which replaces the open one.
 
         Args:
-            fit: of a book that is too long, read from the start what fits.
-            resume: go on where its reading was stopped.
-            wait: seconds to wait for a request that was cancelled to let go.
+            fit: whether to read only the first pages that fit, of a book that is too long.
+            resume: continue a stopped reading of the book.
+            wait: seconds to wait until a cancelled request has released the engine.
             cancel: stops the request once it is set, also while it waits.
 
         Raises:
-            Busy: something else is being read or answered, still after ``wait`` seconds.
+            Busy: another request is still being served after ``wait`` seconds.
             Closed: the engine has been closed.
-            TrifoldError: from the request, where its events or its result are taken: there is no text in the
-                document (``InputError``), it is too long (``ContextTooSmall``), memory ran out (``ResourceError``).
+            TrifoldError: raised where the request's events or its result are taken: the document has no text
+                (``InputError``) or is too long (``ContextTooSmall``), or memory ran out (``ResourceError``).
         """
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
@@ -110,27 +113,28 @@ class EngineLike(Protocol):
 
         Args:
             question: a ``Question``, or its text alone.
-            cancel: as ``read``.
+            cancel: as in ``read``.
 
         Raises:
-            Busy, Closed: as ``read``.
+            Busy, Closed: as in ``read``.
         """
 
     def finish_saving(self) -> str:
-        """Wait until the book that was read is kept on disk; a sentence if that went wrong."""
+        """Wait until the book is saved. Return a sentence if that went wrong, or an empty string."""
 
     def close(self) -> None:
-        """Stop what runs, and everything else."""
+        """Stop the current request and end the engine."""
 
 
 class Request(Generic[Final]):
     """A request to an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
 
-    A request that nobody iterates any more still runs to its end unless it is cancelled. One thread may take events.
+    A request runs to its end even if its events are no longer taken, unless it is cancelled. Only one thread may take
+    events.
 
     Args:
-        state: of the engine while it serves the request.
-        cancel: set to stop it; its own if none is given.
+        state: the engine's state while it serves the request.
+        cancel: stops the request once it is set; the request makes its own if None.
     """
 
     def __init__(self, state: State, cancel: threading.Event | None = None) -> None:
@@ -154,18 +158,18 @@ class Request(Generic[Final]):
         return self._result is not None or self._error is not None
 
     def put(self, event: Event) -> None:
-        """Engine side: deliver an event."""
+        """Deliver an event. Called by the engine."""
         self._events.put(event)
 
     def fail(self, error: TrifoldError) -> None:
-        """Engine side: end the request with an error in place of a final event."""
+        """End the request with an error in place of a final event. Called by the engine."""
         self._events.put(error)
 
     def next_event(self, timeout: float | None = None) -> Event | None:
         """The next event, or None if none came within ``timeout`` seconds or the request is finished.
 
         Raises:
-            TrifoldError: what went wrong; the request is finished, and the engine lives on.
+            TrifoldError: the request failed; the engine can serve further requests.
         """
         if self.finished:
             return None
@@ -184,7 +188,7 @@ class Request(Generic[Final]):
         """Events up to the final one; raises as ``next_event``. Leaving the loop early cancels the work."""
         try:
             while not self.finished:
-                # In short steps: a long wait would not hear Ctrl-C on Windows.
+                # Wait in short steps: a long wait would not notice Ctrl-C on Windows.
                 if (event := self.next_event(_STEP_S)) is not None:
                     yield event
         finally:
@@ -192,16 +196,17 @@ class Request(Generic[Final]):
                 self.cancel()
 
     def result(self, timeout: float | None = None) -> Final:
-        """Wait for the end: ``BookRead`` of a reading, ``AnswerDone`` of a question. Events before it are skipped.
+        """Wait for the final event: ``BookRead`` of a reading, ``AnswerDone`` of a question. Earlier events are
+        skipped.
 
-        A request that was cancelled has a result too, which says how far it came.
+        A cancelled request has a result too, which tells how far it came.
 
         Args:
-            timeout: seconds to wait; the request goes on after them.
+            timeout: seconds to wait; the request goes on afterwards.
 
         Raises:
-            TrifoldError: what went wrong.
-            TimeoutError: it is not finished yet.
+            TrifoldError: the request failed.
+            TimeoutError: the request is not finished yet.
         """
         until = time.monotonic() + timeout if timeout is not None else None
         while self._result is None:
@@ -222,7 +227,7 @@ class Admission:
     """Admits one request at a time; the next one may wait for it to end.
 
     Args:
-        reading: how a refusal calls it when a book is being read.
+        reading: the words of a refusal for a book that is being read.
     """
 
     def __init__(self, reading: str = "a book is being read") -> None:
@@ -235,8 +240,8 @@ class Admission:
         """Make a request the current one, within ``wait`` seconds.
 
         Raises:
-            Busy: another one has not ended by then, or this one was cancelled while it waited.
-            TrifoldError: what ``refuse`` was told.
+            Busy: another request has not ended by then, or this one was cancelled while it waited.
+            TrifoldError: the error that ``refuse`` was given.
         """
         until = time.monotonic() + wait
         with self._changed:
@@ -253,13 +258,13 @@ class Admission:
             self._current = request
 
     def end(self) -> None:
-        """The current request is over."""
+        """Release the place of the current request."""
         with self._changed:
             self._current = None
             self._changed.notify_all()
 
     def refuse(self, error: TrifoldError) -> None:
-        """Cancel the current request and admit none from now on, for this reason."""
+        """Cancel the current request, and refuse all further ones with this error."""
         with self._changed:
             self._refusal = error
             if self._current is not None:
@@ -268,12 +273,12 @@ class Admission:
 
 
 class Engine:
-    """Models, caches and the open book on a thread of their own: an ``EngineLike``, whose words count here too.
+    """Models, caches and the open book on a thread of their own. Implements ``EngineLike``; see there.
 
-    Returns at once; the thread loads the models.
+    The constructor returns at once; the thread loads the models.
 
     Args:
-        config: what to load and how to decode.
+        config: names the models and how they decode.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -281,7 +286,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
         self._handing = threading.Lock()
-        self._closed = False  # under the lock: nothing is handed to the thread any more
+        self._closed = False  # changed under the lock: from now on nothing is handed to the thread
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
         self._status = Status("loading", "The model is being loaded.")
@@ -329,7 +334,7 @@ class Engine:
         return self._loaded().persistence.finish()
 
     def close(self) -> None:
-        """Stop what runs and end the thread."""
+        """Stop the current request and end the thread."""
         self._refuse_all()
         self._inbox.put(None)
         self._thread.join(timeout=_ENDING_S)
@@ -356,7 +361,7 @@ class Engine:
         raise _closed()
 
     def _refuse_all(self) -> None:
-        """Take no request any more. What the thread has been handed it still ends."""
+        """Take no further request. Requests that the thread already has still end."""
         with self._handing:
             self._closed = True
         self._admission.refuse(_closed())
@@ -375,7 +380,7 @@ class Engine:
                 self._session.close()
         finally:
             self._refuse_all()
-            while not self._inbox.empty():  # whatever ended this thread: nobody waits for ever
+            while not self._inbox.empty():  # however this thread ended, no request waits for ever
                 if (handed := self._inbox.get()) is not None:
                     handed[0].fail(_closed())
             self._session = None
@@ -385,13 +390,13 @@ class Engine:
         try:
             sleep_while_waiting()
             limit_instructions()
-            # Importing torch and transformers takes longer than the trials, which go on meanwhile.
+            # Importing torch and transformers takes longer than the trials, which run meanwhile.
             foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session
 
             self._session = Session.load(self.config)
             self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
-        except Exception as error:  # whatever it is, the person is told
+        except Exception as error:  # the person is told of any error
             logger.exception("loading the models failed")
             self._failure = _for_people(error, "loading the model")
             self._status = Status("failed", str(self._failure))
@@ -415,7 +420,7 @@ class Engine:
                 logger.exception("a request failed")
             final, error = None, _for_people(caught, f"while {request.state}")
         finally:
-            # The next request may come the moment the final event is seen, so the way is cleared first.
+            # The next request may come as soon as the final event is seen, so the engine is released first.
             self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
             self._admission.end()
             if final is not None:
@@ -446,7 +451,7 @@ def _closed() -> Closed:
 
 
 def _for_people(error: Exception, doing: str) -> TrifoldError:
-    """An error with words for the person, whatever went wrong."""
+    """Turn any exception into an error with words for the person."""
     if isinstance(error, TrifoldError):
         return error
     if is_out_of_memory(error):
@@ -459,14 +464,14 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 
 
 def prepare() -> None:
-    """Import what loading a model needs, so that it is there when the model is."""
+    """Import what loading a model needs, before the model is chosen."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: F401 - imported when named
 
     from engine.session import Session  # noqa: F401
 
 
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
-    from engine.plan.planner import devices_in_words  # needs packages, which are not there before the first start
+    from engine.plan.planner import devices_in_words  # needs packages, which are missing before the first start
 
     target, draft = session.target, session.draft
     return ModelInfo(

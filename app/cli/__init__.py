@@ -1,1 +1,1 @@
-"""The program in the terminal: the commands of ``python launch.py``. Read ``main`` first."""
+"""The commands of ``python launch.py`` in the terminal. Read ``main`` first."""

@@ -1,4 +1,4 @@
-"""``python -m app.cli``: the commands without the launcher, for whoever has made an environment of their own."""
+"""``python -m app.cli``: the commands without the launcher, for an environment that a person has made."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line as data: which commands there are, what they take, and what is wrong with a line.
+"""The command line as data: the commands, their options, and the errors in a line.
 
 Standard library and the engine's settings only, so that the launcher can show help and refuse a wrong line before
 anything is installed. Runs nothing.
@@ -44,7 +44,7 @@ environment variables:
   TRIFOLD_DATA   folder for books, uploads and logs
 {"" if INSTALLED else _LAUNCHER_VARIABLES}"""
 
-# Names from the paper and the field, in addition to the engine's own.
+# Short names of options, from the paper and the field, in addition to the engine's own.
 _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
     "num_pending_tokens": "--gamma2",
@@ -63,18 +63,18 @@ _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
 NOTE_FORMS = ("md", "bib", "ris")
 ALL_PARTS = 10_000
-"""What ``--parts all`` means: more than any book has."""
+"""The number that ``--parts all`` stands for: more parts than any book has."""
 
 
 class HelpAsked(Exception):
-    """The person asked for help; the message is the text."""
+    """Raised where the person asked for help. The message is the help text."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read a command line. ``command`` is always set; ``rest`` holds what a command passes on.
+    """Read a command line. ``command`` is always set; ``rest`` holds the words that a command passes on.
 
     Raises:
-        OptionError: what is wrong, with the nearest right name.
+        OptionError: the line is wrong; the message has the nearest right name.
         HelpAsked: help was asked for.
     """
     command, rest = APP, list(arguments)
@@ -83,7 +83,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if command not in COMMANDS:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
     parser = _PARSERS[command]()
-    if command == "bench":  # it reads its own line; only the models have to be known beforehand
+    if command == "bench":  # the bench parses its own line; only the models have to be known beforehand
         return argparse.Namespace(command=command, rest=rest, **vars(parser.parse_known_args(rest)[0]))
     if command == "test":
         options, passed_on = parser.parse_known_args(rest)
@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def is_complete(arguments: Sequence[str]) -> bool:
-    """Whether a line can be run, as opposed to one that asks for help or is wrong."""
+    """Whether a line can be run. A line that asks for help, or is wrong, cannot."""
     try:
         parse(arguments)
     except (TrifoldError, HelpAsked):
@@ -101,13 +101,13 @@ def is_complete(arguments: Sequence[str]) -> bool:
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The engine's settings that the person named, by their names in ``EngineConfig``."""
+    """The engine's settings in a line, by their names in ``EngineConfig``."""
     names = [field.name for field in _engine_fields()]
     return {name: vars(options)[name] for name in names if vars(options).get(name) is not None}
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises instead of printing and leaving, and names the nearest option."""
+    """A parser that raises instead of printing and exiting, and names the nearest option."""
 
     def __init__(self, command: str, takes: str = "", **more: Any) -> None:
         name = COMMAND if command == APP else f"{COMMAND} {command}"
@@ -125,14 +125,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown, _, names = message.partition("unrecognized arguments: ")
         if names and not unknown:
-            name = (names.split() or [""])[0].split("=")[0]  # words of nothing but spaces can be given too
+            name = (names.split() or [""])[0].split("=")[0]  # a name may consist of nothing but spaces
             known = [text for action in self._actions for text in action.option_strings]
             raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
         raise OptionError(message[:1].upper() + message[1:] + ".", f"See: {self.prog} --help")
 
 
 class _Version(argparse.Action):
-    """``--version`` is answered as help is: by words, with nothing run."""
+    """Answers ``--version`` as help is answered: with text, and without running anything."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise HelpAsked(f"Trifold {VERSION}\n")
@@ -316,7 +316,7 @@ def _add_model(parser: Parser) -> None:
 
 
 def _engine_meanings() -> dict[str, str]:
-    """The meaning of each setting of the engine, in the words of its own documentation."""
+    """The meaning of each setting of the engine, from its own documentation."""
     text = (EngineConfig.__doc__ or "").partition("Args:")[2]
     meanings = {}
     for entry in re.split(r"\n(?=        \w[\w, ]*: )", text):

@@ -1,6 +1,6 @@
-"""``ask``: open a book, ask one question, watch the answer come, and see its figures.
+"""``ask``: open a book, ask one question, write the answer as it comes, and show its figures.
 
-The words go to stdout, all else to stderr; with ``--json`` one object goes to stdout and nothing else.
+The answer goes to stdout, all else to stderr; with ``--json`` one object goes to stdout and nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LARGER = {
     STARTER_LONG: f"--model {READER} holds twice as much",
     READER: f"--model {READER_LONG} holds four times as much",
 }
-"""What is said where a book is too long for one of these, by its folder's name."""
+"""The sentence for a book that is too long for a bundled model, by the model's folder."""
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -54,11 +54,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Question]:
-    """The document of a command line, or what of it is to be read, and the question.
+    """Open the document of a command line, or the part of it to be read. Return it with the question.
 
     Raises:
         InputError: the question is empty.
-        DocumentError, OptionError: as ``open_books``; a value is out of range.
+        DocumentError, OptionError: as in ``open_books``; a value is out of range.
     """
     sampling = sampling_of(options)
     files, question = files_and_question(options.file, options.question)
@@ -77,17 +77,17 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
 
 
 def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
-    """The folder in which what is recognised is kept; None if nothing of the reading is to be kept."""
+    """The folder in which recognised text is kept; None if nothing of the reading is to be kept."""
     return None if options.no_snapshot else settings.books
 
 
 def ask_whole(
     engine: Engine, document: Document, question: Question, options: argparse.Namespace, settings: Settings
 ) -> None:
-    """Read a document, ask, and print what comes of it.
+    """Read a document, ask the question, and print the answer with its figures.
 
     Raises:
-        ContextTooSmall: it does not fit, and ``--fit`` is not given.
+        ContextTooSmall: the document does not fit, and ``--fit`` is not given.
     """
     try:
         book = read_book(engine, document, options.fit)
@@ -121,13 +121,13 @@ def ask_whole(
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
-    """The files of a command line, and the words after them.
+    """Split a command line into its files and the words after them.
 
     Args:
-        words: those that name files come first; what follows is the question, with or without quotation marks.
+        words: names of files, followed by the question, with or without quotation marks.
 
     Raises:
-        InputError: a file that is named before the question is not there.
+        InputError: a file named before the question does not exist.
     """
     count = 0
     while count < len(words) and _is_file(words[count]):
@@ -145,7 +145,7 @@ def _is_file(word: str) -> bool:
 
 
 def sampling_of(options: argparse.Namespace) -> SamplingParams:
-    """How a command line asks for tokens to be drawn.
+    """The sampling that a command line asks for.
 
     Raises:
         OptionError: a value is out of range.
@@ -155,7 +155,7 @@ def sampling_of(options: argparse.Namespace) -> SamplingParams:
 
 @contextlib.contextmanager
 def loaded_engine(settings: Settings) -> Iterator[Engine]:
-    """An engine whose models are loaded; closed afterwards.
+    """Load the engine's models, for a ``with`` statement that closes the engine.
 
     Raises:
         ModelError: a model cannot be loaded.
@@ -179,7 +179,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     """Prefill the book, with progress.
 
     Raises:
-        ContextTooSmall: it is too long, and ``fit`` is not set.
+        ContextTooSmall: the book is too long, and ``fit`` is not set.
         EngineError: reading failed.
     """
     with ProgressLine(f"Reading {document.title}") as line:
@@ -195,7 +195,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
 
 def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
-    """Ask, and write the answer to stdout while it comes; the notes grow with it."""
+    """Ask, and write the answer to stdout while it comes. The notes on its sentences grow with it."""
     if show:
         write(question.begun)
     request = engine.ask(question)
@@ -212,7 +212,7 @@ def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> Answ
 
 
 def keep(engine: Engine) -> None:
-    """Wait until the reading is on disk. Interrupted, nothing of it is kept, and the answer has been given."""
+    """Wait until the reading is on disk. If interrupted, nothing of it is saved; the answer is already written."""
     with contextlib.suppress(KeyboardInterrupt):
         trouble = engine.finish_saving()
         if trouble:
@@ -238,8 +238,9 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
 
 
 def report_of(document: Document, book: BookRead, done: AnswerDone, model: ModelInfo | None) -> dict[str, Any]:
-    """The object that ``ask --json`` prints: times in seconds or milliseconds as named, rates from 0 to 1, sizes in
-    bytes."""
+    """The object that ``ask --json`` prints. Times are in seconds or milliseconds as their names say, rates from 0 to
+    1, sizes in bytes.
+    """
     live = done.figures
     return {
         "answer": done.text,
@@ -288,7 +289,7 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
     """The figures after an answer, for a person.
 
     Args:
-        card: of the model that answered.
+        card: the card of the model that answered.
     """
     live = done.figures
     why_not = speed.uncounted(done.text, refused=card is not None and card.refuses(done.text))
@@ -302,7 +303,7 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
 
 
 def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
-    """What the sentences of an answer rest on, for a person: a line for each passage."""
+    """Describe the evidence for the sentences of an answer, for a person: a line for each passage."""
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]
     words = {"says": "{}", "near": "near {}", "quoted": "{}", "verbatim": "{}"}

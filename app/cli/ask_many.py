@@ -1,7 +1,8 @@
-"""``ask FOLDER QUESTION --csv FILE``: the same question of every document of a folder, a row each.
+"""``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
+for each.
 
-The table is written anew after every document, whole or not at all. The same command goes on where it was stopped: what
-has been answered is not asked again, what went wrong is. Other questions come into the same table.
+The table is written anew after every document, whole or not at all. A stopped command continues when it is repeated:
+answered documents are not asked again, failed ones are. Other questions go into the same table.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ COLUMNS = (
     *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
 )
 _LEVELS = ("says so", "near", "not found")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")  # a spreadsheet would run what begins so; the last one is our mark
-_MARK = "utf-8-sig"  # the mark at the start by which spreadsheets know the letters
+# first characters of a formula, which a spreadsheet would run; the last one is our mark
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_MARK = "utf-8-sig"  # with the mark at the start by which spreadsheets recognise UTF-8
 
 Row = dict[str, str]
 
@@ -65,10 +67,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def documents(place: Path, table: Path) -> dict[str, Path]:
-    """The files of a folder and its folders by their names in it, or the one file; hidden ones and the table are left.
+    """The files of a folder and its subfolders, by their names within it, or the one given file. Hidden files and the
+    table are left out.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no file.
     """
     if place.is_file():
         return {place.name: place}
@@ -85,7 +88,7 @@ def documents(place: Path, table: Path) -> dict[str, Path]:
 
 
 def read_table(path: Path) -> dict[tuple[str, str], Row]:
-    """The rows that an earlier run has written, by file and question.
+    """Read the rows that an earlier run has written, by file and question.
 
     Raises:
         InputError: the file is another table, or cannot be read.
@@ -104,8 +107,10 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
 
 
 def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
-    """Raises:
-    ResourceError: the disk refuses.
+    """Write the table.
+
+    Raises:
+        ResourceError: the disk refuses.
     """
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, COLUMNS)
@@ -118,11 +123,11 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
 
 
 def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
-    """What an answer rests on: the best level of its sentences, their passages of that level with their pages, and what
-    it names or the question asks for that stands nowhere in the document.
+    """The evidence of an answer: the best level of its sentences, the passages of that level with their pages, and the
+    names of the answer or the question that occur nowhere in the document.
 
     Args:
-        record: of the answer's notes.
+        record: the answer's notes, as kept.
     """
     found = evidence(record, answer)
     level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
@@ -136,7 +141,11 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
 
 
 def _table(options: argparse.Namespace) -> Path:
-    """Raises: OptionError, InputError."""
+    """Read the table of a command line.
+
+    Raises:
+        OptionError, InputError: the table cannot be used.
+    """
     if not options.csv:
         raise OptionError(f"{options.file} is a folder.", "To ask each of its documents, name a table: --csv FILE.csv")
     if options.json or options.pages or options.chapters or options.parts is not None:
@@ -152,7 +161,7 @@ def _table(options: argparse.Namespace) -> Path:
 
 
 def _answered(row: Row | None, path: Path) -> bool:
-    """Whether a row answers for the very file that is there now."""
+    """Whether a row's answer is about the file's present content."""
     return row is not None and not row["error"] and row["sha256"] == _sha256(path)
 
 
@@ -173,7 +182,7 @@ def _row(
     options: argparse.Namespace,
     books: Path | None,
 ) -> Row:
-    """The row of one document; what goes wrong with it stands in it."""
+    """Ask one document and make its row. An error is written into the row."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
         with recognition(path.name, books, options.recognise) as how:
@@ -199,7 +208,7 @@ def _row(
 
 
 def _safe(value: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """Change a cell so that no spreadsheet takes it for a formula."""
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 

@@ -1,7 +1,7 @@
-"""``ask BOOK QUESTION --parts``: a question of a book that is too long, part by part.
+"""``ask BOOK QUESTION --parts``: asks a question of a book that is too long, part by part.
 
-What the parts say goes to stderr while they are asked, the answer to stdout; with ``--json`` one object goes there and
-nothing else. Stopped, the same command goes on: a part that was read comes from disk.
+The parts' answers go to stderr while they are asked, the final answer to stdout; with ``--json`` only one object goes
+to stdout. A stopped command continues when it is repeated: a part that was read is restored from disk.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def report_of(
 
 
 def _say_plan(engine: Engine, plan: Plan, parts: tuple[Part, ...]) -> None:
-    """How many parts there are, which the question goes to, and how long they take to read."""
+    """Tell how many parts there are, which of them are asked, and how long reading them takes."""
     largest = max(plan.parts, key=lambda part: part.tokens)
     seconds = engine.measure(largest.document).reading_s
     time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""
@@ -126,7 +126,7 @@ def _follow(
     taker: NoteTaker,
     options: argparse.Namespace,
 ) -> PartsAnswered:
-    """Tell what is done on stderr; the words of the last pass go to stdout."""
+    """Report progress on stderr. The words of the last pass go to stdout."""
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False
     steps = ask_parts(engine, plan, question, document, card, taker=taker, looks_up=options.evidence)

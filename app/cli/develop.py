@@ -1,6 +1,7 @@
-"""``bench``: the engine's own bench, with the bundled models and book where the person names no others. ``test``:
-formatting, lint, then types and the tests, which wait often enough for both to run at once; the packages for it come
-from tests/requirements.txt, which the launcher has installed.
+"""``bench`` runs the engine's own bench, with the bundled models and book where the person names no others.
+
+``test`` runs formatting and lint, then types and tests at once, since the tests often wait. The launcher has installed
+the packages for it, from tests/requirements.txt.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-# Many tests wait for programs that they have started, so three processes share two cores (``tests/spreading.py``), and
-# two do where there is less memory than that takes. ``-n 0`` is one test after the other.
+# Processes that run tests. Many tests wait for programs that they have started, so three processes share two cores
+# (``tests/spreading.py``), or two where memory is less than three processes take. ``-n 0`` runs one test after another.
 _PROCESSES, _MEMORY_OF_THREE = 3, 7_000_000_000
 
-# Some 5,600 tests start, kill and wait for programs, and a machine that others use too makes one of them late now and
-# then. A test that fails is run once more; one that passes only then is named at the end, with why it failed before.
+# Some 5,600 tests start, kill and wait for programs. On a machine with other work one of them is late now and then. So
+# a failed test is run once more; a test that passes only then is named at the end, with its first failure.
 _SECOND_TRY = "--reruns=1"
 
 _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "check", ".")}
@@ -46,7 +47,7 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     """All checks run even when one fails, so that one run tells everything. Returns pytest's status if it failed.
 
     Raises:
-        TrifoldError: there are no tests here.
+        TrifoldError: this installation has no tests.
     """
     if INSTALLED:
         raise TrifoldError("An installed Trifold comes without its tests.", "Run launch.py test in a checkout of it.")
@@ -54,7 +55,7 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     import psutil
 
     processes = _PROCESSES if psutil.virtual_memory().total >= _MEMORY_OF_THREE else _PROCESSES - 1
-    gentle = ["nice"] if shutil.which("nice") else []  # what tests measure comes first
+    gentle = ["nice"] if shutil.which("nice") else []  # timings of the tests come first
     command = [*gentle, sys.executable, "-m", "mypy"]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as types:
         status = _python("tests", "pytest", f"--numprocesses={processes}", _SECOND_TRY, *options.rest)

@@ -1,6 +1,7 @@
-"""``doctor``: this machine, what fits on it, what is missing and how to get it. Looks only; changes nothing.
+"""``doctor``: describes this machine, the models that fit on it, and missing parts with the way to get them. Changes
+nothing.
 
-``doctor --selftest`` runs the engine's own checks here (``engine.selftest``) on a text and questions of this file, and
+``doctor --selftest`` runs the engine's own checks (``engine.selftest``) on a text and questions from this module, and
 keeps the outcome in the data folder.
 """
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from engine.document import Document
 
 FILE = "selftest.json"
-_CHARACTERS = 3_500  # of the sample book: enough to be chosen from, little enough for a slow machine
+_CHARACTERS = 3_500  # characters of the sample book: enough for a selection, few enough for a slow machine
 _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
 _LITTLE_MEMORY = 4_000_000_000
@@ -57,15 +58,16 @@ _NVIDIA_IS_BARRED = (
     "hides the GPU."
 )
 _LITTLE_DISK = 2_000_000_000
-_SECONDS_UP_TO = 100  # longer than this is said in minutes
+_SECONDS_UP_TO = 100  # longer times are given in minutes
 
 _Facts = TypeVar("_Facts")
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that was found out; None where asking failed, and then ``troubles`` says why. ``starter``: the small
-    model is on this machine; ``gguf``: lines about the files of other programs."""
+    """All findings about the machine. A finding is None where the query failed; ``troubles`` then says why.
+    ``starter``: whether the small model is on this machine; ``gguf``: lines about other programs' files.
+    """
 
     machine: Machine
     packages: dict[str, str | None]
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _selftest(settings: Settings, *, as_json: bool) -> int:
-    """Exit status 1 if anything here changes what the model says."""
+    """Run the self-test. Exit status 1 if any part of Trifold changes the model's answers here."""
 
     result = run_selftest(settings, (lambda line: None) if as_json else say)
     verdict = (
@@ -138,7 +140,7 @@ def examine(settings: Settings) -> Findings:
 
 
 def lines_of(found: Findings) -> list[str]:
-    """The findings as a person reads them."""
+    """Describe the findings for a person."""
     here = found.machine
     lines = [
         f"Trifold    {found.version}",
@@ -181,7 +183,7 @@ def _selftest_line(result: SelftestResult | None) -> str:
 
 
 def advice_for(found: Findings) -> list[str]:
-    """Sentences about what should be mended, each with what to do. Empty when all is well."""
+    """Sentences about problems, each with its remedy. Empty when all is well."""
     here = found.machine
     advice = [*found.troubles, *_gpu_advice(found)]
     if here.memory_available < _LITTLE_MEMORY:
@@ -208,7 +210,7 @@ def _gpu_advice(found: Findings) -> list[str]:
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
         if (
             fitting.name == ROCM and found.torch.rocm
-        ):  # the right build is here, and another install would change nothing
+        ):  # the right build is installed, and installing it again would change nothing
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
         elif fitting.name == XPU and found.torch.xpu:
             advice.append(f"torch for Intel GPUs sees none. {_INTEL_IS_BARRED}")
@@ -282,7 +284,7 @@ def _short_line(name: str, here: bool) -> str:
 
 
 def _gguf_lines() -> Iterator[str]:
-    """Files of other programs, with the way to use them or why they cannot be."""
+    """Describe other programs' files, with the way to use each or the reason why it cannot be used."""
     for number, file in enumerate(gguf_files.found()):
         head = "" if number else "GGUF"
         try:
@@ -304,7 +306,8 @@ def _attention_line(packages: dict[str, str | None]) -> str:
 @dataclass(frozen=True)
 class SelftestResult:
     """The result of one self-test. ``when`` is in seconds since the epoch; ``checks`` holds name, passed, sentence and
-    seconds of each."""
+    seconds of each check.
+    """
 
     when: float
     passed: bool
@@ -319,7 +322,7 @@ class SelftestResult:
 
 
 def last_result(data: Path) -> SelftestResult | None:
-    """The outcome of the last run with this data folder; None where there is none that can be read."""
+    """The result of the last self-test with this data folder; None where there is none that can be read."""
     try:
         return SelftestResult(**json.loads((data / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -327,7 +330,7 @@ def last_result(data: Path) -> SelftestResult | None:
 
 
 def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResult:
-    """Check everything, say each outcome, and keep the result.
+    """Run all checks, report each outcome, and keep the result.
 
     Raises:
         ModelError: a model cannot be loaded.
@@ -381,7 +384,7 @@ def _text() -> Document:
 
 
 def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
-    """Whole or not at all; a run that failed takes the badge away too."""
+    """Write the result whole or not at all. A failed run also removes the mark of a passed one."""
     from app.core.race import Verified
     from app.web.server import VERIFIED_FILE
 

@@ -1,6 +1,6 @@
-"""The edge of the program in the terminal: picks the command, and turns every error into words and an exit status.
+"""The edge of the program in the terminal: chooses the command, and turns every error into words and an exit status.
 
-Exit status: ``app.core.settings.EXIT_DONE`` and those next to it.
+The exit statuses are ``app.core.settings.EXIT_DONE`` and its neighbours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from engine.threads import limit_instructions, sleep_while_waiting
 _LOG_BYTES = 2_000_000
 _LOG_FILES = 3
 
-# Each is a module of this folder with run(options, settings) -> exit status, imported when it is asked for.
+# Commands by name. Each is a module of this folder with run(options, settings) -> exit status, imported on use.
 _COMMANDS = {
     "app": "serve:run",
     "ask": "ask:run",
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     with logging_to(data_folder() / "logs") as log:
         try:
             status = _run(arguments)
-            sys.stdout.flush()  # here, where a reader that has gone is no fault, and not when Python ends
+            sys.stdout.flush()  # flushed here, where a closed pipe is handled, and not when Python ends
             return status
         except TrifoldError as error:
             sys.stderr.write(f"{error}\n")
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             sys.stderr.write("\n")
             return EXIT_INTERRUPTED
-        except BrokenPipeError:  # whoever read the output has gone, which is no fault; stop Python's own complaint
+        # the reader of the output has closed the pipe, which is no fault; stop Python's own complaint
+        except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FAULT
         except ModuleNotFoundError as error:
@@ -90,7 +91,7 @@ def _run(arguments: Sequence[str]) -> int:
     )
     settings.engine_config()  # refuses a value out of range before any work
     prepare_libraries()
-    from app.cli.models import on_this_machine  # what --help can do without
+    from app.cli.models import on_this_machine  # help works without these modules
 
     settings = on_this_machine(options, settings)
     module, function = _command(options).split(":")
@@ -99,8 +100,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The module and function of a command; a question may be for every document of a folder, or for a book in
-    parts."""
+    """The module and function of a command. A question may be for one book, for the parts of a book, or for every
+    document of a folder.
+    """
     if options.command == "ask" and (options.csv or Path(options.file).expanduser().is_dir()):
         return _ASK_MANY
     if options.command == "ask" and options.parts is not None:
@@ -109,13 +111,15 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def prepare_libraries() -> None:
-    """Keep the libraries quiet and off the network. They read these when they are imported, so this comes first."""
+    """Keep the libraries quiet and off the network. They read these variables when they are imported, so this comes
+    first.
+    """
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.hub``
+        HF_HUB_OFFLINE="1",  # a process of its own fetches models, ``app.models.hub``
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        # Messages of libraries hold words of a model's files, raw; errors are raised anyway.
+        # Messages of libraries quote a model's files. Errors are raised in any case.
         HF_HUB_VERBOSITY="critical",
         TRANSFORMERS_VERBOSITY="critical",
         TOKENIZERS_PARALLELISM="false",
@@ -137,17 +141,17 @@ class _LogFile(RotatingFileHandler):
 
 @contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[Path]:
-    """Send the program's log to a file that cannot grow without end, and nowhere else. Gives the file."""
+    """Send the program's log only to a file of bounded size. Return the file."""
     path = folder / LOG_NAME
     handler: logging.Handler = logging.NullHandler()
-    with contextlib.suppress(OSError):  # a log that cannot be written must not keep anybody from working
+    with contextlib.suppress(OSError):  # a log that cannot be written must not stop the program
         folder.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=True)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     logging.captureWarnings(True)
-    for name in ("app", "engine"):  # of the libraries only warnings are wanted
+    for name in ("app", "engine"):  # only warnings of the libraries are logged
         logging.getLogger(name).setLevel(logging.INFO)
     try:
         yield path

@@ -1,6 +1,6 @@
-"""Models for the terminal's commands that are not bundled: found on this machine, or fetched with a line of progress.
+"""Finds the models of the terminal's commands on this machine, or fetches them with a line of progress.
 
-A model of the hub is fetched because its name was typed. A short word is asked about first.
+A typed hub id is fetched at once. For a short name the person is asked first.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FETCHING = ("ask", "read", "bench")  # the app shows its own progress, and the 
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
-    """Settings whose models the engine can load without a network.
+    """Find settings whose models the engine can load without a network.
 
     Raises:
-        TrifoldError: a model is not here and cannot be fetched.
+        TrifoldError: a model is missing and cannot be fetched.
     """
     local_models = LocalModels(settings.data / MODELS_FOLDER)
     if options.command == "app" and settings.model in SHORT_NAMES:
@@ -66,7 +66,7 @@ def ask_first(local_models: LocalModels, settings: Settings, yes: bool) -> None:
     """Ask the person before anything is fetched from the network.
 
     Raises:
-        ModelNotFound: it is not here, and nobody has agreed to fetch it.
+        ModelNotFound: the model is missing, and the person has not agreed to fetch it.
     """
     if local_models.is_at_hand(settings.model):
         return
@@ -110,7 +110,7 @@ def _called(name: str) -> str:
 
 
 def _without_models(line: list[str]) -> list[str]:
-    """A command line without the options that name models: the settings name what they have become."""
+    """The command line without the options that name models, since the settings name the models that were found."""
     names = ("--model", "--draft")
     kept: list[str] = []
     for at, word in enumerate(line):

@@ -1,4 +1,4 @@
-"""``read``: what is found in a file, or all of its text; and the opening of a FILE for all commands.
+"""``read`` reports what a file holds, or prints all of its text. Also opens the FILE of all other commands.
 
 Tokens are counted without loading a model.
 """
@@ -22,7 +22,7 @@ from app.readers.recognition import Recognition
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError, PasswordNeeded
 
-_TRIES = 3  # of a password
+_TRIES = 3  # attempts at a password
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return 0
     try:
         tokens, trouble = count_tokens(document, settings.model), None
-    except ModelError as error:  # what is in the file can be shown all the same
+    except ModelError as error:  # the file's content can be shown without a tokenizer
         tokens, trouble = None, f"The tokens are not counted. {error}"
     if trouble:
         say(trouble)
@@ -79,7 +79,7 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
 
 
 def parts_of(document: Document) -> dict[str, Any]:
-    """Several documents, each with its title and what else is known of it; nothing of a single one."""
+    """The documents of a collection, each with its title and other facts; nothing for a single document."""
     found = [
         {
             "title": member.title,
@@ -95,7 +95,7 @@ def parts_of(document: Document) -> dict[str, Any]:
 
 
 def own_number(document: Document, page: Page) -> int:
-    """The number of a page in its own document."""
+    """The number of a page within its own document."""
     member = document.member_at(page.number)
     return page.number - (member.before if member else 0)
 
@@ -106,7 +106,7 @@ def _document_of(document: Document, page: Page) -> dict[str, str]:
 
 
 def text_of(document: Document) -> str:
-    """The text as the model reads it: after each line with a page's name the text of that page, to the letter."""
+    """The text exactly as the model reads it, with a line that names each page before the page's text."""
 
     def called(page: Page) -> str:
         member = document.member_at(page.number)
@@ -117,7 +117,7 @@ def text_of(document: Document) -> str:
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:
-    """The report as a person reads it."""
+    """Describe the report for a person."""
     by = f" by {report['author']}" if report["author"] else ""
     unit = report["unit"] if report["pages"] == 1 else f"{report['unit']}s"
     size = f"{report['pages']:,} {unit}, {report['characters']:,} characters"
@@ -131,7 +131,7 @@ def lines_of(report: dict[str, Any]) -> list[str]:
     return lines + [f"Note: {warning}" for warning in report["warnings"]]
 
 
-# For every command that takes a FILE ---------------------------------------------------------------------------------
+# The opening of a FILE, for every command -----------------------------------------------------------------------------
 
 
 def open_books(
@@ -172,7 +172,7 @@ def open_book(
     books: Path | None = None,
     doubtful: bool = False,
 ) -> Document:
-    """Read a file, with the comments of its readers or without them.
+    """Read a file, with or without comments.
 
     Raises:
         DocumentError: the file cannot be read as a book.
@@ -188,7 +188,7 @@ def open_book(
 
 
 def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Document:
-    """Ask the person at the terminal, without showing what is typed."""
+    """Ask the person for the password at the terminal, without showing it."""
     for _ in range(_TRIES):
         say(error.cause)
         try:
@@ -234,7 +234,7 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
 
 
 def count_tokens(document: Document, model: str) -> int:
-    """Tokens of the book in the words of a model, template included; loads the tokenizer only.
+    """Count the tokens of a book for a model, template included. Loads only the tokenizer.
 
     Raises:
         ModelError: the model has no usable tokenizer.

@@ -1,8 +1,8 @@
 """``app``: one running app per data folder, on a free port, in the browser when its page is ready.
 
-A lock of the operating system on a file in the data folder lets one of them in, however fast they are started after
-each other; it ends with its process. The instance file says where that one runs. It may be left over from a process
-that was killed, so it is believed only when the app answers.
+A lock of the operating system on a file in the data folder admits one app, however quickly several are started; the
+lock ends with its process. The instance file holds the running app's port. It may be left over from a killed process,
+so it counts only if the app answers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from engine.errors import ResourceError
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 2
-_START_TIMEOUT_S = 120.0  # within which an app that was started before has surely opened its page, or has ended
+_START_TIMEOUT_S = 120.0  # within this time an app that was started before has opened its page or has ended
 _LOOK_S = 0.3
-_ANNOUNCE_S = 1.0  # within which a removed instance file is written again
+_ANNOUNCE_S = 1.0  # within this time a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
-EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
+EXIT_SIGNALLED = 128  # added to the signal's number, as in shells
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -69,10 +69,10 @@ def _show_running(port: int, options: argparse.Namespace, settings: Settings) ->
 
 
 def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
-    """Hold the data folder until ``held`` is closed; or the port of the app that does, once it answers.
+    """Lock the data folder until ``held`` is closed. Where another app has it, return that app's port once it answers.
 
     Raises:
-        ResourceError: another one holds the folder and does not answer.
+        ResourceError: another app has locked the folder and does not answer.
     """
     until = time.monotonic() + _START_TIMEOUT_S
     said = False
@@ -92,7 +92,7 @@ def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
 
 
 def _how(options: argparse.Namespace) -> str:
-    """The way in which the page is opened."""
+    """How the page is opened."""
     if not options.window:
         return NOWHERE if options.no_browser else BROWSER
     if window.is_possible():
@@ -102,14 +102,16 @@ def _how(options: argparse.Namespace) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """Said at once and in words, and not by the first library that wants to write there."""
+    """Make the data folder, so that a refusal is reported at once and in words, instead of by the first library that
+    writes.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         if error.errno in _FULL:
-            return  # what is kept can be read all the same
+            return  # saved data can be read all the same
         reason = error.strerror or type(error).__name__
         raise ResourceError(
             f"Trifold cannot write to {folder.parent} ({reason}).", "Set TRIFOLD_DATA to another folder."
@@ -126,13 +128,13 @@ def _serve(settings: Settings, how: str) -> int:
     def show() -> None:
         if _show(settings, how):
             closed.set()
-            _thread.interrupt_main()  # as Ctrl-C does: the server ends what it is doing
+            _thread.interrupt_main()  # like Ctrl-C: the server ends its work
 
     def greet() -> None:
         if announce(settings.instance_file, settings.port):
             where = settings.instance_file, settings.port, ended
             threading.Thread(target=keep_announced, args=where, daemon=True).start()
-        # A browser can take its time to return; the server must not wait for it.
+        # The browser may take long to return, and the server must not wait for it.
         threading.Thread(target=show, daemon=True).start()
 
     try:
@@ -147,10 +149,10 @@ def _serve(settings: Settings, how: str) -> int:
 
 
 def _show(settings: Settings, how: str) -> bool:
-    """Say where the page is, and open it. Each address works once, so the browser gets one of its own.
+    """Print the page's address, and open the page. Each address works once, so the browser gets another one.
 
     Returns:
-        whether it was a window, and the person has closed it.
+        whether the page was in a window that the person has closed.
     """
     from app.web.auth import opening_address
 
@@ -167,13 +169,13 @@ def _show(settings: Settings, how: str) -> bool:
 
 
 def _open_browser(url: str) -> bool:
-    """Open the page, unless there is no screen: then the default would be a text browser in this very terminal."""
+    """Open the page, unless there is no screen: then Python's default would be a text browser in this terminal."""
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_screen and webbrowser.open(url)
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Being told to end is no fault, and what is open gets closed on the way out."""
+    """Exit normally on a signal to end, so that everything open is closed."""
     sys.exit(EXIT_SIGNALLED + number)
 
 
@@ -181,7 +183,7 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def hold(held: ExitStack, path: Path) -> bool:
-    """Lock a file until ``held`` is closed or the process ends, however it ends; whether it was free."""
+    """Lock a file until ``held`` is closed or the process ends in any way. Return whether the file was free."""
     try:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
@@ -206,8 +208,9 @@ def find_running(instance_file: Path) -> int | None:
 
 
 def announce(instance_file: Path, port: int) -> bool:
-    """Write down where the app runs; whether that was possible. On a full disk it is not, and the page works all the
-    same."""
+    """Write the app's port into the instance file. Return whether that was possible: on a full disk the page works
+    without.
+    """
     fresh = instance_file.with_suffix(".new")
     try:
         instance_file.parent.mkdir(parents=True, exist_ok=True)
@@ -220,14 +223,14 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Announce again whenever the file has been removed: another start would wait for it, shut out by the lock."""
+    """Write the instance file again whenever it is removed: another start would wait for it, shut out by the lock."""
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
             return  # the data folder, and with it the lock, has been deleted
 
 
 def withdraw(instance_file: Path) -> None:
-    """Take back the announcement, unless a later start has made its own."""
+    """Remove the instance file, unless a later start has written its own."""
     try:
         if json.loads(instance_file.read_text(encoding="utf-8")).get("pid") == os.getpid():
             instance_file.unlink()
@@ -236,13 +239,13 @@ def withdraw(instance_file: Path) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether this program, and not just any, answers on a port."""
+    """Whether this program answers on a port, and not another one."""
     return read_health(port).get("app") == PROGRAM_NAME
 
 
 def read_health(port: int) -> dict[str, Any]:
     """The app's answer about itself; empty when it does not answer."""
-    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
+    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this machine
     try:
         with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
             health = json.load(response)
@@ -252,10 +255,10 @@ def read_health(port: int) -> dict[str, Any]:
 
 
 def pick_port(wanted: int) -> int:
-    """The wanted port, or a free one when another program has it."""
+    """Choose the wanted port, or a free one where another program has it."""
     for port in (wanted, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            if os.name != "nt":  # there it would let two programs share a port
+            if os.name != "nt":  # on Windows the option would let two programs share a port
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))

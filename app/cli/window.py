@@ -2,8 +2,8 @@
 
     python -m app.cli.window ADDRESS FOLDER
 
-The toolkits behind pywebview want the main thread of their process, and so does the server; and a window that
-crashes must not take a reading with it. When the window is closed the program ends.
+pywebview's toolkits need the main thread of their process, and so does the server. Also, a crash of the window must not
+end a reading. The program ends when the window is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALLEST = (360, 480)
 
 
 def is_possible() -> bool:
-    """Whether pywebview is there. Costs no import of it."""
+    """Whether pywebview is installed. Does not import it."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 
@@ -34,7 +34,7 @@ def show(address: str, data: Path) -> int:
 
     Args:
         address: opens the page once.
-        data: what the window keeps, such as light or dark, goes into a folder in here.
+        data: the data folder; the window keeps its settings, such as light or dark, in a subfolder.
 
     Returns:
         the window's exit status; 0 when the person has closed it.
@@ -44,9 +44,9 @@ def show(address: str, data: Path) -> int:
 
 
 def main(address: str, folder: str) -> int:
-    """The process of the window."""
+    """Run the window's process."""
     webview = importlib.import_module(PACKAGE)
-    webview.settings["ALLOW_DOWNLOADS"] = True  # else saving a chat does nothing, without a word
+    webview.settings["ALLOW_DOWNLOADS"] = True  # otherwise saving a chat silently does nothing
     width, height = _SIZE
     webview.create_window("Trifold", address, width=width, height=height, min_size=_SMALLEST, text_select=True)
     webview.start(private_mode=False, storage_path=folder)

@@ -1,4 +1,4 @@
-"""What a model can do, by its own card: what is an answer of it at all, and what is a refusal."""
+"""The abilities of a model by its own card: the kind of its answers, and its refusals."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Abilities:
-    """A model's own description for the page: the card ``CARD`` in its folder, where there is one.
+    """A model's description for the page, from the card ``CARD`` in its folder, where there is one.
 
         {"only_quotes": true, "refusals": ["The book does not say that."]}
 
-    Any model may have a card; most have none, and nothing is assumed of those.
+    Any model may have a card; for a model without one, nothing is assumed.
 
     Args:
-        only_quotes: the model finds passages by words that stand in them and does nothing else.
-        refusals: what it says instead of an answer, word for word.
-        overview: how an answer about the whole text begins, for a model whose own first words would claim more than
-            that it quotes some passages ("The text begins:").
+        only_quotes: whether the model only finds passages by their words.
+        refusals: sentences, word for word, that it gives instead of an answer.
+        overview: first words of an answer about the whole text, for a model that only quotes passages ("The text
+            begins:").
     """
 
     only_quotes: bool = False
@@ -42,17 +42,17 @@ class Abilities:
     overview: str = ""
 
     def lead(self, question: str) -> str:
-        """The first words of the answer, where they are given."""
+        """The first words of the answer, where the card gives them."""
         return self.overview if self.overview and asks_for_whole(question) else ""
 
     def refuses(self, answer: str) -> bool:
-        """Whether this is no answer: all of it is one of the model's refusals."""
+        """Whether an answer is nothing but one of the model's refusals."""
         return " ".join(answer.split()) in self.refusals
 
 
 @lru_cache(maxsize=8)
 def abilities(folder: str) -> Abilities:
-    """Read the card of the model in this folder; empty for a name of the hub, or a card that cannot be read."""
+    """Read the card of the model in this folder. Empty for a hub id, or where the card cannot be read."""
     try:
         if not os.path.lexists(Path(folder) / CARD):
             return Abilities()

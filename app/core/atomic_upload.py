@@ -1,6 +1,6 @@
-"""A file on its way into a folder of ours: written under another name, synced, and only then put in its place.
+"""Writes a file into one of our folders under another name, syncs it, and renames it only when it is whole.
 
-Owns the limits of what comes in and the sentences when it does not; what has arrived whole is handed on.
+Owns the limits of uploads and the sentences for refused ones. A whole file is handed on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NAME_LENGTH = 120
 PREFIX = "incoming-"
 
 Adopt = Callable[[Path, str, str], Any]
-"""Takes the file that has arrived, the SHA-256 of its content, and the name that it came with."""
+"""Takes the uploaded file, the SHA-256 of its content, and its original name."""
 
 
 class AtomicUpload:
-    """A file on its way in. Leaving the ``with`` block before ``keep`` deletes what has arrived."""
+    """A file that is being uploaded. Leaving the ``with`` block before ``keep`` deletes it."""
 
     def __init__(self, adopt: Adopt, folder: Path, name: str) -> None:
         self._adopt = adopt
@@ -48,9 +48,11 @@ class AtomicUpload:
         self._partial.unlink(missing_ok=True)
 
     def write(self, block: bytes) -> None:
-        """Raises:
-        DocumentError: the file is larger than a book may be.
-        ResourceError: the disk is full or cannot be written.
+        """Append to the file.
+
+        Raises:
+            DocumentError: the file is larger than a book may be.
+            ResourceError: the disk is full or cannot be written.
         """
         self._size += len(block)
         if self._size > MAX_BYTES:
@@ -64,10 +66,10 @@ class AtomicUpload:
             raise unwritable(self._partial.parent, error) from error
 
     def keep(self) -> Any:
-        """The whole file has arrived: file it under its hash.
+        """Store the whole file under its hash.
 
         Raises:
-            DocumentError: it is empty.
+            DocumentError: the file is empty.
             ResourceError: the disk is full or cannot be written.
         """
         if not self._size:
@@ -82,7 +84,7 @@ class AtomicUpload:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, whatever happens meanwhile."""
+    """Write a file so that it exists whole or not at all, whatever happens meanwhile."""
     written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with written.open("wb") as file:
@@ -96,12 +98,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def clean(name: str) -> str:
-    """One line without control or direction marks, short enough to be shown."""
+    """Make a name one line without control or direction marks, short enough to be shown."""
     line = " ".join("".join(character if character.isprintable() else " " for character in name).split())
     return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
 
 
 def unwritable(folder: Path, error: OSError) -> ResourceError:
-    """The sentence for a disk that refuses."""
+    """Make the error for a disk that refuses."""
     reason = error.strerror or type(error).__name__
     return ResourceError(f"Trifold cannot write to {folder} ({reason}).", "Free some space or set TRIFOLD_DATA.")

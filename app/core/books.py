@@ -2,12 +2,12 @@
 
 Owns the folder ``books`` inside the data folder: one folder per book, named by the SHA-256 of the file, with the file
 itself, the text cache (``text.json``, and ``text-alone.json`` without comments, so that opening it again parses
-nothing), the image of its first page, and ``book.json``, which says what the file was called: from that a library whose
-database was lost is put together again. Everything else that is known of a book is in the database.
+nothing), the image of its first page, and ``book.json`` with the file's name, from which a library is rebuilt when its
+database is lost. All other facts about a book are in the database.
 
 Several documents that are read as one are a book too: a folder under a name of its own, whose file ``COLLECTION`` lists
-the hashes of the documents, in their order. It is opened, asked about, listed and deleted as any other; the documents
-stay in the library.
+the hashes of the documents, in their order. It is opened, asked about, listed and deleted like any other book; its
+documents stay in the library.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
 COLLECTION = "collection.json"
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # what reading a damaged record may raise
-_JSON = "document.json"  # a book that would have the record's name
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
+_JSON = "document.json"  # the name of a book's file that would otherwise be called like the record
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
-"""The kept text with the comments of readers and reviewers, and without them."""
+"""The cached text with comments, and without them."""
 _COVER_WIDTH = 320  # pixels: twice what the library shows, for dense screens
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
@@ -56,9 +56,9 @@ Read = Callable[..., Document]
 
 @dataclass(frozen=True)
 class Book:
-    """One book. ``name`` is what its file was called; ``title`` and what follows are known once it was opened.
+    """One book. ``name`` is its file's name; ``title`` and all later fields are known once it was opened.
 
-    ``tokens`` and ``pages_read`` are of the last reading; ``added`` and ``opened`` are seconds since the epoch.
+    ``tokens`` and ``pages_read`` belong to the last reading; ``added`` and ``opened`` are seconds since the epoch.
     """
 
     sha256: str
@@ -79,15 +79,17 @@ class Book:
 
     @property
     def is_collection(self) -> bool:
-        """Whether it is several documents."""
+        """Whether the book consists of several documents."""
         return self.file == COLLECTION
 
 
 class Books:
-    """Args:
-    folder: where books are kept; made on first use.
-    database: what is known of them; in memory alone if None.
-    clock: seconds since the epoch.
+    """The books of one folder.
+
+    Args:
+        folder: where books are kept; made on first use.
+        database: the facts about them; in memory only if None.
+        clock: seconds since the epoch.
     """
 
     def __init__(self, folder: Path, database: Database | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -101,7 +103,7 @@ class Books:
         return self._folder / book.sha256 / book.file
 
     def folder(self, sha256: str) -> Path:
-        """Where a file of this hash is kept with all that was made from it."""
+        """The folder of the file with this hash and of everything made from it."""
         return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
@@ -110,7 +112,7 @@ class Books:
         return path if _HASH.fullmatch(sha256) and path.is_file() else None
 
     def size(self, book: Book) -> int:
-        """Bytes on disk of the file and all that is kept with it."""
+        """Bytes on disk of the file and everything kept with it."""
         with suppress(OSError):
             return sum(entry.stat().st_size for entry in os.scandir(self._folder / book.sha256) if entry.is_file())
         return 0
@@ -118,21 +120,22 @@ class Books:
     # Several documents as one book --------------------------------------------------------------------------
 
     def members(self, book: Book) -> tuple[Book, ...]:
-        """The documents of a collection, in their order; none of any other book.
+        """The documents of a collection, in their order; empty for any other book.
 
         Raises:
-            DocumentError: one of them is not kept here any more, or what lists them is damaged.
+            DocumentError: a document is no longer in the library, or the list of documents is damaged.
         """
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
     def collect(self, documents: Sequence[Book], known: Book | None = None) -> Book:
-        """Keep several documents as one book, each once; collections among them are taken apart.
+        """Keep several documents as one book, each once. Collections among them are replaced by their documents.
 
         Args:
-            known: a collection that is to have these from now on; without it one that has just these is found, or made.
+            known: a collection whose documents are replaced; without it, a collection of exactly these documents is
+                found or made.
 
         Raises:
-            DocumentError: there is none, or one is not kept here any more.
+            DocumentError: no document is given, or one is no longer in the library.
             ResourceError: the data folder cannot be written.
         """
         found = [part for book in documents for part in (self.members(book) or (book,))]
@@ -161,30 +164,31 @@ class Books:
         return tuple(book for book in self.all() if sha256 in self.listed(book))
 
     def collections_that_had(self, sha256: str) -> tuple[Book, ...]:
-        """The collections that a document was in before, of which there may be a reading with it."""
+        """The collections that a document was in before. They may have a reading with it."""
         return tuple(book for book in self.all() if sha256 in self._once(book))
 
     def _once(self, book: Book) -> list[str]:
-        """The hashes of the documents that were left out of a collection."""
+        """The hashes of the documents that were removed from a collection."""
         with suppress(*_DAMAGED):
             if book.is_collection:
                 return [str(one) for one in self._collection(book)["left_out"]]
         return []
 
     def listed(self, book: Book) -> list[str]:
-        """The hashes of a collection's documents, in their order; none where it is no such book, or damaged."""
+        """The hashes of a collection's documents, in their order; empty for another book, or a damaged list."""
         with suppress(DocumentError):
             return self._listed(book) if book.is_collection else []
         return []
 
     def _collection(self, book: Book) -> Any:
-        """What is written down of a collection. Raises what is in ``_DAMAGED``, as does who takes of it what is not
-        there."""
+        """Read a collection's record. It may be damaged: reading it, or a missing field, raises one of ``_DAMAGED``."""
         return json.loads(self.path(book).read_text(encoding="utf-8"))
 
     def _listed(self, book: Book) -> list[str]:
-        """Raises:
-        DocumentError: what lists the documents cannot be read.
+        """Read the list of a collection's documents.
+
+        Raises:
+            DocumentError: the list cannot be read.
         """
         try:
             listed = self._collection(book)["documents"]
@@ -202,7 +206,7 @@ class Books:
         """Take in a file of this machine.
 
         Raises:
-            DocumentError: it cannot be read, or is larger than a book may be.
+            DocumentError: the file cannot be read, or is larger than a book may be.
             ResourceError: the data folder cannot be written.
         """
         try:
@@ -214,8 +218,10 @@ class Books:
             raise DocumentError(f"There is no file {source.name}.", "Choose another book.") from error
 
     def get(self, sha256: str) -> Book:
-        """Raises:
-        DocumentError: no such book is kept here.
+        """Find a book by its hash.
+
+        Raises:
+            DocumentError: the library has no such book.
         """
         book = self._load(sha256) if _HASH.fullmatch(sha256) else None
         if book is None:
@@ -233,19 +239,19 @@ class Books:
         return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
-        """Write down what the file turned out to be."""
+        """Store the facts that opening the file has shown."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
         return self._save(book.sha256, {**facts, "opened": self._clock()})
 
     def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
-        """Write down how far the model has read it."""
+        """Store how far the model has read the book."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
     def forget(self, sha256: str) -> None:
-        """Delete a book and all that is kept with it, its chats too.
+        """Delete a book and everything kept with it, including its chats.
 
         Raises:
-            DocumentError: no such book is kept here, or a collection has it.
+            DocumentError: the library has no such book, or a collection has it.
             ResourceError: its files cannot be deleted.
         """
         self.check_unused(sha256)
@@ -259,8 +265,10 @@ class Books:
         shutil.rmtree(leaving, ignore_errors=True)
 
     def check_unused(self, sha256: str) -> None:
-        """Raises:
-        DocumentError: a collection has this document.
+        """Check that no collection has this document.
+
+        Raises:
+            DocumentError: a collection has this document.
         """
         if holders := self.collections_with(sha256):
             named = f"“{self.get(sha256).shown}” is one of the documents of “{holders[0].shown}”."
@@ -282,7 +290,7 @@ class Books:
         return self._enter(record)
 
     def _enter(self, record: dict[str, Any]) -> Book:
-        """Put a book that lies in the folder into the catalogue."""
+        """Add a book in the folder to the catalogue."""
         now = self._clock()
         names = ("sha256", "name", "file", "added", "opened")
         values = (record["sha256"], record["name"], record["file"], now, now)
@@ -312,7 +320,7 @@ class Books:
         return book if book is not None and self.path(book).is_file() else None
 
     def _find_again(self) -> None:
-        """Books that lie in the folder and are not in the catalogue: it was lost, or is new."""
+        """Find books in the folder that are not in the catalogue, which was lost or is new."""
         known = {book.sha256 for book in self.all()}
         for folder in self._entries():
             if _HASH.fullmatch(folder.name) and folder.name not in known:
@@ -321,7 +329,7 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """Finish or undo what the program left half done when it ended."""
+        """Finish or undo work that the program left half done when it ended."""
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -345,7 +353,7 @@ def _book(row: sqlite3.Row) -> Book:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
-    """Read ``book.json``. None for a folder without it, or whose file is gone: that is left alone."""
+    """Read ``book.json``. None for a folder without it, or without its file: such a folder is left alone."""
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
@@ -356,13 +364,13 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 class TextCache:
-    """Reads a file of the library as ``read_document`` does, from its kept text where there is one.
+    """Reads a file of the library like ``read_document``, from its cached text where there is one.
 
-    The kept text is used only if the readers are the very ones that made it; with and without comments it is kept
-    apart. The text of a book that asked for a password is not kept.
+    Cached text is used only if the same version of the readers made it. Texts with and without comments are cached
+    apart. The text of a book with a password is not cached.
 
     Args:
-        read_document: takes a file apart.
+        read_document: reads a file.
     """
 
     def __init__(self, read_document: Read) -> None:
@@ -377,7 +385,7 @@ class TextCache:
         comments: bool = True,
     ) -> Document:
         kept = path.parent / (TEXT if comments else TEXT_ALONE)
-        if recognition is None and is_kept(path.parent):  # what was recognised counts, and no more is
+        if recognition is None and is_kept(path.parent):  # keep to recognised text, and recognise no more
             recognition = Recognition(lambda sha256: path.parent)
             recognition.stop.set()
         document = load_text(kept)
@@ -392,13 +400,14 @@ class TextCache:
             if recognition:
                 raise
             raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
-        if not password and not any(page.picture == "unread" for page in document.pages):  # the next opening goes on
+        # the next opening recognises the rest
+        if not password and not any(page.picture == "unread" for page in document.pages):
             save_text(kept, document)
         return document
 
 
 def save_text(path: Path, document: Document) -> None:
-    """Keep a document; a disk that refuses costs only the time of the next opening."""
+    """Cache a document's text. If the disk refuses, only the time of the next opening is lost."""
     record = {"readers": readers_hash(), "document": asdict(document)}
     try:
         write_whole(path, json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
@@ -407,7 +416,7 @@ def save_text(path: Path, document: Document) -> None:
 
 
 def load_text(path: Path) -> Document | None:
-    """The document, or None if there is none, it is damaged, or other readers made it."""
+    """Load the document; None if there is no cached text, it is damaged, or other readers made it."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return _document(record["document"]) if record["readers"] == readers_hash() else None
@@ -417,7 +426,7 @@ def load_text(path: Path) -> Document | None:
 
 @cache
 def readers_hash() -> str:
-    """Names the readers of this program: a text that others made may have been read otherwise."""
+    """A hash of the readers of this program: other versions may have read a text differently."""
     digest = hashlib.sha256()
     for file in sorted(_READERS.glob("*.py")):
         digest.update(file.read_bytes())
@@ -432,10 +441,9 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw the cover in a thread and keep it next to the file, unless it is there; formats without pages have covers of
-    words.
+    """Draw a missing cover in a thread and keep it next to the file. Formats without pages have covers of words.
 
-    The cover of a book that asks for a password is not kept.
+    The cover of a book with a password is not kept.
     """
     if document.kind != "pdf" or password or (path.parent / COVER).is_file():
         return None

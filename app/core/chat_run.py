@@ -1,11 +1,11 @@
 """Runs one question, from the moment it is sent to the last word of its answer.
 
-Owns the waiting, the draining of the engine's events at a pace that a page can follow, and what is written down when
-the person stops it or has gone; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
-whoever shows them reads them there.
+Owns the waiting, the draining of the engine's events at a pace that a page can follow, and the record of a question
+that the person stops or leaves; ``start`` runs it in a thread. The words go into the chat (``app.core.chats``), from
+which pages show them.
 
-Owns also how often a page may move while an answer is written (``Throttle``). Every move is a frame that a browser lays
-out, paints and composes; where the engine computes on the processor, that is time of the engine's.
+Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
+a frame for every change; where the engine computes on the processor, this takes the engine's time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Throttle:
-    """Seconds from one move to the next.
+    """Seconds between two changes of the page.
 
-    ``words``: of the live stream, which brings the newest words and whatever else has changed. ``figures``: of what
-    need not move with every word. ``layout``: of the answer as formatted text with its citations, for then the browser
-    goes through all of it. ``settle``: of the same, when the answer has come a step further, down to its first word.
-    ``silence``: of the same before the first word, when there is next to nothing to go through.
+    ``words``: the live stream with the newest words and other changes. ``figures``: parts that need not change with
+    every word. ``layout``: the answer as formatted text with its citations, since the browser then lays out all of it.
+    ``settle``: the formatted answer when it has reached another stage, such as its first word. ``silence``: the
+    formatted answer before its first word, when there is little to lay out.
     """
 
     words: float
@@ -60,21 +60,21 @@ SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
-    """The throttle of a page while this engine works. ``card``: a graphics card draws the page."""
+    """The throttle of a page while this engine works. ``card``: whether a graphics card draws the page."""
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED
 
 
-# Whatever runs beside the engine in this process takes the interpreter from it, so what it says is let gather and
-# taken in ten times a second. It is formatted more seldom (``Throttle``).
+# Other work in this process takes the interpreter from the engine, so events are gathered and taken ten times a second.
+# They are formatted less often (``Throttle``).
 UPDATE_SECONDS = 0.1
-_POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
+_POLL = 0.1  # seconds that one wait for an event may take, and so a stop may be delayed
 _MOST_UNREAD = 5  # pages that are named above an answer
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-_WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
+_WORTH_WAITING = 8.0  # seconds of reading that a question waits for, instead of an answer from a part of the book
 
 
 def ask(
@@ -87,13 +87,14 @@ def ask(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Ask, and yield whenever there is something new to draw: a word about what is being waited for, or "".
+    """Ask a question, and yield whenever the page has something new to draw: the reason for waiting in words, or "".
 
     Args:
-        position: put the question in the place of an earlier one, which stays as another version.
-        tab: whose question it is. It goes on without it, but not for long without any (``AppState.leave``).
-        evidence: look for what each sentence rests on.
-        every: of a book that is read in parts all are asked, not those that the question needs.
+        position: place of an earlier question that this one replaces; the earlier one stays as another version.
+        tab: the tab that asks. The answer goes on when this tab closes, but only briefly when all have closed
+            (``AppState.leave``).
+        evidence: whether to look for the evidence of each sentence.
+        every: whether to ask all parts of a book that is read in parts, instead of those that the question needs.
 
     Raises:
         Busy: another question is being answered.
@@ -115,8 +116,9 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position``, which was cut; or ask the parts of the book that were not asked. Yields and
-    raises as ``ask``."""
+    """Continue the answer at ``position``, which was cut off, or ask the parts of the book that were not asked. Yields
+    and raises as in ``ask``.
+    """
 
     def begin(chat: Chat) -> _ExchangeWriter:
         state.chats.resume(chat.id, position)
@@ -155,7 +157,7 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Begin what ``ask`` or ``go_on`` gave, in a thread of its own; the words are in the chat as they come.
+    """Run the steps of ``ask`` or ``go_on`` in a thread of its own. The words appear in the chat as they come.
 
     Returns:
         the number of the answer.
@@ -164,7 +166,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
-    state.show(waiting=next(steps))  # the question is written down now
+    state.show(waiting=next(steps))  # the question is stored now
     chat = state.chat
     answer = chat.open_exchange if chat else None
 
@@ -181,7 +183,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
 
 def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
-    """A question may be sent while the book is on its way: it waits, or the reading waits for it.
+    """Let a question that was sent during the reading wait for the book, or the reading for the question.
 
     Raises:
         TrifoldError: the book did not arrive.
@@ -198,7 +200,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
 
 
 def can_be_answered_now(current: OpenBook) -> bool:
-    """Whether there is a page to answer from, and so much left to read that waiting for it would be dull."""
+    """Whether at least one page can be answered from, and so much is left to read that waiting would take long."""
     progress = current.progress
     return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
 
@@ -215,8 +217,9 @@ def _waiting_words(current: OpenBook) -> str:
 def _answer_in_parts(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, every: bool
 ) -> Iterator[str]:
-    """Ask the parts of the open book, or those of them that the question needs; those that an earlier run asked are not
-    asked again."""
+    """Ask the parts of the open book, or those that the question needs. Parts that an earlier run asked are not asked
+    again.
+    """
     current, taker = state.current, state.note_taker
     document, parts = current.document, current.parts
     if document is None or claim.is_set():
@@ -280,7 +283,7 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
     """The engine's events since the last call.
 
     Args:
-        gather: wait until some have gathered, unless the answer is to be stopped.
+        gather: whether to wait until several events have gathered, unless the answer is to be stopped.
 
     Raises:
         TrifoldError: the answer failed; raised after its earlier events.
@@ -296,7 +299,9 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
-    """Hand the question to the engine as soon as what was cancelled has let go of it; None if it was stopped first."""
+    """Hand the question to the engine as soon as a cancelled request has released it; None if the question was stopped
+    first.
+    """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
         return None
@@ -311,7 +316,7 @@ def _request(
 
 
 class _ExchangeWriter:
-    """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
+    """Stores one exchange, event by event. ``begun`` is the existing part of an answer that is continued."""
 
     def __init__(
         self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode, evidence: bool
@@ -335,8 +340,8 @@ class _ExchangeWriter:
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._unread: list[str] = []
-        self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
-        # Until the first token there are the figures of the answer before, so that nothing jumps.
+        self._moved: dict[str, Any] = {}  # changes of the app state that have not been shown yet
+        # Until the first token the previous answer's figures are shown, so that the page does not jump.
         earlier = reversed(known.exchanges[: position + 1])
         state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
 
@@ -347,8 +352,9 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """The parts that are shown at once when they change: what is being waited for, and whether there is a first
-        word."""
+        """The values that are shown at once when they change: the reason for waiting, and whether there is a first
+        word.
+        """
         return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
@@ -357,7 +363,7 @@ class _ExchangeWriter:
 
     @property
     def kept_parts(self) -> Mapping[str, Any] | None:
-        """What an earlier run of this question wrote down of the parts that it asked."""
+        """The record of the parts that an earlier run of this question asked."""
         return (self._exchange.notes or {}).get("parts")
 
     @property
@@ -366,7 +372,7 @@ class _ExchangeWriter:
         return bool((self.kept_parts or {}).get("every"))
 
     def begin(self, in_parts: bool = False) -> None:
-        """The question is asked now, of the model that is there, about what has been read by now."""
+        """Store that the question is asked now, of this model, about the part of the book that has been read."""
         read, model = self._state.current.read, self._state.engine.status().model
         self._made |= _how(self._sampling, model.sampling if model else None)
         if model is not None:
@@ -374,14 +380,14 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self.abilities = abilities(str(model.path))
-            if not in_parts:  # each part is begun by itself
+            if not in_parts:  # each part is begun separately
                 self.begun = self.begun or self.abilities.lead(self.question)
         document = self._state.current.document
         self._unread = unread(document, self.question) if document is not None else []
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
-        """Take what the engine has said; written down and shown once, also what was said before an error."""
+        """Take the engine's events. They are stored and shown once, including those before an error."""
         taken = False
         try:
             for event in events:
@@ -394,14 +400,14 @@ class _ExchangeWriter:
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def begin_parts(self, notes: PartNotes) -> None:
-        """The question goes to parts of the book: what there is of an answer is made anew from what they say."""
+        """Begin to ask the parts of the book. An existing answer is made anew from the parts' answers."""
         self._parts, self.begun = notes, ""
         self._stages = ""
         self._add(answer="", figures=None, stages="")
         self.write_parts()
 
     def take_step(self, event: PartEvent) -> None:
-        """Take what happens while the parts are asked."""
+        """Take a step of asking the parts."""
         notes = self._parts
         assert notes is not None
         notes.take(event)
@@ -427,8 +433,7 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """The answer of all parts. Figures are those of its own words, and there are none where they are another
-        pass's."""
+        """End the answer from all parts. Figures belong to the answer's own pass; without one there are none."""
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
         reason = own.stop_reason if own else StopReason.END
@@ -443,11 +448,11 @@ class _ExchangeWriter:
         self.write_parts()
 
     def write_parts(self) -> None:
-        """What the parts have said so far."""
+        """Store the parts' answers so far."""
         self._write(notes=self._behind(self._found))
 
     def cite(self) -> None:
-        """Look up what the words so far cite."""
+        """Look up citations for the words so far."""
         if self._notes is not None and not self.done:
             self._write(notes=self._behind(self._notes.record()))
 
@@ -476,7 +481,7 @@ class _ExchangeWriter:
         self._write(trouble=trouble, stopped=StopReason.CANCELLED)
 
     def close(self) -> None:
-        """Whatever ended it, the exchange does not stay open."""
+        """Close the exchange, however the answer ended."""
         if self._exchange.stopped is None:
             self._end_now()
             self._write(stopped=StopReason.CANCELLED)
@@ -489,10 +494,10 @@ class _ExchangeWriter:
             self.write_parts()
 
     def _note(self, event: Event) -> None:
-        """The passages of the book that support the answer, as far as they are known."""
+        """Find the passages of the book that support the answer so far."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            if before is None and self.begun:  # the words that were given count as the model's own
+            if before is None and self.begun:  # the given first words count as the model's own
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
@@ -513,7 +518,7 @@ class _ExchangeWriter:
             "made": self._made,
             "pace": self._moved.get("pace", self._state.current.pace),
         }
-        if self.abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
+        if self.abilities.refuses(self._exchange.answer):  # the answer is not about the book, so no page supports it
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] not in UNQUOTED]
             notes.pop("missing", None)
             notes["refused"] = "only quotes" if self.abilities.only_quotes else "not found"
@@ -546,7 +551,9 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
-    """How an answer is sampled, with "own": what of it the model's settings say; of a server's only what it is told."""
+    """How an answer is sampled. "own" holds the part from the model's settings; for a server, only the options sent to
+    it.
+    """
     if own is None:
         return asdict(sampling)
     whole = asdict(sampling.over(own).over(GREEDY))

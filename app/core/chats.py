@@ -1,4 +1,4 @@
-r"""Questions and answers, chat by chat: as they are shown, and as they are kept.
+r"""Questions and answers, chat by chat, as shown on the page and as stored.
 
 ``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is in
 memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last. A chat's messages
@@ -30,11 +30,11 @@ INTERRUPTED = "interrupted"
 TITLE_LENGTH = 60
 NAME_LENGTH = 120
 MOST_HELD = 16
-"""Most chats that are in memory with all their turns; all chats are in the store."""
+"""Chats at most that are in memory with all their turns. All chats are in the database."""
 
-_CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)  # before the answer's own end
+_CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)  # the answer ended before the model ended it
 
-SAVE_SECONDS = 0.4  # between two savings of a growing answer: what the end of the program may cost
+SAVE_SECONDS = 0.4  # seconds between two savings of a growing answer, which a crash would lose
 
 
 _LINES = """
@@ -50,7 +50,7 @@ MOST_FOUND = 40
 SNIPPET_WORDS = 18
 _OPEN, _CLOSE = "\x02", "\x03"
 
-# By SQLite's full text index.
+# Search by SQLite's full text index.
 _FIND = f"""
 SELECT messages.id AS message, messages.role, chats.id AS chat, chats.book, messages.written,
        snippet(words, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS}) AS snippet
@@ -61,7 +61,7 @@ WHERE words MATCH ? ORDER BY rank LIMIT ?
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why there is no answer, or only part of one: two sentences for the person."""
+    """Why an answer is missing or incomplete: two sentences for the person."""
 
     cause: str
     remedy: str
@@ -69,16 +69,15 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question with its answer, as far as it has come. ``stopped`` is None while it is being written.
+    """One question with its answer so far. ``stopped`` is None while it is being written.
 
-    ``interrupted``: the program ended before the answer did. ``pages_read``: the answer is from this many first pages
-    of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
-    behind the words, under "made" what wrote them (``format.made_line``), under "refused" why they are no answer
-    ("only quotes", "not found"; ``app.core.abilities.Abilities``), under "uncounted" why their speed says nothing
-    (``app.core.speed``), and under "parts" what the parts of the book said (``app.core.part_notes``); plain JSON, kept
-    as it is.
-    ``stages``: the first letter of each token's ``TokenSource``.
-    ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
+    ``interrupted``: the program ended before the answer did. ``pages_read``: number of first pages that the answer is
+    from, where the others had not been read yet; 0 when all had. ``notes``: plain JSON, stored unchanged. It holds the
+    evidence found by ``app.citations``; under "made" the model and options (``format.made_line``); under "refused" the
+    reason why this is no answer ("only quotes", "not found"; ``app.core.abilities.Abilities``); under "uncounted" the
+    reason why its speed tells nothing (``app.core.speed``); under "parts" the answers of the book's parts
+    (``app.core.part_notes``). ``stages``: the first letter of each token's ``TokenSource``. ``question_id`` and
+    ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
     """
 
     question: str
@@ -102,7 +101,7 @@ class Exchange:
 
     @property
     def can_be_continued(self) -> bool:
-        """Whether the answer was cut before its own end, be it between two parts of the book."""
+        """Whether the answer was cut off before its own end, possibly between two parts of the book."""
         return bool(self.answer or "parts" in (self.notes or {})) and (
             self.interrupted or self.stopped in _CUT or self.trouble is not None
         )
@@ -110,7 +109,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Chat:
-    """Questions about one book, in order: of every question and answer the version that is shown."""
+    """Questions about one book, in order, each question and answer in the version that is shown."""
 
     id: str
     book: str
@@ -123,23 +122,23 @@ class Chat:
         return self.name or title_of(self.exchanges[0].question if self.exchanges else "")
 
     def before(self, position: int) -> tuple[tuple[str, str], ...]:
-        """The (question, answer) pairs ahead of ``position`` that were answered, at least in part."""
+        """The (question, answer) pairs before ``position`` that were answered at least in part."""
         return tuple((turn.question, turn.answer) for turn in self.exchanges[:position] if turn.answer)
 
     @property
     def open_exchange(self) -> Exchange | None:
-        """The one whose answer is being written."""
+        """The exchange whose answer is being written."""
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """The place of a question or an answer among those that are shown."""
+        """The index of a question or an answer among those shown."""
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 
 
 @dataclass(frozen=True)
 class ChatLine:
-    """A chat in a list. ``changed``: when it was last written to, seconds since the epoch."""
+    """A chat in a list. ``changed`` is the time of its last change, in seconds since the epoch."""
 
     id: str
     book: str
@@ -149,7 +148,9 @@ class ChatLine:
 
 @dataclass(frozen=True)
 class Found:
-    """A message in which the words stand. ``parts``: pieces of its text, and whether each is a word looked for."""
+    """A message with the words of a search. ``parts`` are pieces of its text, each with whether it is a searched
+    word.
+    """
 
     chat: str
     book: str
@@ -160,10 +161,10 @@ class Found:
 
 
 class Chats:
-    """Every method may be called from any thread.
+    """All chats. Every method may be called from any thread.
 
     Args:
-        database: where they are kept; in memory alone if None.
+        database: where chats are stored; in memory only if None.
     """
 
     def __init__(self, database: Database | None = None) -> None:
@@ -176,7 +177,7 @@ class Chats:
         self.database.write(_end_interrupted)
 
     def begin(self, book: str) -> Chat:
-        """A new chat about the book with this hash; it is kept as soon as something is asked in it."""
+        """Begin a chat about the book with this hash. It is stored once a question is asked in it."""
         chat = Chat(secrets.token_urlsafe(9), book, time.time())
         with self._lock:
             self._hold(chat)
@@ -190,7 +191,7 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Keep a chat in memory, and let go of the one used longest ago: all but empty ones are in the store."""
+        """Keep a chat in memory, and release the least recently used one: all but empty chats are in the database."""
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
         if len(self._chats) > MOST_HELD:
@@ -198,7 +199,7 @@ class Chats:
             del self._chats[next(iter(self._chats))]
 
     def all(self) -> tuple[ChatLine, ...]:
-        """Chats about all books, the last written first."""
+        """All chats about all books, the last changed first."""
         with self._lock:
             if self._lines[0] != self.database.changes:
                 lines = tuple(line_of(row) for row in self.database.rows(_LINES, ("",)))
@@ -206,19 +207,20 @@ class Chats:
             return self._lines[1]
 
     def of_book(self, book: str) -> tuple[ChatLine, ...]:
-        """Chats about one book that hold a question, the last written first."""
+        """Chats about one book with at least one question, the last changed first."""
         return tuple(line for line in self.all() if line.book == book)
 
     def ask(self, chat_id: str, question: str, position: int | None = None) -> int:
         """Put a question at ``position`` (the end if None).
 
-        What stands there stays as another version: the same words again get another answer, other words another
-        branch of the chat.
+        An existing question there stays as another version. The same words get another answer, other words begin
+        another branch of the chat.
 
         Returns:
-            the position at which the question stands.
+            the position of the question.
         """
-        question = question.encode("utf-8", "replace").decode("utf-8")  # half of a pair can be sent, not written down
+        # half of a surrogate pair can be sent, but not stored
+        question = question.encode("utf-8", "replace").decode("utf-8")
         with self._lock:
             chat = self._known(chat_id)
             at = len(chat.exchanges) if position is None else min(position, len(chat.exchanges))
@@ -237,10 +239,10 @@ class Chats:
             return at
 
     def resume(self, chat_id: str, position: int) -> Exchange:
-        """Open the answer at ``position`` again, to be continued.
+        """Reopen the answer at ``position`` so that it is continued.
 
         Returns:
-            the exchange as it stands, with what there is of its answer.
+            the exchange with the existing part of its answer.
         """
         with self._lock:
             turn = replace(self._known(chat_id).exchanges[position], stopped=None, trouble=None, interrupted=False)
@@ -249,7 +251,7 @@ class Chats:
             return turn
 
     def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
-        """Write down how far the exchange at ``position`` has come; of a chat that was deleted meanwhile, nothing."""
+        """Store the state of the exchange at ``position``. Nothing is stored for a chat that was deleted meanwhile."""
         with self._lock:
             chat = self.get(chat_id)
             if chat is None or position >= len(chat.exchanges):
@@ -271,19 +273,19 @@ class Chats:
                 self.save_in_time()
 
     def save_in_time(self) -> None:
-        """Save what has been written if the last time is long enough ago. Cheap: to be called often."""
+        """Save the changes if the last saving is long enough ago. Cheap: meant to be called often."""
         with self._lock:
             if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
                 self._save()
 
     def save_now(self) -> None:
-        """Save everything that has been written."""
+        """Save all changes."""
         with self._lock:
             if self._unsaved:
                 self._save()
 
     def show(self, chat_id: str, message: int) -> bool:
-        """Show the version that ``message`` is, or that leads to it; whether there is such a message."""
+        """Show the version that is ``message`` or that leads to it. Return whether there is such a message."""
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
                 return False
@@ -292,7 +294,7 @@ class Chats:
             return found
 
     def rename(self, chat_id: str, name: str) -> None:
-        """Give a chat a name of the person's own; an empty one brings its first question back."""
+        """Give a chat a name of the person's choice. An empty name restores its first question as the name."""
         clean = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())[:NAME_LENGTH]
         with self._lock:
             chat = self._known(chat_id)
@@ -315,7 +317,7 @@ class Chats:
             self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
 
     def search(self, words: str) -> tuple[Found, ...]:
-        """Messages of all chats that hold all the words, the last one perhaps only begun; best first."""
+        """Find messages of all chats with all the words, the last word perhaps incomplete; best matches first."""
         query = as_query(words)
         if not query:
             return ()
@@ -364,7 +366,7 @@ class Chats:
 
 
 def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
-    """Write the row of a chat, and that of its book where the book is not in the library."""
+    """Write the row of a chat, and of its book where the book is not in the library."""
     connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (chat.book,))
     connection.execute(
         "INSERT INTO chats (id, book, name, begun, changed) VALUES (?, ?, ?, ?, ?) "
@@ -377,18 +379,18 @@ def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
 
 
 def title_of(question: str) -> str:
-    """A chat without a name of its own is called by its first question."""
+    """The title of a chat without a name of its own: its first question."""
     first = " ".join(question.split()) or "New chat"
     return first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def line_of(row: sqlite3.Row) -> ChatLine:
-    """A row of id, book, name, changed and first question."""
+    """Make a chat's line from a row of id, book, name, changed and first question."""
     return ChatLine(row["id"], row["book"], row["name"] or title_of(row["first"] or ""), row["changed"])
 
 
 def columns_of(exchange: Exchange) -> dict[str, Any]:
-    """An answer's columns."""
+    """The columns of an answer."""
     trouble = exchange.trouble
     stopped = exchange.stopped.value if exchange.stopped is not None else None
     return {
@@ -403,7 +405,7 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
 
 
 def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
-    """The exchange that two steps of a path are."""
+    """Make an exchange from two steps of a path."""
     row = answer.row
     interrupted = row["stopped"] == INTERRUPTED
     trouble = db.from_json(row["trouble"])
@@ -434,14 +436,14 @@ def _stop_reason(value: str | None) -> StopReason | None:
 
 @dataclass(frozen=True)
 class _PathMessage:
-    """A message on the path that is shown, with the ids of all its versions, its own among them, oldest first."""
+    """A message on the shown path, with the ids of all its versions, oldest first, including its own."""
 
     row: sqlite3.Row
     versions: tuple[int, ...]
 
 
 def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
-    """Question, answer, question, ...: the version that was chosen at every fork, else the newest."""
+    """The shown path: question, answer, question, ..., at every fork the chosen version, else the newest."""
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
     following: dict[int | None, list[int]] = {}
@@ -461,7 +463,7 @@ def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]
 def _add_message(
     connection: sqlite3.Connection, chat: str, parent: int | None, role: str, text: str, now: float
 ) -> int:
-    """A new message, shown from now on; its id."""
+    """Add a message, which is shown from now on. Return its id."""
     cursor = connection.execute(
         "INSERT INTO messages (chat, parent, role, text, written) VALUES (?, ?, ?, ?, ?)",
         (chat, parent, role, text, now),
@@ -472,7 +474,7 @@ def _add_message(
 
 
 def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, message: int) -> None:
-    """Show ``message`` after ``parent``, or at the beginning of the chat."""
+    """Choose ``message`` as the shown version after ``parent``, or at the beginning of the chat."""
     if parent is None:
         connection.execute("UPDATE chats SET chosen = ? WHERE id = ?", (message, chat))
     else:
@@ -480,7 +482,7 @@ def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, messa
 
 
 def _show_message(connection: sqlite3.Connection, chat: str, message: int) -> bool:
-    """Choose the versions that lead to a message; whether it is one of this chat."""
+    """Choose the versions that lead to a message. Return whether the message belongs to this chat."""
     here: int | None = message
     while here is not None:
         row = connection.execute("SELECT parent FROM messages WHERE id = ? AND chat = ?", (here, chat)).fetchone()
@@ -492,7 +494,7 @@ def _show_message(connection: sqlite3.Connection, chat: str, message: int) -> bo
 
 
 def _update_message(connection: sqlite3.Connection, message: int, columns: Mapping[str, Any]) -> None:
-    """Write some columns of a message; names are ours, never a person's."""
+    """Write some columns of a message. The columns' names come from this program, never from a person."""
     names = ", ".join(f"{name} = ?" for name in columns)
     connection.execute(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message))
 
@@ -503,7 +505,7 @@ def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]
 
 
 def _end_interrupted(connection: sqlite3.Connection) -> int:
-    """Answers that were being written when the program ended are marked so; how many there were."""
+    """Mark the answers that were being written when the program ended. Return their number."""
     return connection.execute(
         "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
     ).rowcount

@@ -1,4 +1,4 @@
-"""The chapters of a book, from its bookmarks, headings or navigation: which pages they cover, and what is asked of one.
+"""The chapters of a book, from its bookmarks, headings or navigation: their pages, and questions about a chapter.
 
 Pure functions of a document.
 """
@@ -15,15 +15,15 @@ from engine.document import Document, OutlineItem
 from engine.errors import OptionError
 
 MOST_NAMED = 12
-"""Chapters that are named where a wrong one was asked for."""
+"""Chapters that an error names where a requested one is missing."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
-_SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # numbers, of which together no title is made
+_SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # several numbers, which together are no title
 _TOP = 40  # letters before a heading that still stands at the top of its page: a number, a running head
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """An entry of the table of contents with the numbers of its pages, both included; ``level`` from 0."""
+    """An entry of the table of contents with the numbers of its pages, both included. ``level`` counts from 0."""
 
     title: str
     level: int
@@ -32,7 +32,9 @@ class Chapter:
 
 
 def chapters(document: Document) -> tuple[Chapter, ...]:
-    """Every entry of the table of contents, in its order; one ends where the next one of its level or above begins."""
+    """Every entry of the table of contents, in order. A chapter ends where the next one of its level or above
+    begins.
+    """
     end = document.pages[-1].number if document.pages else 0
     outline = document.outline
     found = []
@@ -44,7 +46,9 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
-    """Whether the chapter before ends on the page before; where the heading cannot be found, it is taken to."""
+    """Whether a chapter begins at the top of its page, so that the chapter before ends on the page before. Assumed
+    where the heading cannot be found.
+    """
     if document.members and item.level == 0:  # a document
         return True
     page = document.page(item.page)
@@ -52,12 +56,12 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
 
 
 def chosen(document: Document, wanted: str) -> frozenset[int]:
-    """The numbers of the pages of chapters that are named by number or title: "2, 5-7", "The Gale; 9".
+    """Find the pages of chapters that a person names by number or title: "2, 5-7", "The Gale; 9".
 
-    A number is the one that a chapter's title has, or its place among the chapters. A title may be a part of one.
+    A number is that of a chapter's title, or the place among the chapters. A part of a title is enough.
 
     Raises:
-        OptionError: the document has no chapters, or not this one.
+        OptionError: the document has no chapters, or lacks this one.
     """
     every = chapters(document)
     if not every:
@@ -83,7 +87,7 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
 
 
 def _titled(every: tuple[Chapter, ...], name: str) -> Chapter | None:
-    """The chapter of this title, else the first whose title has these words."""
+    """The chapter with this title, else the first chapter whose title has these words."""
     words = fold(name)
     exact = next((chapter for chapter in every if words and fold(chapter.title) == words), None)
     part = (
@@ -111,8 +115,9 @@ def _none(document: Document, name: str) -> NoReturn:
 
 
 def questions(chapter: Chapter, document: Document) -> tuple[str, str]:
-    """What is worth asking of one chapter: "Summarize the chapter “The Gale” (pages 12 to 25)."; or of one of several
-    documents."""
+    """Questions about one chapter, or about one of several documents: "Summarize the chapter “The Gale” (pages 12 to
+    25).".
+    """
     member = document.member_at(chapter.first)
     if member is not None and chapter.level == 0:
         return f"Summarize “{chapter.title}”.", f"What does “{chapter.title}” say?"

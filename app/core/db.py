@@ -1,14 +1,14 @@
-"""One SQLite file with one writer; when it cannot be used, the same tables in memory, said so.
+"""One SQLite file with one writer. When the file cannot be used, the same tables are kept in memory, and the person is
+told.
 
-Owns the connection, the tables and their versions, and the way out when the disk is full or the folder is read-only:
-what was readable is carried over into memory, everything goes on there, and as soon as the file can be written again
-all of it is written back. A damaged file is set aside, and what can be read of it (``app.core.salvage``) goes into a
-new one.
+Owns the connection, the tables and their versions. When the disk is full or the folder is read-only, all readable rows
+are copied into memory, and work goes on there. As soon as the file can be written again, everything is written back. A
+damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
 
-Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an
-answer is NULL while it is being written, else how it ended: a value of ``engine.events.StopReason``, or "interrupted"
-when the program ended before the answer did. ``chosen`` names the version that is shown: of a message the one among
-those that follow it, of a chat the one among its first questions.
+Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an answer
+is NULL while it is being written, then the way it ended: a value of ``engine.events.StopReason``, or "interrupted" when
+the program ended before the answer did. ``chosen`` names the shown version: for a message among the messages that
+follow it, for a chat among its first questions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 Row = sqlite3.Row
 Value = TypeVar("Value")
 
-BUSY_SECONDS = 3.0  # how long another process of ours may hold the file
-RETRY_SECONDS = 10.0  # between two attempts to write to the file again
+BUSY_SECONDS = 3.0  # seconds that another process of ours may lock the file
+RETRY_SECONDS = 10.0  # seconds between two attempts to write to the file again
 _COPY_SECONDS = 30 * 86_400.0  # that the copy from before a migration is kept
 _PRIVATE = 0o600
 
@@ -118,16 +118,18 @@ CREATE TABLE notes (
 """
 
 MIGRATIONS = (FIRST, NAMED, NOTED)
-"""The n-th script makes version n of n - 1. Scripts that have been released are never changed; new ones are added."""
+"""Scripts by version: the n-th one turns version n - 1 into n. Released scripts are never changed; new ones are
+appended.
+"""
 
 VERSION = len(MIGRATIONS)
 
 
 class Database:
-    """Every method may be called from any thread; one at a time gets its turn.
+    """The database. Every method may be called from any thread; calls run one at a time.
 
     Args:
-        path: of the file, made on first use; None for memory alone.
+        path: path of the file, which is made on first use; None keeps the tables in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -143,17 +145,17 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """Why nothing is written to the file at present, in a sentence; empty when all is well."""
+        """Why the file is not written at present, in a sentence; empty when it is written."""
         return self._trouble
 
     @property
     def notice(self) -> str:
-        """Sentences for a person about what happened to the file, even if all is well now."""
+        """Sentences for a person about events with the file, even when it works again."""
         return self._notice
 
     @property
     def changes(self) -> int:
-        """Grows with everything that is written but ``note``."""
+        """A number that grows with every change, except by ``note``."""
         return self._changes
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -170,13 +172,13 @@ class Database:
                 return work(self._connection)
 
     def write(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work`` in one transaction. Where the file refuses it, it is run again in memory."""
+        """Run ``work`` in one transaction. Where the file refuses it, the work runs again in memory."""
         with self._lock:
             self._changes += 1
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """``write`` for rows that change often and that no list shows, such as an answer that grows."""
+        """Run ``write`` for rows that change often and that no list shows, such as a growing answer."""
         with self._lock:
             self._look_after_file()
             self.mend()
@@ -190,7 +192,7 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Go back to the file if it can be written again; tried now and then, so it may be called often."""
+        """Return to the file if it can be written again. Tries only now and then, so it may be called often."""
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
         with self._lock:
@@ -231,17 +233,21 @@ class Database:
         return connection
 
     def _look_after_file(self) -> None:
-        """An open file can be taken away with its folder: what is written to it from then on is gone at the end."""
+        """Notice when the open file has been deleted with its folder: anything written to it would be lost at the
+        end.
+        """
         if self._path is None or self._trouble or _place(self._path) == self._place:
             return
         self._leave_file(sqlite3.OperationalError("it was taken away"))
         self._notice = f"The library {self._path.name} was taken away while Trifold ran, and has been written anew."
-        self._left = None  # what lies there now is nothing that was ever left
+        self._left = None  # a file that is there now is not the one that was left
         self._tried = -RETRY_SECONDS
         self.mend()
 
     def _repair(self, error: sqlite3.Error) -> bool:
-        """Whether the file was damaged: what can be read of it is in its place now, or in memory."""
+        """Replace a damaged file by its readable rows, in a new file or in memory. Return whether the file was
+        damaged.
+        """
         if self._path is None or self._trouble or not _is_damaged(error):
             return False
         with suppress(sqlite3.Error):
@@ -251,7 +257,7 @@ class Database:
         return True
 
     def _rebuilt(self, path: Path) -> sqlite3.Connection:
-        """Set a damaged file aside and put what can be read of it into a new one; into memory if that fails."""
+        """Set a damaged file aside and put its readable rows into a new file, or into memory if that fails."""
         found = salvage.Salvage()
         fresh = path.with_name(path.name + ".new")
         try:
@@ -282,7 +288,7 @@ class Database:
         return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
-        """Whether there was a file to leave: everything goes on in memory from here."""
+        """Leave the file and go on in memory. Return whether there was a file to leave."""
         if self._path is None or self._trouble:
             return False
         logger.warning("the library cannot be written: %s", error)
@@ -298,7 +304,7 @@ class Database:
         return True
 
     def _return_to_file(self) -> None:
-        """Write everything back, what another program has written meanwhile included."""
+        """Write everything back to the file, and keep rows that another program has written meanwhile."""
         assert self._path is not None
         changed = _stamp(self._path) != self._left and _size(self._path) > 0
         try:
@@ -315,7 +321,7 @@ class Database:
             file, changed = self._opened(self._path), False
         try:
             if changed:
-                file.execute("BEGIN IMMEDIATE")  # blocks writers while the file is read
+                file.execute("BEGIN IMMEDIATE")  # blocks other writers while the file is read
                 self._take_over(self._path)
                 file.execute("ROLLBACK")
             self._connection.backup(file)
@@ -329,7 +335,7 @@ class Database:
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:
-        """Put into memory what only the file has."""
+        """Copy the rows that only the file has into memory."""
         salvage.restore(salvage.read(path, _table_columns()), self._connection)
         self._changes += 1
 
@@ -342,7 +348,7 @@ class Database:
 
 
 class _Newer(Exception):
-    """The file has tables of a later version."""
+    """Raised where the file has tables of a later version."""
 
 
 _BESIDE = ("-wal", "-shm")
@@ -350,12 +356,14 @@ _EMPTY = "The library {name} was empty; chats that were in it are lost. Books ar
 
 
 def _open_file(path: Path) -> sqlite3.Connection:
-    """Raises:
-    sqlite3.DatabaseError: it is damaged (``_is_damaged``) or cannot be used.
+    """Open the file.
+
+    Raises:
+        sqlite3.DatabaseError: the file is damaged (``_is_damaged``) or cannot be used.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
-        raise sqlite3.DatabaseError("malformed: there is only its log")  # which SQLite would throw away
+        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would throw the log away
     if salvage.hides_transactions(path):
         raise sqlite3.DatabaseError("malformed: its log is damaged")
     if not path.exists():
@@ -366,9 +374,9 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
-        connection.execute("BEGIN IMMEDIATE")  # a file that can only be read is found out now, not at the first answer
+        connection.execute("BEGIN IMMEDIATE")  # a read-only file is noticed now, and not at the first answer
         connection.execute("ROLLBACK")
-    except UnicodeDecodeError as error:  # SQLite wants to name what is damaged, and cannot
+    except UnicodeDecodeError as error:  # SQLite tries to name the damaged part, and cannot
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from error
     except BaseException:
@@ -391,7 +399,7 @@ def _connect(path: Path | str) -> sqlite3.Connection:
 
 
 def _text(stored: bytes) -> str:
-    """A letter that was damaged must not hide the chat around it."""
+    """Decode a text so that one damaged letter does not hide the rest."""
     return stored.decode("utf-8", "replace")
 
 
@@ -399,9 +407,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
     """Bring the tables to the version of this program.
 
     Raises:
-        _Newer: they are of a later one.
+        _Newer: the tables belong to a later version.
     """
-    # In WAL mode NORMAL keeps every commit over the end of the process; FULL would wait for the disk twice a second.
+    # In WAL mode NORMAL keeps every commit when the process ends; FULL would wait for the disk twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     while (version := _version(connection)) < VERSION:
@@ -436,7 +444,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(version: int, connection: sqlite3.Connection) -> None:
-    """Move the tables one version on, unless another program of ours has done it while this one waited."""
+    """Bring the tables to the next version, unless another process has done so while this one waited."""
     if _version(connection) == version:
         for statement in _statements(MIGRATIONS[version]):
             connection.execute(statement)
@@ -465,13 +473,13 @@ def _statements(script: str) -> Iterator[str]:
     statement = ""
     for piece in script.split(";")[:-1]:
         statement += f"{piece};"
-        if sqlite3.complete_statement(statement):  # a trigger has others inside
+        if sqlite3.complete_statement(statement):  # a trigger contains further statements
             yield statement
             statement = ""
 
 
 def _carried_over(path: Path) -> sqlite3.Connection:
-    """Tables in memory with whatever can be read of the file and its log."""
+    """Make tables in memory from everything that can be read of the file and its log."""
     memory = _in_memory()
     with suppress(sqlite3.Error, OSError):
         salvage.restore(salvage.read(path, _table_columns()), memory)
@@ -479,8 +487,10 @@ def _carried_over(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Raises:
-    sqlite3.DatabaseError: a page is damaged. Otherwise a book could fail that is opened once a year.
+    """Check the whole file, since a damaged page might otherwise first be met after a year.
+
+    Raises:
+        sqlite3.DatabaseError: a page is damaged.
     """
     said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if said != "ok":
@@ -505,7 +515,7 @@ def _size(path: Path) -> int:
 
 
 def _place(path: Path) -> object:
-    """Names the file that lies there; another one if it was exchanged, None if there is none."""
+    """The identity of the file at the path: it changes when the file is exchanged; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -514,7 +524,7 @@ def _place(path: Path) -> object:
 
 
 def _stamp(path: Path) -> object:
-    """Changes with every change of the file or its log by anybody."""
+    """A value that changes with every change of the file or its log by any process."""
     found = []
     for file in (path, path.with_name(path.name + _BESIDE[0])):
         with suppress(OSError):
@@ -524,10 +534,10 @@ def _stamp(path: Path) -> object:
 
 
 def _set_aside(path: Path) -> Path:
-    """Keep a damaged file and its log under another name; the file itself stays until it is replaced.
+    """Copy a damaged file and its log under other names; the file itself stays until it is replaced.
 
     Raises:
-        OSError: it cannot be done.
+        OSError: the disk refuses.
     """
     kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     shutil.copyfile(path, kept)
@@ -579,7 +589,7 @@ def figures_to_json(figures: Figures | None) -> str | None:
 
 
 def figures_from_json(text: str | None) -> Figures | None:
-    """Figures that this version understands; None if another version wrote them otherwise."""
+    """Read figures that this version understands; None if another version wrote them in another form."""
     found, hints = from_json(text) or {}, get_type_hints(Figures)
     try:
         return Figures(**{name: _part(kind, found[name]) for name, kind in hints.items() if name in found})
@@ -588,7 +598,7 @@ def figures_from_json(text: str | None) -> Figures | None:
 
 
 def _part(kind: Any, value: Any) -> Any:
-    """A value as its record has it: JSON made a list of every tuple."""
+    """A value in its record's type: JSON turned every tuple into a list."""
     if isinstance(value, list):
         return tuple(value)
     if is_dataclass(kind) and isinstance(kind, type):

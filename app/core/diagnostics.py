@@ -1,10 +1,9 @@
-"""Facts about this machine and this installation, and the report that helps somebody else to find a fault.
+"""Facts about this machine and this installation, and a report for finding faults.
 
-The facts come without advice; what needs torch is asked in a child process, which may crash or hang without harm. The
-report holds versions, machine, model and the end of the log, and never what people read: no words of documents,
-questions and answers, no names of people in paths, no keys. Of the log's lines only our own modules' are kept, since
-those say nothing of content; an error keeps its kind and its places in the code, and loses its message, which may quote
-anything.
+The facts come without advice. Questions to torch run in a child process, which may crash or hang without harm. The
+report holds versions, machine, model and the end of the log, but no private content: no words of documents, questions
+or answers, no names of people in paths, no keys. Only log lines of our own modules are kept, since they quote no
+content. An error keeps its kind and its places in the code, but not its message, which may quote anything.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and the system. Sizes in bytes; ``gpus`` are what the NVIDIA driver reports, ``amd_gpus`` the
-    targets of AMD's, ``intel_gpus`` the PCI numbers of Intel's."""
+    """The hardware and the system. Sizes in bytes; ``gpus`` are the NVIDIA driver's GPUs, ``amd_gpus`` the targets of
+    AMD's GPUs, ``intel_gpus`` the PCI numbers of Intel's.
+    """
 
     system: str
     python: str
@@ -69,7 +69,7 @@ class Machine:
 
 
 class ProbeFailed(Exception):
-    """The child process that asked torch did not come back with an answer; the message is a sentence."""
+    """Raised where the child process that asked torch did not answer. The message is a sentence."""
 
 
 def look_around(data: Path) -> Machine:
@@ -101,12 +101,12 @@ def look_around(data: Path) -> Machine:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Installed versions by package; None for one that is absent."""
+    """Installed versions by package; None for a missing package."""
     return {name: _version(name) for name in PACKAGES}
 
 
 def processor_name() -> str:
-    """The processor's own name. Python alone knows it on some systems only."""
+    """The processor's own name, which Python knows only on some systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -116,9 +116,10 @@ def processor_name() -> str:
 
 
 class ChildProcess:
-    """A fresh process that functions are called in, one after the other. Use it in a ``with`` statement.
+    """A fresh process in which functions are called, one after another. Use it in a ``with`` statement.
 
-    It ends with the statement, whatever it does, and with this program. After a call that failed it is another one.
+    The process ends with the statement, whatever it is doing, and with this program. A failed call is followed by a new
+    process.
     """
 
     def __enter__(self) -> ChildProcess:
@@ -129,11 +130,11 @@ class ChildProcess:
         self._end()
 
     def call(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """Call a function there.
+        """Call a function in the process.
 
         Raises:
             ProbeFailed: the process crashed or took too long.
-            Exception: whatever the function raised.
+            Exception: any exception that the function raised.
         """
         if self._process is None:
             fresh = multiprocessing.get_context("spawn")
@@ -164,8 +165,8 @@ class ChildProcess:
 
 
 def _answer_calls(pipe: Connection) -> None:
-    """Call what comes through a pipe, and send back what it returns or raises."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the program, and with it this process
+    """Run the calls that come through a pipe, and send back each result or exception."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the program, which ends this process
     with suppress(EOFError):
         while True:
             function, arguments = pipe.recv()
@@ -188,7 +189,7 @@ def _version(package: str) -> str | None:
 
 
 def report(data: Path, facts: Sequence[str]) -> str:
-    """The whole text.
+    """Write the whole report.
 
     Args:
         data: the folder with the logs.
@@ -200,7 +201,7 @@ def report(data: Path, facts: Sequence[str]) -> str:
 
 
 def facts_of(data: Path, status: Status) -> list[str]:
-    """Facts that the running program knows already: quick, and without effect on an answer."""
+    """Facts that the running program already knows: quick, and without effect on an answer."""
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
     nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
@@ -231,14 +232,14 @@ def _model_lines(status: Status) -> list[str]:
         f"{model.kv_note and f' ({model.kv_note})'}",
         f"Draft      {draft}",
     ]
-    if status.book is not None:  # how much, not what
+    if status.book is not None:  # how much was read, but not of which document
         book = status.book
         lines.append(f"Book       {book.tokens:,} of {book.tokens_total:,} tokens read, {book.pages_total:,} pages")
     return lines
 
 
 def log_tail(path: Path) -> list[str]:
-    """The last lines of the log that may be shown."""
+    """The last lines of the log that may be published."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
@@ -249,7 +250,7 @@ def log_tail(path: Path) -> list[str]:
 
 
 def harmless(lines: Iterable[str]) -> Iterable[str]:
-    """Log lines without anything that could come from a document."""
+    """Keep log lines that cannot hold words of a document."""
     for line in lines:
         if entry := _ENTRY.fullmatch(line):
             said = _said(entry[2].split(".")[0], entry[4])
@@ -263,14 +264,16 @@ def harmless(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _said(package: str, message: str) -> str:
-    """Cut a message of the app after its colon, where it quotes names and errors; the engine's quote numbers."""
+    """Cut a message of the app after its colon, where it quotes names and errors; the engine's messages quote
+    numbers.
+    """
     if package == "engine":
         return message
     return message.partition(": ")[0] if package == "app" else "(left out)"
 
 
 def anonymous(text: str, home: Path | None = None) -> str:
-    """A text without keys and without the name of the person in paths."""
+    """Remove keys, and the person's name in paths, from a text."""
     home = home or Path.home()
     text = _KEYS.sub(lambda found: f"{found[1] or found[2]}(left out)", text)
     for spelled in {str(home), home.as_posix(), str(home).replace("\\", "\\\\")}:
@@ -280,6 +283,6 @@ def anonymous(text: str, home: Path | None = None) -> str:
 
 
 def _short(file: str) -> str:
-    """A source file by its last folders: where Python is installed says nothing about a fault."""
+    """A source file by its last folders: the place of Python's installation tells nothing about a fault."""
     parts = re.split(r"[\\/]", file)
     return "/".join(parts[-3:])

@@ -1,4 +1,4 @@
-"""A chat for elsewhere: as Markdown, the way it is shown; as JSON, with everything that is known. Pure."""
+"""Exports a chat: as Markdown, as shown on the page, or as JSON with everything known. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_markdown(chat: Chat, book: str) -> str:
     """Write the questions and answers that are shown, with the passages found for them.
 
     Args:
-        book: its title.
+        book: the book's title.
     """
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.begun))
     footnotes: list[str] = []
@@ -43,21 +43,21 @@ _FOOTNOTES = {
 
 
 def has_pages(record: Mapping[str, Any] | None) -> bool:
-    """Whether passages were found for an answer, of whose citations this is the record."""
+    """Whether passages were found for an answer. ``record`` holds its citations."""
     return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
 
 
 def answer_with_pages(turn: Exchange, book: str) -> str:
-    """Write one answer as Markdown with its passages as footnotes, and the title of the book that they are from."""
+    """Write one answer as Markdown with its passages as footnotes and the title of their book."""
     answer, notes = _with_footnotes(turn, 0)
     return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
 
 
 def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
-    """An answer with a mark after each sentence of which the page is known, and the notes with the passages.
+    """An answer with a footnote mark after each sentence with a known page, and the footnotes with the passages.
 
     Args:
-        before: notes that the text has already.
+        before: number of footnotes that the text already has.
     """
     record, start = turn.notes or {}, 0
     parts: list[str] = []

@@ -1,10 +1,10 @@
-"""Words of a person found in the book: without case and accents, over hyphens, line ends and the borders of pages.
+"""Finds a person's words in the book: without case and accents, across hyphens, line ends and page borders.
 
     finder = Finder()                         one per program
     finder.find(document, "north light")      every place, in the order of the book
 
-A phrase is found where it begins a word. Where there is no such place, it is found inside of words; where there is none
-either, places at which all its words stand near each other. Quotation marks ask for these very words.
+A phrase is found where it begins a word; else inside of words; else places are found where all its words are near each
+other. Quotation marks ask for the exact words.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from app.core.languages import spellings
 from engine.document import Document
 
 How = Literal["words", "inside", "near"]
-"""As a phrase of words; inside of other words; all words, near each other."""
+"""How a phrase was found: as a phrase of words, inside of other words, or all words near each other."""
 
 MOST_HITS = 1_000
-LONGEST = 200  # characters that are looked for
-_MOST_LOOKED_AT = 20_000  # occurrences of one phrase
+LONGEST = 200  # characters of a search at most
+_MOST_LOOKED_AT = 20_000  # occurrences of one phrase that are examined at most
 _NEAR = 250  # letters within which words are near each other
-_FEWEST_LETTERS = 2  # that may be a part of a word
+_FEWEST_LETTERS = 2  # letters of the shortest part of a word that is searched
 
 _WORD = re.compile(r"[^\W_]+")
 _QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)
-# A word may be divided by a hyphen, at the end of a line too, and by a soft hyphen anywhere.
+# A word may be divided by a hyphen, also at the end of a line, and by a soft hyphen anywhere.
 _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One place: the stretches of text that are marked, the first of them on the page that is shown."""
+    """One place: the stretches of text to mark, the first of them on the shown page."""
 
     spans: tuple[PageSpan, ...]
 
@@ -49,7 +49,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """``more``: there are others behind these."""
+    """The result of a search. ``more``: whether there are further places."""
 
     hits: tuple[Hit, ...] = ()
     how: How = "words"
@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Phrase:
-    """The letters of a phrase, and before which of them a word must begin, or may."""
+    """The letters of a phrase, and the letters before which a word must or may begin."""
 
     letters: str
     begins: frozenset[int]
@@ -78,14 +78,14 @@ class _Place:
 
 
 class Finder:
-    """Finds in one book after the other; the letters of the last one, and what was found last, are kept."""
+    """Finds words in one book after another. The letters of the last book and its last results are kept."""
 
     def __init__(self) -> None:
         self._index = BookIndex(Document("", "", (), "", ""))
         self._last: tuple[Document | None, str, Found] = None, "", Found()
 
     def find(self, document: Document, words: str) -> Found:
-        """Every place of ``words``, ``MOST_HITS`` at most."""
+        """Find every place of ``words``, at most ``MOST_HITS``."""
         words = words[:LONGEST]
         if self._last[0] is document and self._last[1] == words:
             return self._last[2]
@@ -141,7 +141,7 @@ def _phrase(words: str, exact: bool) -> _Phrase:
 
 
 def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
-    """Where the phrase stands, one place not within another, in the order of the book."""
+    """The places of the phrase, not within one another, in the order of the book."""
     text, size = index.letters, len(phrase.letters)
     at = text.find(phrase.letters) if size else -1
     for _ in range(_MOST_LOOKED_AT):
@@ -154,7 +154,7 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
 
 
 def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
-    """The place at a letter of the book, if its words are divided as those of the phrase."""
+    """The place at a letter of the book, if its words are divided like those of the phrase."""
     spans = index.spans(at, at + len(phrase.letters))
     if not spans:
         return None
@@ -181,12 +181,12 @@ def _fits(gap: str, number: int, phrase: _Phrase) -> bool:
 
 
 def _combines(sign: str) -> bool:
-    """Whether a sign is a mark on the letter before it."""
+    """Whether a sign is an accent on the letter before it."""
     return "\u0300" <= sign <= "\u036f"
 
 
 def _near(index: BookIndex, words: list[_Phrase]) -> Iterator[Hit]:
-    """Places at which all words stand, each at a word's beginning, within ``_NEAR`` letters of the rarest."""
+    """Places where all words begin a word within ``_NEAR`` letters of the rarest one."""
     words = [word for word in words if word.letters]
     if len(words) < 2:
         return

@@ -1,8 +1,8 @@
-"""How long a reading will take and how fast answers come: one estimate, corrected by what is seen, never two.
+"""Estimates how long a reading takes and how fast answers come: a single estimate, corrected by observation.
 
-``Experience`` knows what this machine took for earlier readings and answers of a model; before the first one there are
-only the engine's short probes, and a range is said. ``Remaining`` follows one reading: it begins with that estimate,
-believes the clock more and more, and what it says never rises.
+``Experience`` knows this machine's times of earlier readings and answers of a model. Before the first one only the
+engine's short probes are known, and the estimate is a range. ``Remaining`` follows one reading: it begins with that
+estimate and relies on the clock more and more. The remaining time that it shows never rises.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ WORDS_PER_TOKEN = 0.75
 """Words per token of English, as most vocabularies cut it."""
 
 PROBED = 2.0
-"""Factor by which a forecast from short probes may be off in either direction, since others use the machine too."""
+"""Factor by which a forecast from short probes may be wrong in either direction, since other programs use the machine
+too.
+"""
 
 SEEN = 1.25
-"""Factor by which a forecast from a book of about this length may be off."""
+"""Factor by which a forecast from a book of about this length may be wrong."""
 
-_SETTLED = 0.15  # part of a reading after which its end is said as one number
-_TRUST = 0.05  # part of it that is worth as much as what was known before
-_SLOWER = 1.25  # the clock says so much more than was said: it is called slower, and the time does not rise
-_LIKE = 4.0  # times the length of another book up to which a book is like it
-_GROWTH = 1.15  # reading time grows with this power of the tokens: more than they do, less than their square
-_FEWEST_TOKENS = 512  # of a reading, and
-_FEWEST_WRITTEN = 16  # of an answer, from which anything is learned
-_KEPT = 8  # newest observations of a kind
-_HARDLY = 2.0  # seconds that go unnoticed
-_A_MOMENT = 8.0  # seconds that are not counted any more
+_SETTLED = 0.15  # part of a reading after which its end is given as one number
+_TRUST = 0.05  # part of a reading that counts as much as the earlier estimate
+_SLOWER = 1.25  # factor over the shown time at which the reading is called slower, while the shown time does not rise
+_LIKE = 4.0  # factor of length up to which another book counts as similar
+_GROWTH = 1.15  # reading time grows with this power of the tokens: faster than linear, slower than their square
+_FEWEST_TOKENS = 512  # tokens of a reading from which speed is learned
+_FEWEST_WRITTEN = 16  # tokens of an answer from which speed is learned
+_KEPT = 8  # newest observations of a kind that are kept
+_HARDLY = 2.0  # seconds that a person hardly notices
+_A_MOMENT = 8.0  # remaining seconds that are called "a moment"
 _MINUTE, _HOUR = 60, 3600
-_MANY_MINUTES = 20  # beyond, they are told in fives
+_MANY_MINUTES = 20  # more minutes are rounded to fives
 
 Point = tuple[float, float]
-"""Tokens of context, and what was seen there: seconds, or tokens a second."""
+"""Tokens of context, with the observed seconds, or tokens a second."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Between two numbers of one unit; both are the same where it is known."""
+    """A range between two numbers of one unit; both are equal where the value is known."""
 
     low: float
     high: float
@@ -73,7 +75,7 @@ def stretch(span: Range) -> str:
 
 
 def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
-    """A number and its unit, coarser the longer it is. ``step``: of seconds."""
+    """A number with its unit, rounded more the larger it is. ``step`` is for seconds."""
     if seconds < _MINUTE - 5:
         return str(max(step, step * round(seconds / step))), "s"
     if seconds < _HOUR:
@@ -113,9 +115,8 @@ def expected(reading: Range, writing: Range | None) -> str:
 
 @dataclass(frozen=True)
 class Remaining:
-    """The time left of one reading. ``total``: seconds that all of it was expected to take, if a forecast was made.
-
-    ``left`` was shown last; ``slower``: by the clock it is more now.
+    """The remaining time of one reading. ``total``: expected seconds of all of it, if a forecast was made. ``left`` was
+    shown last; ``slower``: whether the clock now gives more.
     """
 
     total: Range | None = None
@@ -124,19 +125,19 @@ class Remaining:
     _began: float | None = None  # part of the book at which this run began
 
     def after(self, progress: ReadingProgress) -> Remaining:
-        """With one more look at the clock."""
+        """The state after another look at the clock."""
         part = progress.tokens_done / progress.tokens_total if progress.tokens_total else 1.0
         began = part if self._began is None else self._began
         seen = part - began
         known, clock = self.total, progress.seconds_left
         if seen <= 0.0:
-            # The first tokens pay for memory that is touched first: their clock says nothing yet.
+            # The first tokens touch new memory and are slow, so the clock is not used yet.
             left = Range(known.low * (1 - part), known.high * (1 - part)) if known else None
             return replace(self, left=_at_most(left, self.left), _began=began)
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
-        if seen < _SETTLED:  # nearer together from look to look
+        if seen < _SETTLED:  # the range narrows from look to look
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
             left = _at_most(Range(low / wide, high * wide), self.left)
         else:
@@ -146,7 +147,7 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """The reading was paused and goes on: the engine's clock begins anew, what was said stands."""
+        """The state when a paused reading goes on: the engine's clock starts anew, and the shown time stays."""
         return replace(self, _began=None)
 
     @property
@@ -168,7 +169,7 @@ def _at_most(span: Range | None, said: Range | None) -> Range | None:
     return Range(min(span.low, high), high)
 
 
-# What was seen on this machine ------------------------------------------------------------------------------------
+# Observations on this machine -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,10 @@ class _Seen:
 
 
 class Experience:
-    """Args:
-    file: where it is kept; made on first use. None keeps it in memory.
+    """This machine's observations of a model.
+
+    Args:
+        file: where they are kept; made on first use. None keeps them in memory.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -193,7 +196,7 @@ class Experience:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
     def answered(self, model: ModelInfo | None, figures: Figures) -> None:
-        """An answer was written."""
+        """Learn from an answer that was written."""
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
@@ -201,7 +204,7 @@ class Experience:
         """Seconds to read ``tokens``.
 
         Args:
-            probed: what the engine's probes say.
+            probed: seconds by the engine's probes.
         """
         point = _nearest(self._of(model).readings, tokens)
         if point is not None:
@@ -210,7 +213,7 @@ class Experience:
         return Range.about(probed, PROBED) if probed else None
 
     def reading_on(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds to read what of a book does not come from disk."""
+        """Seconds to read the part of a book that does not come from disk."""
         whole = self.reading(model, fit.tokens, fit.reading_s)
         if whole is None or not fit.tokens:
             return whole
@@ -227,7 +230,7 @@ class Experience:
         """Words a second after ``tokens`` of context.
 
         Args:
-            step_ms: of a plain step, as the engine's probes say; how much faster guessing makes it is not known.
+            step_ms: milliseconds of a plain step by the engine's probes, without the unknown gain of speculation.
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
@@ -235,7 +238,7 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """The fit of a book with the one estimate in its words, wherever they are shown."""
+        """The fit of a book with this one estimate in its words, wherever they are shown."""
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
         if reading is None:
@@ -271,13 +274,13 @@ class Experience:
 
 
 def identity(model: ModelInfo) -> str:
-    """Everything of a loaded pair that its speed and its text depend on; its name tells the bits of its weights."""
+    """The key of a loaded pair: everything that its speed and its text depend on. Names tell the bits of weights."""
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))
 
 
 def _nearest(points: tuple[Point, ...], tokens: int) -> Point | None:
-    """The observation at the most similar length, the newest of equals."""
+    """The observation at the most similar length; the newest among equals."""
     return min(reversed(points), key=lambda point: abs(point[0] - tokens), default=None)
 
 
@@ -288,7 +291,7 @@ def _load(file: Path | None) -> dict[str, _Seen]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        return {}  # nothing that can be read: then nothing is known
+        return {}  # the file cannot be read, so there are no observations
 
 
 def _points(kept: Any) -> tuple[Point, ...]:

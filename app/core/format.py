@@ -1,4 +1,4 @@
-"""Numbers as people read them (counts, sizes, durations, rates), and the engine's records as what the page shows.
+"""Formats numbers for people (counts, sizes, durations, rates), and turns the engine's records into views for the page.
 
 Pure functions. A view is plain data (strings, numbers, lists) that the live stream sends and the page puts in place;
 the page formats nothing itself.
@@ -21,8 +21,8 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
-_MOST_MISSING = 6  # names and numbers in one line
-_LONGEST_LABEL = 28  # letters of a section's title in a sentence
+_MOST_MISSING = 6  # missing names and numbers in one line at most
+_LONGEST_LABEL = 28  # letters of a section's title in a sentence at most
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -49,7 +49,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Tokens a second: whole from ten on, one decimal below."""
+    """Tokens a second: whole from ten on, with one decimal below."""
     return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
 
 
@@ -60,7 +60,7 @@ def milliseconds(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Never 100 for less than all, never 0 for more than nothing."""
+    """A share in percent: never 100 for less than all, never 0 for more than nothing."""
     if 0.995 <= fraction < 1.0:
         return "99 %"
     if 0.0 < fraction < 0.005:
@@ -69,7 +69,7 @@ def percent(fraction: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A stretch of time that was measured."""
+    """A measured duration in words."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < _SECONDS_SHOWN_EXACTLY:
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def day(when: float, now: float) -> str:
-    """A moment (seconds since the epoch) as its day, in this machine's time: "today", "yesterday", "12 Mar 2026"."""
+    """The day of a moment (seconds since the epoch) in this machine's time: "today", "yesterday", "12 Mar 2026"."""
     then, today = time.localtime(when), time.localtime(now)
     if then[:3] == today[:3]:
         return "today"
@@ -93,7 +93,7 @@ def day(when: float, now: float) -> str:
 
 
 def moment(when: float, now: float) -> str:
-    """The day of a moment, with the hour if it was today, to tell things of one day apart."""
+    """The day of a moment, with the hour if it was today, so that events of one day can be told apart."""
     named = day(when, now)
     return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named
 
@@ -103,12 +103,14 @@ def moment(when: float, now: float) -> str:
 
 View = dict[str, Any]
 PacePoint = tuple[float, float, float, int]
-"""Milliseconds per token of the newest tokens, p50 and p95 of the answer by then, and the tokens that it had."""
+"""A point of the pace: milliseconds per token of the newest tokens, p50 and p95 of the answer so far, and its
+tokens.
+"""
 
 SCORE_LEVELS = 100
-PACE_TOKENS = 100  # that the moving line shows
-_NOW_TOKENS = 10  # that are "now"
-_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace
+PACE_TOKENS = 100  # tokens that the moving line shows
+_NOW_TOKENS = 10  # newest tokens that count as "now"
+_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the pace's small drawing
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -136,8 +138,9 @@ WHY_STOPPED = {
 
 
 def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Remaining) -> View:
-    """The line and the bar while the book is being read: how much of it, not which page, since the model goes through
-    many pages at once, layer by layer."""
+    """The line and the bar while the book is being read. They show the share that is read instead of a page, since the
+    model reads many pages at once, layer by layer.
+    """
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
         "fraction": fraction,
@@ -169,7 +172,7 @@ def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: 
 
 
 def read_line(read: BookRead, unit: str) -> str:
-    """How the reading went, once it is over."""
+    """A line about a finished reading."""
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
         opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
         return f"{opened}, as they were read before. They stay in memory for every question."
@@ -186,12 +189,12 @@ def read_line(read: BookRead, unit: str) -> str:
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
-    """All texts of the panel next to the chat, and the line under the answer that is being written (``line`` and
-    ``spark``). A value that was not measured is an empty string or None.
+    """All texts of the panel next to the chat, and the line under the growing answer (``line`` and ``spark``).
+    Unmeasured values are empty strings or None.
 
     Args:
-        why_not: why the answer's speed says nothing of the book (``uncounted``).
-        pace: of this answer so far.
+        why_not: the reason why the answer's speed tells nothing about the book (``uncounted``).
+        pace: the pace of this answer so far.
     """
     return {
         "line": live_line(figures, why_not, pace),
@@ -227,13 +230,13 @@ def _plain_step(figures: Figures) -> str:
 
 
 def split_view(split: TimeSplit) -> list[View]:
-    """Shares of the answer's time; parts that took none are left out."""
+    """Shares of the answer's time, without stages that took none."""
     shares = [(part, spent / split.total) for part in _PARTS if (spent := getattr(split, part))]
     return [{"part": part, "share": round(share, 4), "text": percent(share)} for part, share in shares]
 
 
 def kv_view(kv: KvBytes) -> list[View]:
-    """The tiers that hold keys and values, without empty ones."""
+    """The tiers that hold KV, without empty ones."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
     each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
@@ -249,12 +252,12 @@ def kv_view(kv: KvBytes) -> list[View]:
 
 
 def window_view(tokens: int, limit: int) -> View:
-    """How much of the model's window is taken."""
+    """The used part of the model's window."""
     return {"share": _share(tokens, limit), "text": f"{count(tokens)} of {count(limit)} tokens"}
 
 
 def reused_line(figures: Figures) -> str:
-    """The tokens that this question had to read: the proof that the book is read once."""
+    """The number of tokens that this question had to read, which shows that the book was read only once."""
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
@@ -262,7 +265,7 @@ def reused_line(figures: Figures) -> str:
 
 
 def pace_of(previous: Figures | None, current: Figures) -> float | None:
-    """Milliseconds per token since the previous figures; None when no token was added or nothing was measured."""
+    """Milliseconds per token since the previous figures; None when no token was added or no time was measured."""
     if current.ms_per_token_mean is None:
         return None
     before = previous if previous is not None and previous.ms_per_token_mean is not None else None
@@ -277,7 +280,7 @@ def pace_of(previous: Figures | None, current: Figures) -> float | None:
 def longer_pace(
     pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
 ) -> tuple[PacePoint, ...]:
-    """The moving line with one more point, as far back as ``PACE_TOKENS`` reach."""
+    """The moving line with one more point, reaching back ``PACE_TOKENS`` tokens."""
     point = pace_of(previous, event.figures)
     if point is None:
         return tuple(pace)
@@ -287,7 +290,7 @@ def longer_pace(
 
 
 def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
-    """The pace that was written down with an answer; answers of earlier versions have none."""
+    """The pace that was stored with an answer. Answers of earlier versions have none."""
     points = (notes or {}).get("pace", ())
     return tuple((ms, p50, p95, at) for ms, p50, p95, at in points)
 
@@ -305,7 +308,7 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
 
 
 def spark(pace: Sequence[PacePoint]) -> str:
-    """The pace as a line that fills its width from the first token on: the points of an SVG polyline, from zero up."""
+    """The pace as the points of an SVG polyline that fills its width from the first token on; zero is at the bottom."""
     if not pace:
         return ""
     first, last = max(0, pace[-1][3] - PACE_TOKENS), pace[-1][3]
@@ -316,7 +319,7 @@ def spark(pace: Sequence[PacePoint]) -> str:
 
 
 def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
-    """The quiet line under an answer while it is written; empty before its first tokens."""
+    """The quiet line under a growing answer; empty before its first tokens."""
     now = ms_now(pace)
     if now is None or figures.tokens_per_s is None:
         return ""
@@ -326,7 +329,7 @@ def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
 
 
 def acceptance_line(figures: Figures) -> str:
-    """Acceptance of every level that was proposed anything: "acceptance: first check 72 %, whole book 91 %"."""
+    """Acceptance of every level with proposals: "acceptance: first check 72 %, whole book 91 %"."""
     levels = (("first check", figures.middle), ("whole book", figures.verify), ("copied", figures.lookup))
     told = [
         f"{name} {percent(level.rate)}".replace(" %", "\u00a0%") for name, level in levels if level.rate is not None
@@ -335,9 +338,9 @@ def acceptance_line(figures: Figures) -> str:
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """The page scores that stand out, in whole levels: 0 for a page like most others, the most for the strongest.
+    """The page scores in whole levels: 0 for a page like most others, the highest for the strongest page.
 
-    Attention is spread thinly over every page of a book; shown as it is, everything would glow.
+    Attention is spread thinly over all pages of a book: shown directly, every page would glow.
     """
     usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
     if strongest <= usual:
@@ -352,8 +355,8 @@ def answer_line(
     whole book 91 % · 2.3 times faster than plain".
 
     Args:
-        tokens: of the whole answer, where that is known; ``figures`` are of what was written at last.
-        why_not: why its speed says nothing of the book (``uncounted``).
+        tokens: tokens of the whole answer, where known; ``figures`` cover only the part that was written last.
+        why_not: the reason why its speed tells nothing about the book (``uncounted``).
     """
     parts = []
     if figures is not None and (last := figures.answer_tokens):
@@ -404,7 +407,7 @@ def _level(rate: float | None) -> View:
 
 
 def short_title(title: str) -> str:
-    """A title as it can stand in a sentence."""
+    """A title in the form for a sentence."""
     title = " ".join(title.split())
     return title if len(title) <= _LONGEST_LABEL else title[: _LONGEST_LABEL - 1].rstrip() + "…"
 
@@ -418,14 +421,14 @@ def page_name(label: str, unit: str, long: bool = False) -> str:
 
 
 def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
-    """The place of a citation in a sentence: "page 12"; of one of several documents "Lease 2024, page 12"."""
+    """The place of a citation in a sentence: "page 12"; in a book of several documents "Lease 2024, page 12"."""
     places = places_named(chip["pages"], str(chip.get("unit", unit)), long)
     title = chip.get("document", "")
     return f"{short_title(title)}, {places}" if title and places else places
 
 
 def page_of(document: Document, page: Page, long: bool = False) -> str:
-    """The name of a page in a sentence, with the title of its document where there are several."""
+    """The name of a page in a sentence, with its document's title where there are several."""
     member = document.member_at(page.number)
     chip = {"pages": [{"label": page.label}], "document": member.title if member else ""}
     return place_named(chip, member.unit if member else document.unit, long)
@@ -444,7 +447,7 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
 
 
 def not_found(missing: Sequence[str]) -> str:
-    """What is said of an answer that the book does not bear out: the names and numbers that stand nowhere in it."""
+    """The sentence about an answer that the book does not support: the names and numbers that occur nowhere in it."""
     if not missing:
         return "No passage of the book says this"
     more = len(missing) - _MOST_MISSING
