@@ -1,4 +1,4 @@
-"""Evidence: the passage of a book that an answer's sentence rests on, whichever model wrote it.
+"""Finds the evidence for an answer's sentence: the passage of the book that supports it, whichever model wrote it.
 
     index = EvidenceIndex(document)
     found = index.find("How far is Orre?", "It lies eleven miles from the mainland.")
@@ -7,16 +7,16 @@
 The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
 2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
-other words, and does not tell it of somebody else (``roles``); it is *near* when it is related, and no more is known. A
-sentence is *not found* when its names or numbers stand nowhere in the book, or when the book does not speak of what was
-asked, or speaks of it elsewhere. One that claims nothing about the book (small talk, an opinion, a refusal) has no
-level. What a question asks for in words that the book never uses is told apart (``EvidenceIndex.unmentioned``): a
-passage can say so, and be no answer.
+other words, and does not tell the same of another person (``roles``). It is *near* when it is related, and no more is
+known. A sentence is *not found* when its names or numbers occur nowhere in the book, or when the book mentions the
+subject of the question nowhere, or only elsewhere. A sentence that claims nothing about the book (small talk, an
+opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
+(``EvidenceIndex.unmentioned``): a passage may then say so and still be no answer.
 
-Knows no model and no page: what words share is a fact about two texts. The attention of pages decides between passages
-alike. The model itself is not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an
-action to somebody else (assets/evaluation), and to ask takes a good part of an answer's time. Words that say nothing
-are known in English, German, French and Spanish; elsewhere rarity alone tells words apart.
+Knows no model and no page: shared words are a fact about two texts. Attention to pages decides between equal passages.
+The model itself is not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action
+to another person (assets/evaluation), and asking takes a good part of an answer's time. Words without meaning of their
+own are listed for English, German, French and Spanish; in other languages only rarity distinguishes words.
 """
 
 from __future__ import annotations
@@ -37,76 +37,83 @@ from engine.document import Document
 from engine.passages import SILENT, STEM, asks_for_whole, spans
 
 Level = Literal["says so", "near", "not found", ""]
-"""What a passage has of a sentence; "" of a sentence that claims nothing about the book."""
+"""How far a passage supports a sentence; "" for a sentence that claims nothing about the book."""
 
 CANDIDATES = 12
 """Best passages by BM25 that are compared with a sentence word by word."""
 LENGTH_SHARE = 0.4
-"""BM25's b. A word counts once in a passage, since passages are sentences."""
+"""BM25's b. Passages are sentences, so a word counts once in a passage."""
 NEIGHBOURS = 0.3
-"""What a word counts that stands in the passage before or after."""
+"""Weight of a word that occurs in the passage before or after."""
 AROUND = 3
-"""Passages before and after in which a name may stand that a passage speaks of as "he" or "it"."""
+"""Passages before and after in which a name may occur that a passage refers to as "he" or "it"."""
 FAR = 8
-"""Passages before and after in which the names and nouns of a question stand that a passage answers."""
+"""Passages before and after an answering passage in which the question's names and nouns may occur."""
 ELSEWHERE = 0.4
-"""Share of a question's names and nouns below which a passage is about something else."""
+"""Share of a question's names and nouns below which a passage is about another subject."""
 NAME, NUMBER = 2.0, 2.5
-"""What a name and a number count, in words of the same rarity."""
+"""Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
-"""What a word counts that stands in the question alone."""
+"""Weight of a word that occurs only in the question."""
 UNKNOWN = 0.5
-"""What a word counts that the book never uses, in its rarest words: an answer may say things in its own words."""
+"""Weight of a word that the book never uses, relative to the book's rarest words: an answer may use words of its
+own.
+"""
 MOST_OF_IT = 0.6
-"""Share of a sentence's words, by weight, that a passage has which says so."""
+"""Share of a sentence's words, by weight, that a passage must have to say so."""
 FACT, SUBJECT = 0.8, 0.2
-"""What the share of words that the question has not said counts, and that of the question's, beside that of all."""
+"""Weights, next to that of all words: of the share of new words, which the question has not said, and of the share of
+the question's words.
+"""
 MANY, NEARLY_ALL = 4, 0.85
-"""Words that the question has not said, and the share of them, which stand in one passage by no chance."""
+"""Number of new words, and their share in one passage, from which on the match is no coincidence."""
 OF_THE_SUBJECT = 0.45
-"""Share of the question's words that a passage and its surroundings have which says so."""
+"""Share of the question's words that a passage and its surroundings must have to say so."""
 OF_A_FRAGMENTS_SUBJECT = 0.65
-"""The same for "Seventeen." and "It was a gull.", which say no more than that they answer the question."""
+"""Share of the question's words that is needed for fragments such as "Seventeen." and "It was a gull.", which only
+answer the question.
+"""
 ABOUT = 0.5
-"""Share of the question's words that the book has which stand around a passage that is about what was asked."""
+"""Share of the question's known words that the surroundings of a passage must have to be about the question."""
 OTHER_WORDS = 0.1
-"""Share of a sentence's words that may stand elsewhere in the book, and not at the passage that says so: one of a few
-says something else. Words that the book never uses may be the answer's own for the same."""
+"""Share of a sentence's words that may occur elsewhere in the book but not at the supporting passage. In a short
+sentence one such word changes the meaning. Words that the book never uses may be the answer's own synonyms.
+"""
 RELATED = 0.3
-"""Share of a sentence's words that a passage has which is near."""
+"""Share of a sentence's words that a passage must have to be near."""
 NOUNS_CAPITALIZED = 0.2
-"""Share of capitals within sentences from which on a language writes every noun with one, as German does."""
+"""Share of capitals within sentences from which on a language is taken to capitalise every noun, as German does."""
 BESIDE = 0.5
-"""What a word counts for a passage that stands in the one before or after, or a name a little further off."""
+"""Weight for a passage of a word in the passage before or after, or of a name a little further away."""
 FAVOUR = 0.1
-"""How much the most favoured page raises the score of its passages."""
+"""Largest share by which a favoured page raises the score of its passages."""
 FEW_LETTERS = 4
-"""Of what a longer word may be an abbreviation of: "Prof." and "Professor"."""
+"""Letters of a word that may abbreviate a longer one: "Prof." and "Professor"."""
 FEW_WORDS = 2
-"""Words of an answer so short that each of them is its fact."""
+"""Words of an answer that is so short that each of them is its fact."""
 SHORTEST_HEADING = 3
-"""Words, most of them with capitals, that are a heading."""
+"""Words, most of them with capitals, from which on a line is a heading."""
 
-# A number after a letter belongs to a name ("K3"), one before it has a unit ("17th").
+# A number after a letter belongs to a name ("K3"); a number before letters has a unit ("17th").
 _TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
-_ROMAN = re.compile(r"[ivxlc]{2,}")  # of chapters and clauses
+_ROMAN = re.compile(r"[ivxlc]{2,}")  # numbers of chapters and clauses
 _NEGATION = re.compile(
     r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # what stands behind a "not" within its clause; "not lit until May" is lit in May
+_DENIED = re.compile(  # words that follow a "not" within its clause; "not lit until May" means lit in May
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-_NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
+_NO_SPACES = "\u2e80"  # from this sign on writing has no spaces between words, and pairs of signs are compared
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 _TALK = re.compile(
@@ -158,7 +165,7 @@ _EMPTY = (
 
 @lru_cache(maxsize=1 << 16)
 def _folded(word: str) -> str:
-    """A word without case, accents and what is joined to it by an apostrophe."""
+    """Fold a word: without case, accents, and anything joined to it by an apostrophe."""
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign))
     return _ELISION.sub("", plain.replace("’", "'"))
 
@@ -173,7 +180,7 @@ _ASKING = (
     "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
     "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
 )
-"""Words that questions are made of, whatever the book."""
+"""Words that questions consist of, whatever the book."""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
@@ -183,7 +190,7 @@ _ADJECTIVES = (
     "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
     "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
 )
-"""Words between "the" and its noun that a book may well do without."""
+"""Words between "the" and its noun that a book may omit."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
@@ -198,7 +205,7 @@ _SILENT = _ENGLISH | _GERMAN_FOLDED | frozenset(map(_folded, _OTHERS.split()))
 
 
 def _number_words() -> dict[str, int]:
-    """Words for numbers in English, German and French. "one" is left out: it is a pronoun more often."""
+    """Make the words for numbers in English, German and French. "one" is left out: it is more often a pronoun."""
     english = (
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen twenty"
@@ -241,7 +248,7 @@ def is_refusal(sentence: str) -> bool:
 
 
 def says_nothing(word: str) -> bool:
-    """Whether a word stands in every text of its language, such as "the", "der", "les"."""
+    """Whether a word occurs in every text of its language, such as "the", "der", "les"."""
     return _folded(word) in _SILENT
 
 
@@ -256,7 +263,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence of the book on one line, and where it stands: on one page, or at the end of one and the next."""
+    """A sentence of the book on one line, with its place: on one page, or at the end of one page and the start of the
+    next.
+    """
 
     text: str
     parts: tuple[Part, ...]
@@ -264,10 +273,10 @@ class Passage:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a sentence of an answer rests on.
+    """The evidence for a sentence of an answer.
 
-    ``missing``: names and numbers of the sentence that stand nowhere in the book, as the sentence has them.
-    ``claims``: whether it says anything about the book; small talk, opinions and refusals do not.
+    ``missing``: names and numbers of the sentence that occur nowhere in the book, spelled as in the sentence.
+    ``claims``: whether the sentence claims anything about the book; small talk, opinions and refusals do not.
     """
 
     sentence: str
@@ -279,7 +288,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Term:
-    """A word of a sentence as it is compared: ``key`` for passages, ``whole`` for the book, ``raw`` for the eye."""
+    """A word of a sentence in three forms: ``key`` is compared with passages, ``whole`` with the book, ``raw`` is
+    shown.
+    """
 
     key: str
     whole: str
@@ -289,8 +300,9 @@ class _Term:
 
 @dataclass
 class _Place:
-    """One passage of the book as words. ``start``, ``end``: its characters in the document's whole text. ``denied``:
-    words of which it only says that they are not so."""
+    """One passage of the book as words. ``start`` and ``end`` are its characters in the document's whole text.
+    ``denied``: words that the passage only negates.
+    """
 
     start: int
     end: int
@@ -300,17 +312,19 @@ class _Place:
 
 
 class EvidenceIndex:
-    """Args:
-    document: the book; indexed at once, some 0.5 s for 300 pages.
+    """The index of a book's sentences.
+
+    Args:
+        document: the book. Indexing takes about 0.5 s for 300 pages.
     """
 
     def __init__(self, document: Document) -> None:
         self.document = document
         text = document.text
         self._forms: dict[str, tuple[str, str]] = {}
-        self._lower: set[str] = set()  # words that the book writes small somewhere
-        self._capital: set[str] = set()  # with a capital within a sentence
-        self._large: set[str] = set()  # and with one anywhere
+        self._lower: set[str] = set()  # words that the book also writes in lower case
+        self._capital: set[str] = set()  # words with a capital within a sentence
+        self._large: set[str] = set()  # words with a capital anywhere
         self._places = [_Place(start, end) for start, end in _passages(text)]
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
         capitals = words = 0
@@ -343,7 +357,7 @@ class EvidenceIndex:
         self._has_money = _MONEY.search(text) is not None
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """The first word that says something behind each "not", where the passage has it nowhere else."""
+        """The first meaningful word after each "not", unless the passage also has it elsewhere."""
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
@@ -353,11 +367,12 @@ class EvidenceIndex:
     def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
         """The nouns and names of a question that the book never uses.
 
-        Empty where all of the book is asked about, and for what is no question: "a table" is then how to answer.
+        Empty for a question about the whole book, and for a request that is no question, where "a table" names the form
+        of the answer.
 
         Args:
-            answered: a passage says what a sentence of the answer says. The noun right after "which" is then the kind
-                of thing that the answer names: "which disease" of a book that has the name alone.
+            answered: whether a passage supports the answer. Then the noun right after "which" is only the kind of the
+                named thing: "which disease" in a book that has the disease's name alone.
         """
         if not question.rstrip().endswith("?") or asks_for_whole(question):
             return ()
@@ -368,33 +383,33 @@ class EvidenceIndex:
         return tuple(word for word in dict.fromkeys(found) if word not in kinds)
 
     def _is_price_of_nothing(self, term: _Term) -> bool:
-        """Whether a price is asked of a book without the word and without any money."""
+        """Whether the question asks for a price, and the book has neither the word nor any amount of money."""
         return not self._has_money and _without_ending(term.whole) in _PRICES and term.key not in self._postings
 
     def find(
         self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
     ) -> Evidence:
-        """What one sentence of an answer rests on.
+        """Find the evidence for one sentence of an answer.
 
         Args:
-            question: what was asked; its words tell apart passages that have the sentence's words alike.
-            favour: a weight per page, such as the attention that it got, which decides between passages alike.
-            pages_read: the answer is from this many first pages, and rests on no other; None is all of them. Names and
-                numbers count as not found only where the whole book lacks them.
+            question: the question, whose words decide between passages with the same words of the sentence.
+            favour: a weight for each page, such as its attention, which decides between equal passages.
+            pages_read: number of first pages that the answer is from; evidence is taken from them alone. None is all
+                pages. Names and numbers count as not found only where the whole book lacks them.
         """
         if pages_read is None or pages_read >= len(self.document.pages):
             return self._find(question, sentence, favour, len(self._places))
         found = self._find(question, sentence, favour, self._places_within(pages_read))
-        beyond = found.level == "not found" and not found.missing  # it may stand in what was not read
+        beyond = found.level == "not found" and not found.missing  # it may be in the part that was not read
         return replace(found, level="") if beyond else found
 
     def _places_within(self, pages: int) -> int:
-        """How many passages end within the first pages."""
+        """Number of passages that end within the first pages."""
         end = self.document.page_starts[pages]
         return bisect.bisect_right(self._places, end, key=lambda place: place.end)
 
     def _find(self, question: str, sentence: str, favour: Sequence[float], places: int) -> Evidence:
-        """Among the first ``places`` passages."""
+        """Find the evidence among the first ``places`` passages."""
         terms, asked = self._terms(sentence), self._terms(question)
         if not terms or sentence.rstrip().endswith("?") or _REFUSAL.search(sentence):
             return Evidence(sentence, "", claims=False)
@@ -416,7 +431,8 @@ class EvidenceIndex:
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
         subject = [term for term in asked if term.raw in nouns and not _is_generic(term)]
-        if best is not None and best.is_sure:  # so much stands there together that only another's name is against it
+        # with this many shared words, only another person's name speaks against the passage
+        if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
         if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
             strange = tuple(term.raw for term in subject if self._is_unknown(term))
@@ -428,10 +444,10 @@ class EvidenceIndex:
     def _is_beside_the_point(
         self, nouns: Sequence[_Term], asked: Sequence[_Term], said: set[str], best: _Judged | None
     ) -> bool:
-        """Whether the book does not speak of what was asked, or only elsewhere than the nearest passage.
+        """Whether the book mentions the subject of the question nowhere, or only elsewhere than at the nearest passage.
 
         Args:
-            nouns: of the question.
+            nouns: nouns of the question.
             said: words of the sentence.
         """
         if best is None:
@@ -446,12 +462,15 @@ class EvidenceIndex:
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def _share(self, terms: Sequence[_Term], keys: set[str]) -> float:
-        """What part of some words, by weight, is among others."""
+        """The share, by weight, of some words that are among others."""
         return sum(self._weight(term) for term in terms if term.key in keys) / sum(map(self._weight, terms))
 
     def _is_unknown(self, term: _Term) -> bool:
-        """Whether the book never uses a word of the question. In a language that joins words it may be part of another,
-        and only a noun counts: verbs change too much."""
+        """Whether the book never uses a word of the question.
+
+        In a language that joins words, the word may be part of another one, and only nouns count: verbs change too
+        much.
+        """
         if term.key in self._postings or _is_generic(term) or _ROMAN.fullmatch(term.whole):
             return False
         if not self._nouns:
@@ -461,13 +480,13 @@ class EvidenceIndex:
         )
 
     def _is_missing(self, term: _Term) -> bool:
-        """Whether the book has no such name or number."""
+        """Whether the book lacks such a name or number."""
         if term.kind == "number":
             return term.key not in self._postings
         return term.kind == "name" and _without_ending(term.whole) not in self._names
 
     def page_scores(self, question: str) -> list[float]:
-        """How much each page promises to say of a question: the BM25 score of its best passage."""
+        """How promising each page is for a question: the BM25 score of its best passage."""
         found = [0.0] * len(self.document.pages)
         for place, score in self._scores({term.key: self._weight(term) for term in self._terms(question)}).items():
             if 0 <= place < len(self._places):
@@ -492,7 +511,9 @@ class EvidenceIndex:
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
-        """The weights of the words in each passage and of those next to it; places may lie one outside of the book."""
+        """The weights of the words in each passage and in its neighbours. Indices may be one beyond the book's
+        passages.
+        """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
             having = self._postings.get(key, [])
@@ -513,11 +534,12 @@ class EvidenceIndex:
     def _judged(
         self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool, negated: bool
     ) -> _Judged:
-        """How much of a sentence a passage has, and what may be said of it therefore.
+        """Judge a passage: the share of a sentence that it has, and the level that follows.
 
         Args:
-            stranger: the sentence takes over a word of the question that the book never uses: no passage says that.
-            negated: the sentence says that something is not so.
+            stranger: whether the sentence repeats a word of the question that the book never uses, which no passage
+                supports.
+            negated: whether the sentence negates something.
         """
         own = self._places[place].keys
         beside = self._keys_around(place, 1)
@@ -543,7 +565,8 @@ class EvidenceIndex:
             same = same and self._places[place].negated
         else:
             same = same and not any(term.key in self._places[place].denied for term in terms)
-        adds = bool(new) or all(term.key in own for term in terms)  # what only says the question again needs all of it
+        # a sentence that only repeats the question needs all of it
+        adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact, subject = share(terms), share(new), share(asked)
@@ -556,7 +579,7 @@ class EvidenceIndex:
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
-        """A passage only near where it tells of somebody else what the sentence tells of its subject."""
+        """Lower a passage to near where it tells of another person what the sentence tells of its subject."""
         place = self._places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not _is_german(raw for raw, _ in _tokens(sentence))
@@ -565,7 +588,7 @@ class EvidenceIndex:
         return judged
 
     def _words_of(self, text: str) -> list[tuple[str, int]]:
-        """The words of a text that say something, as keys, and where they begin."""
+        """The meaningful words of a text, as keys, with their offsets."""
         return [(key, at) for raw, at in _tokens(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
 
     def _keys_around(self, place: int, reach: int) -> set[str]:
@@ -580,7 +603,7 @@ class EvidenceIndex:
         return Passage(text, tuple(part for part in parts if part.end > part.start))
 
     def _part(self, page: int, place: _Place) -> Part:
-        """What of a passage stands on a page, in characters of the page's own text."""
+        """The part of a passage on a page, in characters of the page's own text."""
         text = self.document.pages[page].text
         body = text.strip("\n")
         lead, begin = len(text) - len(text.lstrip("\n")), self.document.page_starts[page]
@@ -595,14 +618,14 @@ class EvidenceIndex:
     # Words -----------------------------------------------------------------------------------------------------
 
     def _weight(self, term: _Term) -> float:
-        """What a word counts: how rare it is, and names and numbers more."""
+        """The weight of a word: its rarity, and more for names and numbers."""
         known = len(self._postings.get(term.key, ()))
         count = max(1, known)
         rarity = math.log(1 + (len(self._places) - count + 0.5) / (count + 0.5))
         return rarity * {"word": 1.0, "name": NAME, "number": NUMBER}[term.kind] * (1.0 if known else UNKNOWN)
 
     def _terms(self, sentence: str) -> list[_Term]:
-        """The words of a sentence that say something, each once."""
+        """The meaningful words of a sentence, each once."""
         text = _LINE_NUMBER.sub(lambda match: " " * len(match[0]), sentence)
         tokens = list(_tokens(text))
         found: dict[str, _Term] = {}
@@ -623,12 +646,13 @@ class EvidenceIndex:
         return list(found.values())
 
     def _is_name(self, whole: str, before: str, behind: str, heading: bool) -> bool:
-        """Whether a word with a capital is a name: the book writes it so, and never small.
+        """Whether a word with a capital is a name: the book writes it with a capital and never in lower case.
 
         Args:
-            before: the sentence up to it; at a start every word has a capital, but for one alone in quotation marks.
-            behind: the sentence after it.
-            heading: so has every word in it.
+            before: the sentence up to the word. At a sentence's start every word has a capital, except a single word in
+                quotation marks.
+            behind: the sentence after the word.
+            heading: whether it is in a heading, where every word has a capital.
         """
         if _ROMAN.fullmatch(whole):
             return False
@@ -638,12 +662,14 @@ class EvidenceIndex:
         return whole in self._capital if heading or is_start else True
 
     def _as_fact(self, term: _Term) -> _Term:
-        """A word of an answer of few words, with a capital: the book has it, or it is a name that the book has not."""
+        """Whether a capitalised word of a very short answer is its fact: a word of the book, or a name that the book
+        lacks.
+        """
         known = term.kind != "word" or not term.raw[0].isupper() or self._nouns or term.key in self._postings
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """Key, whole form and letters of a word that says something; writing without spaces in pairs of signs."""
+        """Key, whole form and letters of each meaningful word. Writing without spaces is cut into pairs of signs."""
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):
                 yield raw[at : at + 2], raw[at : at + 2], raw[at : at + 2]
@@ -653,7 +679,7 @@ class EvidenceIndex:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
-        """A word folded, and the key that it is compared by; no key if it says nothing."""
+        """A word folded, with the key by which it is compared; no key for a word without meaning."""
         known = self._forms.get(raw)
         if known is None:
             whole = _folded(raw)
@@ -674,9 +700,9 @@ class EvidenceIndex:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage compared with a sentence: its rank among others, and what may be said of it.
+    """A passage compared with a sentence: its rank among others, and its level.
 
-    ``is_sure``: it has nearly all of much that the question has not said.
+    ``is_sure``: whether it has nearly all of many new words, which the question has not said.
     """
 
     place: int
@@ -686,7 +712,7 @@ class _Judged:
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:
-    """Where the passages of a text begin and end: sentences, and the rows of tables."""
+    """The beginnings and ends of a text's passages: sentences, and rows of tables."""
     for start, end in spans(text):
         if _ROW.search(text, start, end) is None:
             yield start, end
@@ -696,7 +722,7 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_german(words: Iterable[str]) -> bool:
-    """Whether words of a sentence are German rather than English."""
+    """Whether the words of a sentence are German rather than English."""
     folded = [_folded(word) for word in words]
     return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
 
@@ -706,7 +732,7 @@ def _is_generic(term: _Term) -> bool:
 
 
 def _nouns(question: str) -> set[str]:
-    """Words that are nouns by what stands before them, or by their capital."""
+    """Words that are nouns by the words before them, or by their capital."""
     words = [raw for raw, _ in _tokens(question)]
     found = {word for word in words[1:] if word[0].isupper()}
     expected = False
@@ -721,21 +747,21 @@ def _nouns(question: str) -> set[str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Words and numbers with where they begin."""
+    """Words and numbers with their offsets."""
     for match in _TOKEN.finditer(text):
         raw, start = match[0], match.start()
         yield raw, start
 
 
 def _value(raw: str) -> str:
-    """A number as its value: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
+    """The value of a number: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
     if _GROUPED.fullmatch(raw):
         return re.sub(r"[.,]", "", raw)
     return raw.replace(",", ".").lstrip("0") or "0"
 
 
 def _values(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The numbers of a passage, also each word of one: "ninety-nine" is 90, 9 and 99."""
+    """The numbers of a passage, and the number of each word in one: "ninety-nine" is 90, 9 and 99."""
     for key, _, _ in _numbers(tokens, ""):
         yield key
     for raw, _ in tokens:
@@ -744,7 +770,7 @@ def _values(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def _numbers(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
-    """Key, letters and place of every number; words for numbers that follow each other are one."""
+    """Key, letters and place of every number. Neighbouring words for numbers are one number."""
     run: list[tuple[str, int, int]] = []  # letters, place, value
 
     def joined() -> Iterator[tuple[str, str, int]]:
@@ -777,7 +803,7 @@ def _numbers(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str
 
 
 def _shown(text: str, start: int, raw: str) -> str:
-    """A number with the sign of its currency or its per cent."""
+    """A number with its currency sign or per cent sign."""
     before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
     signs = ("$", "€", "£", "¥", "%")
     return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"

@@ -1,15 +1,16 @@
-"""Tries what a model brings that has to run before the model can be used: its tokenizer and its chat template.
+"""Tries a model's tokenizer and chat template, which have to run before the model can be used.
 
-Both are tried in a bounded child process (``engine.sandbox``, ``python -m engine.foreign``). A tokenizer is loaded by
-this process once it has been loaded and used there: it may be made so that it fills the memory, never ends, or breaks
-its library. A chat template is a program; it is compiled and rendered there, once, into the pieces that are used
-(``engine.chat_template``), and nothing of it ever runs here. Results are kept by the sum of what was tried, so that a
-model is tried at its first start alone. ``begin`` starts the trials of a model while this process imports its
-libraries; who uses a tokenizer or a template waits for the result.
+Both are tried in a bounded child process (``engine.sandbox``, ``python -m engine.foreign``). This process loads a
+tokenizer only after the child has loaded and used it: a tokenizer may be made to fill the memory, never end, or break
+its library. A chat template is a program. The child compiles and renders it, once, into the pieces that are used
+(``engine.chat_template``); it never runs in this process. Results are kept by a hash of the tried files, so that a
+model is tried only at its first start. ``begin`` starts the trials of a model while this process imports its libraries;
+the use of a tokenizer or a template waits for the result.
 
 The child tries prose and runs of every sign. A tokenizer can still be made to be slow on a text of its own, by an
-expression or a model that takes more than linear time. Those of known models take linear time; with any other each
-text is encoded in a child first (``Texts``), in a time that grows with its length: thirty characters can be enough.
+expression or a model that takes more than linear time. Tokenizers of known models take linear time. With any other
+tokenizer each text is encoded in a child first (``Texts``), within a time that grows with the text's length: thirty
+characters can be enough to stall it.
 """
 
 from __future__ import annotations
@@ -40,47 +41,50 @@ from engine.sandbox import Bounds, ChildFailed, Voice, run_in_child, serve
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, 10.0)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
-# A vocabulary of 260,000 tokens of SentencePiece takes most; the header says how long it is, and is looked at first.
+# Bounds for converting a GGUF vocabulary. One of 260,000 SentencePiece tokens takes the most; the header states its
+# length, and is checked first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5  # ten times what an ordinary tokenizer takes
-_TEXT_BYTES_PER_CHARACTER = 300  # of an encoding with its offsets
-_SHORT = 10_000  # characters of a text for the child that stays
-_IDLE_S = 300.0  # after which that child is gone
-_LIFE_S = 1800.0  # after which it is another one: its time of the processor is bounded
-_MOST_KNOWN = 1000  # texts
-_START_S = 30.0  # of a child on a cold disk
-_FORMAT = 2  # of what is kept
+_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5  # ten times the time of an ordinary tokenizer
+_TEXT_BYTES_PER_CHARACTER = 300  # memory of an encoding with its offsets
+_SHORT = 10_000  # characters of a text for the permanent child
+_IDLE_S = 300.0  # seconds of idleness after which the permanent child ends
+_LIFE_S = 1800.0  # seconds after which the child is replaced, since its processor time is limited
+_MOST_KNOWN = 1000  # texts whose results are remembered
+_START_S = 30.0  # seconds for a child's start on a cold disk
+_FORMAT = 2  # version of the kept results
 _TRYING = "trying"
-"""The child's word for a vocabulary that is converted, and is tried now."""
+"""The child's message that a vocabulary is converted and now being tried."""
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
-"""Words that are kept of each."""
+"""Number of words that a kept result has, by kind."""
 _REMEMBERED = 64  # results that a process remembers
-_MOST_FILES = 1000  # results on disk; the oldest go
+_MOST_FILES = 1000  # results on disk; the oldest are removed
 _MOST_KEPT_BYTES = 1 << 20
 _ANOTHER = "Choose another model."
 
 MOST_ADDED = 100_000
-"""Most tokens added to a vocabulary; models have up to some ten thousand, and the library takes 50 microseconds for
-each."""
+"""Tokens added to a vocabulary at most. Models have up to some ten thousand, and the library takes 50 microseconds for
+each.
+"""
 MOST_NAMED = 10_000
-"""Most special tokens that a tokenizer's settings name; models have up to some thousand. transformers looks at all of
-them for each."""
+"""Special tokens that a tokenizer's settings name at most. Models have up to some thousand. transformers looks at all
+of them for each one.
+"""
 _LARGEST_ID = 1 << 24
-# Characters that a tokenizer may make of one before it cuts; those of models make two.
+# Characters that a tokenizer may make of one before it cuts a text. Models make two.
 _MOST_GROWTH = 16.0
-_LONGEST = "model_max_length"  # which is 10 to the power of 30 for "any"
+_LONGEST = "model_max_length"  # its value is 10 to the power of 30 for "any"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # what would be read or used in the place of what was tried
+_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
-_RUN = 48  # of each sign: what a badly made expression needs to be slow
+_RUN = 48  # repetitions of each sign: a badly made expression becomes slow on them
 _PROSE = "The keeper's log of 1897 says: \u201cNo light, 3 nights\u201d \u2014 na\u00efve, isn't it?\r\n\r\n\tYes... "
 _PROSE_TIMES = 200
 _FIRST_PLANE = "".join(map(chr, (*range(0x20, 0xD800), *range(0xE000, 0xFFFE))))
 
 
 _LINEAR = "linear"
-"""The child's word for a tokenizer that is known to take linear time."""
+"""The child's word for a tokenizer that takes linear time."""
 _LINEAR_MODELS = ("BPE", "WordLevel")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -89,7 +93,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _WORD = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+"
 _NAME = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
 _LINEAR_EXPRESSIONS = (
-    # The bundled models, GPT-2, Llama 3, Qwen 2 and 3, Qwen 3.5, Mistral (Tekken), GPT-4o.
+    # Sources: the bundled models, GPT-2, Llama 3, Qwen 2 and 3, Qwen 3.5, Mistral (Tekken), GPT-4o.
     "[\u201c\u201d]",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
@@ -99,19 +103,19 @@ _LINEAR_EXPRESSIONS = (
     rf"{_WORD}|{_NAME}|\p{{N}}|{_REST_WITH_SLASH}",
     rf"{_WORD}{_CONTRACTIONS}?|{_NAME}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
 )
-"""Expressions of known models that cut a text into words."""
+"""Regular expressions of known models that cut a text into words."""
 
 
-# Seen from this process ------------------------------------------------------------------------------------------
+# This process's side ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A tokenizer that does no harm.
+    """A tokenizer that proved harmless.
 
     Args:
-        sum: names its files.
-        linear: whether it is known to take linear time, so that its texts need not be tried.
+        sum: hash of its files.
+        linear: whether it takes linear time, so that texts need not be tried.
     """
 
     sum: str
@@ -121,10 +125,8 @@ class Tried:
 def begin(model: str, draft: str | None, kept: str = "") -> None:
     """Start to try the tokenizers of a model and its draft, and the model's chat template.
 
-    Returns at once. Who uses them is told what is wrong with them.
-
-    The template is looked for where it ordinarily lies. ``chat_format`` tries another one, and special tokens that are
-    others, by itself.
+    Returns at once; errors are raised where tokenizers or templates are used. The template is looked for in its usual
+    place. ``chat_format`` itself tries a template from another place, or with other special tokens.
     """
 
     def work() -> None:
@@ -142,13 +144,13 @@ def begin(model: str, draft: str | None, kept: str = "") -> None:
 
 
 def check_tokenizer(folder: Path, kept: str = "") -> Tried:
-    """Try a folder's tokenizer, unless that very one is known.
+    """Try a folder's tokenizer, unless its result is known.
 
     Args:
-        kept: folder of what came out well before; "" is none.
+        kept: folder of earlier good results; "" is none.
 
     Raises:
-        ModelError: it takes too much, breaks its library, or is none.
+        ModelError: the tokenizer takes too much time or memory, breaks its library, or is no tokenizer.
     """
     digest = _sum_of(folder)
     return Tried(digest, _tried(digest, _tokenizer_request(folder), kept) == (_LINEAR,))
@@ -158,14 +160,14 @@ _Child = Generator[dict[str, Any], dict[str, Any] | None, None]
 
 
 class Texts:
-    """Tries a tokenizer on texts before they are encoded here, unless it takes linear time.
+    """Tries a tokenizer on texts before this process encodes them, unless the tokenizer takes linear time.
 
-    One child stays for those that are short; each longer one has a child of its own, with as much memory as it may
-    take.
+    One permanent child tries short texts. Each longer text has a child of its own, with memory in proportion to its
+    length.
 
     Args:
-        folder: of the tokenizer.
-        kept: as ``check_tokenizer``; of long texts.
+        folder: folder of the tokenizer.
+        kept: as in ``check_tokenizer``, for results of long texts.
     """
 
     def __init__(self, tokenizer: Tried, folder: Path, kept: str = "") -> None:
@@ -176,10 +178,10 @@ class Texts:
         self._lock = threading.Lock()
 
     def check(self, text: str, *, split_special_tokens: bool) -> None:
-        """Try one text, unless that is known.
+        """Try one text, unless its result is known.
 
         Raises:
-            ModelError: it takes too much for a text of this length, or breaks its library.
+            ModelError: the tokenizer takes too much time or memory for this length, or breaks its library.
         """
         if self._tokenizer.linear:
             return
@@ -208,7 +210,8 @@ class Texts:
             except ChildFailed as failure:
                 if failure.reason not in ("crash", "memory"):
                     raise
-                answer = None  # another one tells whether it was this text: the child has had others, and has waited
+                # a new child tells whether this text was the cause: the old one has had others, and has waited
+                answer = None
             if answer is None:
                 self._start(bounds)
                 answer = self._sent(request)
@@ -228,7 +231,7 @@ class Texts:
         _answer(next(self._child, None), "tokenizer")
 
     def _sent(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """What the child says to a request; None where there is none, or it had nothing to do for long and has gone."""
+        """The child's answer to a request; None where there is no child, or it has ended after idling."""
         if self._child is None or time.monotonic() > self._until:
             return None
         try:
@@ -244,7 +247,7 @@ class Texts:
 
 
 def _sum_of(folder: Path) -> str:
-    """Names a folder's tokenizer by all its files."""
+    """A hash of all files of a folder's tokenizer."""
     digest = hashlib.sha256(_versions())
     for path in model_files.tokenizer_files(folder):
         content = model_files.content(path)
@@ -258,30 +261,30 @@ def _tokenizer_request(folder: Path) -> str:
 
 
 def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str = "") -> ChatFormat:
-    """The pieces of a chat template around a book.
+    """Cut a chat template into pieces around a book, in a child.
 
     Args:
-        tokens: the special tokens that a template may name, as its tokenizer gives them.
+        tokens: the tokenizer's special tokens, which a template may name.
         title: the book's title.
-        kept: as ``check_tokenizer``.
+        kept: as in ``check_tokenizer``.
 
     Raises:
-        ModelError: it takes too much, or keeps no book in front of the conversation.
+        ModelError: the template takes too much time or memory, or keeps no book in front of the conversation.
     """
     return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), kept), title)
 
 
 def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]:
-    """The sum and the request of a chat template's trial, with those special tokens that it names."""
+    """The hash and the request of a chat template's trial, with the special tokens that the template names."""
     named = {name: str(token) for name, token in sorted(tokens.items()) if name in template}
     request = json.dumps({"work": "template", "template": template, "tokens": named})
-    # A template that writes the date has other pieces tomorrow.
+    # A template that writes the date gives other pieces tomorrow.
     day = time.strftime("%Y-%m-%d") if "strftime_now" in template else ""
     return hashlib.sha256(_versions() + f"{day}\0{request}".encode()).hexdigest(), request
 
 
 def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """The chat template that a folder states, and its special tokens; None where it lies elsewhere."""
+    """The chat template that a folder states, with its special tokens; None where the template is elsewhere."""
     settings = model_files.read_object(folder / "tokenizer_config.json")
     path = folder / model_files.TEMPLATE
     template = model_files.content(path).decode() if path.exists() else settings.get("chat_template")
@@ -294,34 +297,34 @@ def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
 
 
 def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ...]:
-    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it, and try it.
+    """Write the tokenizer that a GGUF file describes into a folder, in transformers' form, and try it.
 
-    One child does all of it: the tokenizer is loaded there already.
+    One child does both, since it has already loaded the tokenizer.
 
     Args:
-        model_type: of the model, as transformers calls it.
+        model_type: transformers' name of the model's type.
 
     Returns:
         The trial's result, for ``keep``.
 
     Raises:
-        ModelError: it takes too much, breaks its library, or is none.
+        ModelError: the tokenizer takes too much time or memory, breaks its library, or is no tokenizer.
     """
     return _ask({"work": "gguf", "gguf": str(gguf.resolve()), "model_type": model_type, "out": str(out.resolve())})
 
 
 def keep(folder: Path, found: Sequence[str], kept: str) -> None:
-    """Keep the result of a trial for the tokenizer of a folder, in which nothing changes any more.
+    """Keep the result of a trial for a folder's tokenizer, once the folder is final.
 
     Args:
-        kept: as ``check_tokenizer``.
+        kept: as in ``check_tokenizer``.
     """
     _save(_kept_file(kept, _sum_of(folder)), found)
 
 
 @lru_cache(maxsize=1)
 def _versions() -> bytes:
-    """Names the code that tries."""
+    """The versions of the code that tries, as part of a result's name."""
     from importlib.metadata import version
 
     named = [_FORMAT, *(version(package) for package in ("transformers", "tokenizers", "jinja2"))]
@@ -329,12 +332,12 @@ def _versions() -> bytes:
 
 
 _trials: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
-"""Results by sum and folder, and trials that go on. Those that came out badly are forgotten."""
+"""Results by hash and folder, and running trials. Failed ones are forgotten."""
 _trials_lock = threading.Lock()
 
 
 def _tried(digest: str, request: str, kept: str) -> tuple[str, ...]:
-    """The result of a trial: the one kept under its sum, or what a child says.
+    """The result of a trial: the kept one, or a child's answer.
 
     Raises:
         ModelError: the trial failed.
@@ -343,7 +346,7 @@ def _tried(digest: str, request: str, kept: str) -> tuple[str, ...]:
 
 
 def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]]:
-    """The result of a trial, which goes on in a thread unless it is known."""
+    """Return the future result of a trial, which runs in a thread unless its result is known."""
     key = digest, kept
     with _trials_lock:
         if (known := _trials.get(key)) is not None:
@@ -388,7 +391,7 @@ def _load(file: Path | None) -> tuple[str, ...] | None:
 
 
 def _save(file: Path | None, found: Sequence[str]) -> None:
-    """A disk that refuses costs the next start another trial."""
+    """Keep a result. If the disk refuses, the next start tries again."""
     if file is None:
         return
     partial = file.with_name(f".{file.name}-{os.getpid()}")
@@ -416,10 +419,10 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
-    """What a child answers; None is nothing.
+    """Check a child's answer; None means that it gave none.
 
     Raises:
-        ModelError: it refuses, or says nothing.
+        ModelError: the child refuses, or gave no answer.
     """
     if message is None:
         raise ModelError(f"This model's {what} could not be tried.", _ANOTHER)
@@ -429,7 +432,7 @@ def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """What is tried, its bounds, and which text they are for."""
+    """The subject of a trial, its limits, and the text that they are for."""
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
     of_text = Bounds(
@@ -446,17 +449,17 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
-    else:  # Rust ends a process whose memory is at an end
+    else:  # Rust ends a process that runs out of memory
         why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
     return ModelError(f"This model's {what} {why}.", _ANOTHER)
 
 
-# Seen from the child ---------------------------------------------------------------------------------------------
+# The child's side ----------------------------------------------------------------------------------------------------
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Import what the work needs: as little as can be, since this is a part of a model's first start."""
-    gc.disable()  # a tenth of the time: nothing is in circles, and all of it ends with this process
+    """Import as few modules as the work needs, since a model's first start waits for this."""
+    gc.disable()  # saves nine tenths of the time: there are no cycles, and everything ends with this process
     if request["work"] == "template":
         _renderer()
     elif request["work"] != "gguf" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
@@ -478,7 +481,7 @@ def _renderer() -> Any:
         sys.modules[package] = bare
     try:
         return importlib.import_module(name).render_jinja_template
-    except (ImportError, AttributeError):  # of another version: the long way
+    except (ImportError, AttributeError):  # another version: take the slow way
         for package in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[package]
         return importlib.import_module(name).render_jinja_template
@@ -525,10 +528,10 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
-    """Write what transformers makes of a vocabulary, which it would read from the file twice, 300,000 words one by one.
+    """Write transformers' form of a vocabulary. transformers alone would read the file twice, 300,000 words one by one.
 
     Returns:
-        As ``_load_tokenizer``.
+        The result of ``_load_tokenizer``.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -536,7 +539,7 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
     fields, _ = gguf_header.read(gguf, vocabulary=True)
     with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
-        (Path(alone) / gguf.name).touch()  # files beside the other would mean other things
+        (Path(alone) / gguf.name).touch()  # other files in the folder would change the meaning
         tokenizer = AutoTokenizer.from_pretrained(
             alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
         )
@@ -552,10 +555,11 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
-    """Let transformers find these fields in every GGUF file, without the modules that read them, which need torch, and
-    make no settings of them."""
+    """Make transformers find these fields in every GGUF file, without its modules that read them, which need torch, and
+    without making settings of them.
+    """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
-    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # which the package keeps once they were asked for
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # the package keeps these functions after their first use
     reader = types.ModuleType(f"{package['__name__']}.reader")
     settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
     vars(reader)[reads] = lambda *_: (fields, ())
@@ -576,7 +580,7 @@ def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
 
 
 def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
-    """A tokenizer of the library, and the JSON that it is made of; None where the library has none for it."""
+    """Load a tokenizer of the library. Return it with its JSON; None where the library has none for it."""
     _check_settings(folder)
     path = folder / model_files.TOKENIZER
     if path.exists():
@@ -591,7 +595,7 @@ def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
 
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = getattr(tokenizer, "backend_tokenizer", None)
-        if tokenizer is None:  # which is said where it is loaded
+        if tokenizer is None:  # reported where the tokenizer is loaded
             return None, None
         stated = json.loads(tokenizer.to_str())
         _check_stated(stated)
@@ -605,13 +609,13 @@ def _unlimited(tokenizer: Any) -> Any:
 
 
 def _try_tokenizer(folder: Path) -> str:
-    """Load a tokenizer and use it, as ``_use``."""
+    """Load a tokenizer and use it by ``_use``."""
     tokenizer, stated = _load_tokenizer(folder)
     return "" if tokenizer is None else _use(tokenizer, stated)
 
 
 def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
-    """Use a tokenizer; says whether it takes linear time."""
+    """Use a tokenizer. Return whether it takes linear time."""
     if tokenizer.normalizer is not None:
         grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
         if grown > _MOST_GROWTH * len(_FIRST_PLANE):
@@ -627,9 +631,11 @@ def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
 
 
 def is_linear(stated: Mapping[str, Any]) -> bool:
-    """Whether what ``tokenizer.json`` says takes linear time: words by expressions that are known, and joins of pairs.
+    """Whether the tokenizer of a ``tokenizer.json`` takes linear time: it cuts words by known expressions, and joins
+    pairs.
 
-    Of the models of SentencePiece those with scores look at every piece that may begin at a character, however long.
+    SentencePiece models with scores are not linear: they look at every piece that may begin at a character, however
+    long.
     """
     model = stated.get("model")
     parts = [stated.get(name) for name in ("normalizer", "pre_tokenizer")]
@@ -650,7 +656,7 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Every sign, with one that ends a run of it."""
+    """Every sign, with another sign that ends a run of it."""
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 
 
@@ -678,7 +684,7 @@ def _check_settings(folder: Path) -> None:
 
 
 def _check_stated(stated: Any) -> None:
-    """Check the numbers in ``tokenizer.json`` before anything is made of them."""
+    """Check the numbers in ``tokenizer.json`` before anything is allocated by them."""
     if not isinstance(stated, dict):
         raise ModelError("tokenizer.json is broken: it holds no JSON object.", _ANOTHER)
     added, model = stated.get("added_tokens") or (), stated.get("model")
@@ -708,7 +714,7 @@ def _check_ids(ids: Any) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normalizer or decoder, those within sequences one by one."""
+    """The steps of a normalizer or decoder, with the steps of sequences one by one."""
     if isinstance(part, dict):
         inner = [each for name in ("normalizers", "decoders") for each in part.get(name) or ()]
         for each in inner:
@@ -727,7 +733,7 @@ def _growth(step: Mapping[str, Any]) -> float:
     named = pattern.get("String") if isinstance(pattern, dict) else None
     if isinstance(named, str) and named:
         return max(1.0, content / len(named))
-    return 1.0 + content  # an expression may match between any two
+    return 1.0 + content  # an expression may match between any two characters
 
 
 def _refusal(error: BaseException) -> dict[str, Any]:

@@ -1,14 +1,13 @@
-"""Who did what: whether a passage gives to somebody else what a sentence says of its subject.
+"""Compares roles: whether a passage tells of another person what a sentence tells of its subject.
 
     contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True)        True
 
-Shared words cannot tell the two apart where both persons stand around a passage. So one clause of the passage, the one
-with most of the sentence's words, must name the subject of the sentence or refer back to it ("it", "her husband"); and
-subject and verb must stand in it in the order of the sentence, or in the other one where only one of the two is
-passive.
+Shared words cannot distinguish two persons who are both named near a passage. So the clause of the passage with most of
+the sentence's words must name the sentence's subject or refer back to it ("it", "her husband"). Also, subject and verb
+must be in the same order in clause and sentence, or in the reverse order where only one of the two is passive.
 
-Knows no grammar beyond some words of English, German and French. It takes a good sentence for a doubtful one sooner
-than the reverse.
+Knows no grammar beyond some words of English, German and French. In doubt it judges a correct sentence as doubtful,
+rather than the reverse.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import re
 from collections.abc import Callable, Sequence
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
-"""The words of a text that say something: the key that each is compared by, and where it begins."""
+"""The meaningful words of a text: the key by which each is compared, and its offset."""
 
 AGENT_WITHIN = 40
-"""Characters behind a verb within which its agent is named."""
+"""Characters after a verb within which its agent is named."""
 INVERTED_WITHIN = 12
-"""Characters behind a verb within which its pronoun stands: "entdeckte er"."""
+"""Characters after a verb within which its pronoun follows: "entdeckte er"."""
 
 FEWEST_SHARED = 0.5
-"""Share of the words behind the subject that one clause has of what its subject does."""
+"""Share of the words after the subject that a clause must have."""
 
 _WORD = re.compile(r"\w+")
 _TITLES = "".join(rf"(?<!\b{title})" for title in ("Mr", "Ms", "Dr", "Mrs", "[A-Z]"))
@@ -48,10 +47,10 @@ _AGENT = re.compile(r"\b(?:by|par)\s", re.IGNORECASE)
 
 
 def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> bool:
-    """Whether a passage tells of somebody else what a sentence tells of its subject.
+    """Whether a passage tells of another person what a sentence tells of its subject.
 
     Args:
-        ordered: the language puts the subject before the verb.
+        ordered: whether the language puts the subject before the verb.
     """
     said = [(key, start) for key, start in words(sentence) if not _AUXILIARY.match(sentence, start)]
     if _plain(sentence) in _plain(passage):
@@ -86,7 +85,7 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
 
 
 def _plain(text: str) -> str:
-    """The words of a text in a row, without what stands between them."""
+    """The words of a text joined by spaces, without other signs."""
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
@@ -95,7 +94,9 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The words of a sentence before its auxiliary verb; without one the first, with those of the same name."""
+    """The words of a sentence before its auxiliary verb; without such a verb the first word, with further words of the
+    same name.
+    """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before
     found: set[str] = set()
@@ -107,7 +108,7 @@ def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match
 
 
 def _refers_back(clause: str, verb: int) -> bool:
-    """Whether the subject of a clause is somebody from before it."""
+    """Whether the subject of a clause refers to a person from before the clause."""
     return _POSSESSIVE.match(clause) is not None or _PRONOUN.search(clause, 0, verb + INVERTED_WITHIN) is not None
 
 
@@ -116,7 +117,7 @@ def _has_agent(text: str, verb: int) -> bool:
 
 
 def _is_anothers(clause: str, there: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
-    """Whether the name right before a verb, without a comma between, is not the subject's."""
+    """Whether the name right before a verb, without a comma between them, is not the subject's."""
     before = [(key, start) for key, start in there if start < verb]
     if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
         return False

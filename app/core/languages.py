@@ -9,9 +9,9 @@ from typing import Literal
 Language = Literal["en", "de", "fr", "es"]
 
 _WORD = re.compile(r"[^\W\d_]+")
-_LOOKED_AT = 20_000  # words; a language shows within some dozens
-_FEWEST = 2  # common words of a language that tell it
-# Words that stand in every text of one of these languages; those of two languages tell nothing and are left out.
+_LOOKED_AT = 20_000  # words that are examined; a few dozen tell a language
+_FEWEST = 2  # common words that a text must have for a language
+# Words of every text in each of these languages. Words that two languages share are left out.
 _COMMON: dict[Language, str] = {
     "en": "the of and to that is was it for with as his her at by not this are they from have which",
     "de": "der die das und ist nicht ein eine zu den mit sich auf dem von für auch wird des im sie",
@@ -21,7 +21,7 @@ _COMMON: dict[Language, str] = {
 
 
 def language_of(text: str) -> Language | None:
-    """The language of a text; None where its words are too few to tell, or are another one's."""
+    """The language of a text; None where its words are too few, or belong to another language."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
     found = {language: sum(words[word] for word in common.split()) for language, common in _COMMON.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]

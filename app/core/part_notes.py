@@ -1,11 +1,11 @@
-"""What is written down, and told, of a question that goes to the parts of a book.
+"""Records a question that goes to the parts of a book, for storage and for the page.
 
     notes = PartNotes(document, parts, plan, kept)
     notes.take(event)          every event of ``app.core.part_run.ask_parts``
     notes.view()               plain JSON, kept with the exchange under "parts"
 
-The record has what each part said with its evidence, so that a question that was stopped, or cut off by the end of the
-program, goes on with the parts that are left (``known``). Pure.
+The record holds each part's answer with its evidence. A question that was stopped, or interrupted by the end of the
+program, goes on with the remaining parts (``known``). Pure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PartNotes:
         self._now: dict[str, Any] | None = None
         self._joining = False
         self.joins = False
-        """Whether the words that come now are those of the last pass."""
+        """Whether the words that come now belong to the last pass."""
 
     def take(self, event: PartEvent) -> None:
         if isinstance(event, PartBegun):
@@ -93,13 +93,14 @@ class PartNotes:
 
     @property
     def phase(self) -> tuple[int, str, bool]:
-        """What is shown at once: how many parts have answered, which is asked now, and whether it has its first
-        word."""
+        """The values that are shown at once: how many parts have answered, the part that is asked now, and whether it
+        has its first word.
+        """
         now = self._now or {}
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
-        """The scores of a part's pages as those of the whole book's; none of the last pass, which has no pages."""
+        """The scores of a part's pages as scores of the whole book; None for the last pass, which has no pages."""
         if self._part is None or len(scores) != len(self._part.document.pages):
             return ()
         numbers = [page.number for page in self._document.pages]
@@ -107,12 +108,13 @@ class PartNotes:
         return (*[0.0] * before, *scores, *[0.0] * (len(numbers) - before - len(scores)))
 
     def ended(self) -> None:
-        """Nothing is going on any more, however it ended."""
+        """Note that no part is being asked any more, however the run ended."""
         self._now = None
 
     def view(self) -> dict[str, Any]:
-        """``asked``: what each part said, in the order in which they were asked; ``line``: which these are; ``said``:
-        which were not asked, and why; ``now``: the part that is being read or asked."""
+        """The notes for the page. ``asked``: each part's answer, in the order of asking. ``line``: names these parts.
+        ``said``: names the parts that were not asked, with the reason. ``now``: the part that is being read or asked.
+        """
         asked = [answer.part for answer in self._answers]
         seconds = self._spent + time.monotonic() - self._began
         there = numbered(sorted(asked), "part", "parts") if asked else "no part"
@@ -152,7 +154,7 @@ class PartNotes:
         }
 
     def _answer(self, kept: Mapping[str, Any]) -> PartAnswer | None:
-        """An answer that was written down, if its part is still one: another model cuts the book elsewhere."""
+        """A stored answer, if its part still exists: another model cuts the book at other places."""
         part = self._parts.get(int(kept["part"]))
         if part is None or (part.first, part.last) != (kept["first"], kept["last"]):
             return None
@@ -169,7 +171,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of what a part said; no page stands behind a refusal."""
+    """The notes of a part's answer. A refusal has no page as evidence."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

@@ -1,15 +1,15 @@
-"""Asks a question of a book in parts: reads each part, or opens it from disk, asks it, and puts the answers together.
+"""Asks a question of a book in parts: reads each part, or restores it from disk, asks it, and joins the answers.
 
     for event in ask_parts(engine, plan, question, document, card): ...
         PartBegun(part 3, 1 of 4)          and the engine's own events of reading it and answering
-        PartAnswered(...)                  what it said, with the evidence of its sentences
+        PartAnswered(...)                  its answer, with the evidence of its sentences
         Joining(...)                       the last pass begins: events of it follow
         PartsAnswered(...)                 the answer
 
-A part is an ordinary document to the engine: its reading is kept on disk and comes back, so that no part is computed
-twice, and one whose reading was stopped goes on there. The last pass reads the parts' answers as a small document, with
-their pages, and answers the question from them; each of its sentences is then looked up in the whole book. Nothing
-here knows a page or a terminal.
+The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
+twice, and a stopped reading goes on where it was. The last pass reads the parts' answers as a small document, with
+their pages, and answers the question from them. Each of its sentences is then looked up in the whole book. Knows
+neither page nor terminal.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from engine.evidence import is_refusal
 from engine.passages import reminded
 
 PART_TOKENS = 256
-"""Longest answer of one of several parts, in tokens: all of them have to fit into the window of the last pass."""
+"""Tokens of a part's answer at most, where several parts are asked: all answers have to fit into the window of the last
+pass.
+"""
 HISTORY_LETTERS = 1500
-"""Characters of earlier turns that a part is asked after, the newest: they are prefilled for every part."""
+"""Characters of earlier turns that a part is asked after, the newest ones, since every part has to prefill them."""
 TOGETHER = (
     "These are answers to one question, each from another part of one book, in the order of the book. Put them "
     "together into one answer to the question. Say nothing that is not in them, and do not speak of parts."
@@ -42,7 +44,7 @@ BORNE_OUT = ("says so", "near", "not found")
 
 @dataclass(frozen=True)
 class PartBegun:
-    """A part is being opened, the one at position ``at`` (from 1) of ``count`` that the question goes to."""
+    """A part is being opened: number ``at`` (from 1) of the ``count`` parts that are asked."""
 
     part: Part
     at: int
@@ -51,10 +53,11 @@ class PartBegun:
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """What one part said.
+    """The answer of one part.
 
-    ``level`` is the best of its sentences' evidence, "" if they claim nothing; ``found``: it is more than a refusal.
-    ``record`` are its notes as ``app.citations`` makes them; ``from_disk``: nothing of it had to be read.
+    ``level`` is the best evidence of its sentences, "" if they claim nothing; ``found``: whether it is more than a
+    refusal. ``record`` are its notes from ``app.citations``; ``from_disk``: whether the part was restored from disk
+    completely.
     """
 
     part: int
@@ -74,7 +77,9 @@ class PartAnswered:
 
 @dataclass(frozen=True)
 class Joining:
-    """Answers are put together, so many; of very many first some, until a pass is the ``last``."""
+    """A pass that joins ``count`` answers begins. Very many answers are joined in groups first; the ``last`` pass joins
+    the groups.
+    """
 
     count: int
     last: bool
@@ -82,9 +87,9 @@ class Joining:
 
 @dataclass(frozen=True)
 class PartsAnswered:
-    """The end. ``joined``: the text is of the last pass; else it is one part's, or all of them in order.
-
-    ``record`` are the notes of ``text``; ``done`` the engine's last word, None if it was stopped before the first.
+    """The end of the run. ``joined``: whether the text comes from the last pass; otherwise it is one part's answer, or
+    all answers in order. ``record`` are the notes of ``text``; ``done`` is the engine's final event, None if the run
+    was stopped before the first one.
     """
 
     text: str
@@ -111,29 +116,29 @@ def ask_parts(
     looks_up: bool = True,
     cancel: threading.Event | None = None,
 ) -> Steps:
-    """Ask the parts of a plan, one after the other, and put what they said together.
+    """Ask the parts of a plan, one after another, and join their answers.
 
     Args:
         document: the whole book.
-        card: what the model can do.
-        taker: keeps the words of the whole book.
-        known: answers of parts that were asked before a stop; they are not asked again.
-        looks_up: whether evidence is looked for.
-        cancel: stops what runs; the answers so far are in the last event.
+        card: abilities of the model.
+        taker: finds evidence in the whole book.
+        known: answers of parts that an earlier run asked; these parts are not asked again.
+        looks_up: whether to look for evidence.
+        cancel: stops the run; the last event has the answers so far.
 
     Raises:
-        TrifoldError: a part could not be read or answered. What was read of the book is kept.
+        TrifoldError: a part could not be read or answered. Readings so far are kept.
     """
     return _Run(engine, plan, question, document, card, taker, looks_up, cancel).steps(known)
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bool:
-    """Whether answers are put together by the model: several of them, of a model that does more than quote."""
+    """Whether the model joins the answers: where there are several, and the model does more than quote."""
     return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
-    """The answers that say something which stands in their part, in the order of the book."""
+    """The answers with a claim that their part supports, in the order of the book."""
     said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
     return sorted(said, key=lambda one: one.part)
 
@@ -176,8 +181,9 @@ class _Run:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends it: one that says where something stands first needs only be near, since its
-        passage was shown to the model."""
+        """Whether the newest answer ends the run. For the first place of a name weaker evidence is enough, since the
+        model was shown the passage.
+        """
         if not self.plan.until_found or not answers:
             return False
         levels = ("says so",) if self.plan.reach is Reach.FEW else ("says so", "near")
@@ -187,7 +193,7 @@ class _Run:
         return self.cancel is not None and self.cancel.is_set()
 
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
-        self.engine.finish_saving()  # opening another part ends the writing of this one
+        self.engine.finish_saving()  # opening another part would end the writing of this one
         request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
         yield from request
         return request.result()
@@ -264,7 +270,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """The answer without a last pass."""
+        """Make the answer without a last pass."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]
@@ -273,7 +279,8 @@ class _Run:
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
         text, chips = "", list[Any]()
-        for one in said:  # each with its own evidence: what one page bears out is not looked for on another
+        # each answer with its own evidence: a sentence that one page supports is not looked for on another page
+        for one in said:
             text += ("\n\n" if text else "") + f"{one.pages.capitalize()}: "
             chips += shifted(one.record, len(text))["chips"]
             text += one.text
@@ -282,13 +289,13 @@ class _Run:
 
 
 def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """The notes of a text before which other words came; ``by`` so many characters."""
+    """Move the notes of a text by ``by`` characters, for words that are put before it."""
     moved = [{**chip, "at": chip["at"] + by, "from": chip["from"] + by} for chip in record.get("chips", ())]
     return {**record, "chips": moved}
 
 
 def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The newest turns, as many as ``HISTORY_LETTERS`` hold."""
+    """The newest turns within ``HISTORY_LETTERS`` characters."""
     kept: list[Turn] = []
     letters = 0
     for turn in reversed(history):
@@ -300,7 +307,9 @@ def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _once(answer: PartAnswer) -> str:
-    """The text of an answer; of one that only repeated itself each item once, or the last pass would repeat it too."""
+    """The text of an answer. A text that only repeated itself keeps each item once, or the last pass would repeat it
+    too.
+    """
     return ", ".join(dict.fromkeys(answer.text.split(", "))) if answer.stopped is StopReason.LOOP else answer.text
 
 

@@ -1,12 +1,12 @@
-"""A book beyond the window in parts that fit it: where it is cut, which parts a question goes to, and in what order.
+"""Cuts a book that exceeds the window into parts that fit, and chooses the parts for a question and their order.
 
     parts = cut(document, engine.measure(document))
     plan = planned("When does Ahab first appear?", parts, EvidenceIndex(document))
     plan.parts, plan.reach, plan.said        (part 3, part 4, ...), Reach.FIRST, "Parts 1 and 2 do not name “Ahab”."
 
-A question about one fact needs the part that has it: the parts are asked in the order of what BM25 promises of their
-passages, until an answer is borne out. What is asked to be first or last is looked for from that end of the book, in
-the parts that name it; what is asked of all of the book needs every part. Pure.
+A question about one fact needs the part with that fact: parts are asked in the order of their passages' BM25 scores,
+until the evidence supports an answer. A question about a first or last place goes to the parts that name its subject,
+from that end of the book. A question about the whole book needs every part. Pure.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from engine.passages import asks_for_whole
 from engine.plan import BookFit
 
 CHAT_TOKENS = 1536
-"""Tokens of the window that a part leaves to the question and its answer, where the window has as many."""
+"""Tokens of the window that a part leaves for the question and its answer, where the window is large enough."""
 CHAT_SHARE = 8
-"""The part of a small window that is left to them."""
+"""In a small window, one in this many tokens is left for question and answer."""
 FULL = 0.7
-"""Share of a part's room from which on a chapter's border ends it."""
+"""Share of a part's size from which on a chapter's border ends the part."""
 MOST_ASKED = 3
-"""Parts that a question about one fact goes to, unless an answer is borne out sooner."""
+"""Parts that a question about one fact goes to at most, unless the evidence supports an answer sooner."""
 PROMISING = 4
-"""Best pages of a part that say what it promises."""
+"""Best pages of a part by which the part is ranked."""
 AROUND = 160
-"""Characters on either side of a name that is shown to the model where it first stands."""
-_FEWEST_LETTERS = 3  # of a word that names something
-_FEWEST_TITLES = 4  # of other pages' chapters on a page, which make it a table of contents
-_SHORTEST_TITLE = 6  # letters of a title that does not stand on a page by chance
+"""Characters on either side of a name's first place that are shown to the model."""
+_FEWEST_LETTERS = 3  # letters of a word that names something, at least
+_FEWEST_TITLES = 4  # titles of other pages' chapters from which on a page is a table of contents
+_SHORTEST_TITLE = 6  # letters of a title that does not occur on a page by chance, at least
 
 _SEEN = (
     r"(?:appear(?:s|ed|ance)?|mention(?:s|ed)?|introduced|occurs?|occurred|occurrence|named|meets?|met|meeting|sees?|saw"
@@ -82,7 +82,7 @@ _ASKING = (
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre"
 )
-"""Words of the question where something stands first or last, whatever it is."""
+"""Words of a question about a first or last place, whatever its subject."""
 _OF_ASKING = frozenset(_ASKING.split())
 _OF_TITLES = "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle"
 _TITLES = frozenset(_OF_TITLES.split())
@@ -91,16 +91,16 @@ _TITLES = frozenset(_OF_TITLES.split())
 class Reach(str, Enum):
     """How much of a book a question needs."""
 
-    NAMED = "named"  # pages or a chapter that it names
-    FIRST = "first"  # the first part, from the beginning, that has an answer
-    LAST = "last"  # the first one from the end
+    NAMED = "named"  # the pages or the chapter that the question names
+    FIRST = "first"  # parts from the beginning, up to the first with an answer
+    LAST = "last"  # parts from the end, up to the first with an answer
     ALL = "all"  # every part
-    FEW = "few"  # the parts that promise most
+    FEW = "few"  # the highest ranked parts
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a book. ``number`` counts from 1; ``tokens`` of its pages."""
+    """One part of a book. ``number`` counts from 1; ``tokens`` are those of its pages."""
 
     number: int
     document: Document
@@ -125,8 +125,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """Where a name of the question stands first or last in the whole book: a fact about its text. ``marks`` are the
-    characters of that page, from and to."""
+    """The first or last place of the question's name in the whole book, as a fact about its text. ``marks`` are the
+    characters on that page, from and to.
+    """
 
     words: str
     page: int
@@ -136,9 +137,10 @@ class Mention:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that a question may go to, in order. ``hints``: by part, what is shown to the model again with the
-    question. ``said``: why others are left out, as a sentence. ``until_found``: the first answer that is borne out
-    ends it."""
+    """The parts that a question may go to, in order. ``hints``: text by part that the model is shown again with the
+    question. ``said``: a sentence about the parts left out. ``until_found``: whether the first supported answer ends
+    the run.
+    """
 
     reach: Reach
     parts: tuple[Part, ...]
@@ -149,11 +151,11 @@ class Plan:
 
 
 def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """The book in parts that leave room for a question, cut before a chapter where one begins late in a part, else
+    """Cut a book into parts that leave room for a question: before a chapter where one begins late in a part, else
     between pages.
 
     Args:
-        fit: what the engine measured of this document.
+        fit: the engine's measurement of this document.
 
     Raises:
         ContextTooSmall: a single page is longer than a part.
@@ -188,8 +190,9 @@ def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
 def _before_a_chapter(
     tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
 ) -> int:
-    """The end of a part: the last page before a chapter of the highest level, of those that leave it ``least``
-    tokens."""
+    """The end of a part: the last page before a chapter of the highest level that leaves the part at least ``least``
+    tokens.
+    """
     best, size = stop, sum(tokens[start:stop])
     level = levels.get(numbers[stop], len(levels) + 1)
     for end in range(stop - 1, start, -1):
@@ -215,11 +218,11 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
 
 
 def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: int = 0) -> Plan:
-    """Which parts a question goes to.
+    """Choose the parts that a question goes to.
 
     Args:
-        index: of the whole book.
-        wanted: so many parts are asked, whatever they say, the most promising ones; 0 leaves that to the question.
+        index: the evidence index of the whole book.
+        wanted: number of highest ranked parts to ask, whatever they answer; 0 decides by the question.
     """
     document = index.document
     reach, pages = reach_of(question, document)
@@ -237,7 +240,7 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
 
 
 def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> list[Part]:
-    """The parts in the order of what their best pages promise; those alike in the order of the book."""
+    """Rank the parts by the scores of their best pages; equal parts stay in the order of the book."""
     scores = dict(zip((page.number for page in index.document.pages), index.page_scores(question), strict=True))
 
     def promise(part: Part) -> float:
@@ -247,7 +250,7 @@ def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> lis
 
 
 def subjects(question: str) -> list[str]:
-    """What a question looks for: its words without those that every such question has, neighbours together."""
+    """The subjects of a question: its words without those of every such question, with neighbouring words together."""
     found: list[list[str]] = []
     end = None
     for match in _WORD.finditer(question):
@@ -263,10 +266,10 @@ def subjects(question: str) -> list[str]:
 
 
 def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
-    """Which parts were not asked, in plain words; empty where all were.
+    """Name the parts that were not asked, in plain words; empty where all were asked.
 
     Args:
-        asked: numbers of the parts that were.
+        asked: numbers of the parts that were asked.
     """
     others = [part.number for part in parts if part.number not in asked]
     words = f"{numbered(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
@@ -298,8 +301,9 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
 
 
 def _named_pages(question: str, document: Document) -> frozenset[int]:
-    """The pages that a question names by what is printed on them, else by their numbers, or of the chapter that it
-    names."""
+    """The pages that a question names by their printed labels, else by their numbers, or the pages of a chapter that it
+    names.
+    """
     if numbered := pages_numbered(document, question):
         return numbered
     there = {page.number for page in document.pages}
@@ -325,7 +329,7 @@ def pages_numbered(document: Document, question: str) -> frozenset[int]:
 
 
 def _numbers_named(question: str) -> dict[str, set[str]]:
-    """The numbers of pages, and those of sections, that a question names."""
+    """The numbers of pages, and of sections, that a question names."""
     named: dict[str, set[str]] = {}
     for word, first, last in _PAGES.findall(question):
         numbers = named.setdefault("section" if word.lower().startswith("section") else "page", set())
@@ -335,8 +339,9 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where the subjects of a question stand first or last in one part: by subject, by its words and each of them, the
-    page and the characters on it."""
+    """The first or last places of a question's subjects in one part: for each subject, for the whole of it and each of
+    its words, the page and the characters on it.
+    """
 
     part: Part
     places: dict[str, dict[str, Hit]]
@@ -359,7 +364,7 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: EvidenceIndex) -> Plan:
-    """The parts that name everything that is looked for, from one end of the book."""
+    """The parts that name every subject, from one end of the book."""
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
     aside = listing_pages(index.document)
@@ -387,8 +392,8 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: Evid
 
 
 def listing_pages(document: Document) -> frozenset[int]:
-    """The numbers of pages that are a table of contents or an index: what stands there has not appeared yet."""
-    starts: dict[str, list[tuple[int, int, str]]] = {}  # a book may have thousands of titles
+    """The numbers of pages that are a table of contents or an index, whose names do not count as appearances."""
+    starts: dict[str, list[tuple[int, int, str]]] = {}  # sorted for speed, since a book may have thousands of titles
     for at, item in enumerate(document.outline):
         if len(title := fold(item.title)) >= _SHORTEST_TITLE:
             starts.setdefault(title[:_SHORTEST_TITLE], []).append((at, item.page, title))
@@ -409,7 +414,11 @@ def listing_pages(document: Document) -> frozenset[int]:
 
 
 def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int]) -> _Standing:
-    """Args: aside: numbers of pages that do not count."""
+    """Find the first or last places of subjects in each part.
+
+    Args:
+        aside: numbers of pages that do not count.
+    """
     finder, pages = Finder(), part.document.pages
     places: dict[str, dict[str, Hit]] = {}
     for subject in sought:
@@ -424,10 +433,10 @@ def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[
 
 
 def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
-    """Where a subject stands first, and each of its words that stands before it.
+    """The first place of a subject, and of each of its words that occurs before that place.
 
     Args:
-        standing: of the parts, from the end from which it is looked for.
+        standing: places in the parts, from the end at which the search begins.
     """
     found: list[Mention] = []
     for one in standing:

@@ -1,15 +1,14 @@
-"""The race: a question answered twice, plainly and by speculation, and whether the words are the same.
+"""Runs a race: answers a question twice, plainly and by speculation, and compares the words.
 
     race = Race(app_state, verified)
     race.start(question)               returns at once
     race.state, race.result            what can be shown
 
-The two runs follow one another on the same book, which is not read again, greedy, each from the book and the question
-alone; what is shown later is a replay of both on one clock. A short answer shows little: then further questions about
-the same book follow, until there is enough to look at. An answer that is a refusal, or that repeats itself, is compared
-word for word like any other and left out of the speed (``app.core.speed``); passages of the book follow it. While a
-race runs it holds the right to ask, so that nothing else is decoded in between; whoever stops the answer stops the
-race.
+The two runs follow one another on the same book, which is not read again. Both are greedy, and start from the book and
+the question alone. The page later replays both on one clock. Where an answer is short, further questions about the same
+book follow until there is enough to show. A refusal, or an answer that repeats itself, is compared word for word like
+any other but left out of the speed (``app.core.speed``); then passages of the book are continued. A running race holds
+the right to ask, so that no other answer is decoded in between. Stopping the answer stops the race.
 
 A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
 data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
@@ -42,21 +41,20 @@ logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 192
 ENOUGH_TOKENS = 96
-"""Tokens of all answers together after which no further question is added."""
+"""Tokens of all answers together from which on no further question is added."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
-_POLL = 0.1  # seconds
+_POLL = 0.1  # seconds between two looks for events
 FEWEST_TOKENS = 16
-"""Fewer equal tokens than these prove little and are not remembered."""
+"""Equal tokens that a record needs: fewer prove little."""
 
 
 @dataclass(frozen=True)
 class RaceState:
-    """How far a race has come. ``question_at``: which question; ``run_at``: which run of it; ``tokens``: of that run.
-
-    ``trouble``: why there is no result.
+    """The progress of a race. ``question_at``: number of the question; ``run_at``: number of its run; ``tokens``:
+    tokens of that run. ``trouble``: why there is no result.
     """
 
     running: bool = False
@@ -68,12 +66,14 @@ class RaceState:
 
 
 class Race:
-    """Args:
-    app_state: the open book and the engine.
-    verified: remembers what the race has shown.
-    further: questions about the open book that a race may go on with.
-    passages: the same that have it continued, where questions lead nowhere.
-    most_tokens: of each answer.
+    """The races of one program.
+
+    Args:
+        app_state: the open book and the engine.
+        verified: stores the outcomes of races.
+        further: questions about the open book with which a race may go on.
+        passages: passages of the book to continue where questions give no counted answers.
+        most_tokens: tokens of each answer at most.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Race:
 
     @property
     def possible(self) -> bool:
-        """Whether the model that answers is on this machine: elsewhere nothing can be said about its decoding."""
+        """Whether the model runs on this machine: a server's decoding cannot be compared."""
         model = self._app_state.engine.status().model
         return model is not None and model.parameters > 0
 
@@ -103,11 +103,11 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: if empty, the last one of the chat that has an answer about the book, else a passage of it.
+            question: if empty, the chat's last question with an answer about the book, else a passage of the book.
 
         Raises:
-            InputError: there is no question, or no book that has been read.
-            Busy: something is being asked already.
+            InputError: there is no question, or no book has been read.
+            Busy: another question is being answered.
         """
         chat = self._app_state.chat
         instead = ""
@@ -141,14 +141,16 @@ class Race:
             self.state = RaceState(question=question)
         except TrifoldError as error:
             self.state = RaceState(question=question, trouble=Trouble(error.cause, error.remedy))
-        except Exception:  # the page must say something whatever broke; the log keeps the trace
+        except Exception:  # the page must be told of any error; the log has the trace
             logger.exception("a race failed")
             self.state = RaceState(question=question, trouble=Trouble("Something broke in this race.", "Try it again."))
         finally:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Question by question, so that a machine that grows slow slows both runs; the first difference ends it."""
+        """Run question by question, so that a machine that becomes slow slows both runs. The first difference ends the
+        race.
+        """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
@@ -169,8 +171,9 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """An answer of the open chat that was raced word for word has the race's figures from now on: a whole run in
-        plain steps says more than a few of them, and one text has one speed."""
+        """Give an answer of the open chat the race's figures, if the race produced the same text. A whole run of plain
+        steps is more precise than a few steps, and one text should have one speed.
+        """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
             raced = next((one for one in result.counted if one.fast.text == turn.answer), None)
@@ -200,7 +203,7 @@ class Race:
         return run
 
     def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Take an event, and let the page's figures and its map move with it."""
+        """Take an event, and update the page's figures and map from it."""
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
@@ -212,14 +215,14 @@ class Race:
         return run
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
-        """Hand the question to the engine as soon as what was cancelled has let go of it."""
+        """Hand the question to the engine as soon as a cancelled request has released it."""
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
         return self._app_state.engine.ask(asked, cancel=claim)
 
 
 def _last_of(chat: Chat) -> str:
-    """The last question of a chat whose answer is one about the book."""
+    """The last question of a chat whose answer is about the book."""
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
@@ -230,7 +233,9 @@ def _last_of(chat: Chat) -> str:
 
 @dataclass(frozen=True)
 class RaceRun:
-    """One run of one question. ``steps`` are (milliseconds since decoding began, by the engine's clock; new text)."""
+    """One run of one question. ``steps`` are pairs of milliseconds since decoding began (by the engine's clock) and new
+    text.
+    """
 
     mode: str
     steps: tuple[tuple[float, str], ...] = ()
@@ -253,7 +258,7 @@ class RaceRun:
         return self.stop_reason is not None
 
     def take(self, event: object) -> RaceRun:
-        """The run with one more event of the engine."""
+        """The run after one more event of the engine."""
         if isinstance(event, TextDelta):
             at = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids
@@ -267,7 +272,7 @@ class RaceRun:
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """One question, answered by both. ``uncounted``: why its speed says nothing, as ``speed.uncounted``."""
+    """One question, answered by both runs. ``uncounted``: why its speed tells nothing, as in ``speed.uncounted``."""
 
     question: str
     plain: RaceRun
@@ -289,14 +294,14 @@ class RaceQuestion:
 
 @dataclass(frozen=True)
 class RaceResult:
-    """A race that was run to its end.
+    """The result of a finished race.
 
     Args:
-        number: of the race since the program began.
-        book: its hash.
+        number: number of the race since the program began.
+        book: hash of the book.
         when: seconds since the epoch.
-        questions: answered by both, in order; one whose answers differ is the last.
-        instead: a passage of the book took the place of a question, since no answer of the chat was about the book.
+        questions: questions answered by both runs, in order; one whose answers differ is the last.
+        instead: whether a passage of the book replaced the question, since no answer of the chat was about the book.
     """
 
     number: int
@@ -307,12 +312,12 @@ class RaceResult:
 
     @property
     def counted(self) -> tuple[RaceQuestion, ...]:
-        """Questions whose speed counts."""
+        """The questions whose speed counts."""
         return tuple(one for one in self.questions if not one.uncounted)
 
     @property
     def shown(self) -> tuple[RaceQuestion, ...]:
-        """Questions that the replay shows: those whose speed counts where all answers are identical, else all."""
+        """The questions that the replay shows: where all answers are identical, those whose speed counts; else all."""
         return self.counted if self.identical and self.counted else self.questions
 
     @property
@@ -332,8 +337,8 @@ class RaceResult:
     def times(self) -> float | None:
         """How many times as fast per token the second run was.
 
-        None without a measurement, where the texts differ, and where the engine's own figure of the second run, from
-        plain steps during it, tells another story: then something else was at work in one of the runs.
+        None without a measurement, or where the texts differ. Also None where the engine's own figure for the second
+        run, from plain steps during it, disagrees: then other work disturbed one of the runs.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
@@ -347,19 +352,19 @@ class RaceResult:
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
-    """The engine's own speedup over several answers: of all their tokens, in plain steps."""
+    """The engine's own speedup over several answers, from all their tokens in plain steps."""
     told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
     known = [(tokens, times) for tokens, times in told if times]
     return sum(tokens for tokens, _ in known) / sum(tokens / times for tokens, times in known) if known else None
 
 
 def spent_ms(figures: Figures | None) -> float:
-    """Decoding time so far, as the engine measured it."""
+    """Decoding time so far in milliseconds, by the engine's clock."""
     return (figures.ms_per_token_mean or 0.0) * figures.answer_tokens if figures else 0.0
 
 
 def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
-    """Milliseconds per token over several answers; None without a measurement of each."""
+    """Milliseconds per token over several answers; None if one has no measurement."""
     tokens = sum(run.figures.answer_tokens for run in runs if run.figures)
     measured = all(run.figures is not None and run.figures.ms_per_token_mean for run in runs)
     return sum(run.ms for run in runs) / tokens if tokens and measured else None
@@ -370,7 +375,9 @@ def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Verification:
-    """A check that held: ``tokens`` were equal. ``how`` is "race" or "selftest"; ``when`` seconds since the epoch."""
+    """A passed check with ``tokens`` equal tokens. ``how`` is "race" or "selftest"; ``when`` is in seconds since the
+    epoch.
+    """
 
     how: str
     tokens: int
@@ -378,16 +385,18 @@ class Verification:
 
 
 class Verified:
-    """Args:
-    file: where the records are kept; made on first use.
-    clock: seconds since the epoch.
+    """The passed checks on this machine.
+
+    Args:
+        file: where records are kept; made on first use.
+        clock: seconds since the epoch.
     """
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        self._read_at = -1  # when the file that was read had been written; another program may write it too
+        self._read_at = -1  # time at which the file last read was written; another program may write it too
         self._records: dict[str, Verification] = {}
 
     def of(self, model: ModelInfo | None) -> Verification | None:
@@ -396,8 +405,8 @@ class Verified:
             return None if model is None else self._all().get(identity(model))
 
     def note(self, model: ModelInfo | None, how: str, same: int, tokens: int) -> None:
-        """A check has ended: ``same`` of ``tokens`` tokens were equal."""
-        if model is None:  # it has been closed meanwhile
+        """Note a finished check, in which ``same`` of ``tokens`` tokens were equal."""
+        if model is None:  # the engine has been closed meanwhile
             return
         with self._lock:
             records = dict(self._all())
@@ -416,7 +425,7 @@ class Verified:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self._records = {name: Verification(**record) for name, record in kept.items()}
             except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-                self._records = {}  # nothing, or nothing that can be read: then nothing is verified
+                self._records = {}  # there are no readable records, so nothing counts as verified
         return self._records
 
     def _written_at(self) -> int:

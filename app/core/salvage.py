@@ -1,10 +1,11 @@
-"""Reads what is left of a damaged library, page by page, without SQLite, which stops at the first broken one.
+"""Reads the remaining rows of a damaged library page by page, without SQLite, which stops at the first broken page.
 
-Owns reading rows out of the pages of the file and of its log, and putting them into the tables of another.
+Owns reading rows from the pages of the file and of its log, and putting them into the tables of another file.
 
-A backup beside the file (``Connection.backup``) would be simpler, but always loses what was written since. Measured
-with 95 turns, 5 of them newer than the backup: it gave back 90 whatever was hurt. This gave back all 95 after damage
-at any root page, all in 64 of 100 random places and 87 in the worst, and 43 of a file that was cut off, from its log.
+A backup next to the file (``Connection.backup``) would be simpler, but loses everything written since. Measured with 95
+turns, 5 of them newer than the backup: the backup restored 90 after any damage. This module restored all 95 after
+damage to any root page. After damage at random places it restored all in 64 of 100 cases, and 87 in the worst. From a
+file that was cut off it restored 43, from its log.
 
 Source: the database file format and the WAL format of SQLite (https://www.sqlite.org/fileformat2.html).
 """
@@ -31,17 +32,17 @@ _FILE_HEADER = 100  # bytes at the beginning of the first page
 _LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
 _LEAF_HEADER = 8
 _LOG_HEADER, _FRAME_HEADER = 32, 24
-_LOG_MAGIC = 0x377F0682  # its last bit says in which order the bytes of a checksum's words are
+_LOG_MAGIC = 0x377F0682  # the last bit tells the byte order of the words of a checksum
 _LONGEST_VARINT = 9
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of a serial type
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its serial type
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
 _HASH_LENGTH = 64
-_MOST_SEARCHED = 64  # pages whose every byte is looked at: about a second
+_MOST_SEARCHED = 64  # pages that are searched byte by byte at most: about a second
 
 
 @dataclass(frozen=True)
 class Salvage:
-    """Rows by their keys, by column name. ``chats`` and ``messages`` count what was put back."""
+    """Rows by their keys, by column name. ``chats`` and ``messages`` count the restored ones."""
 
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)
@@ -51,16 +52,16 @@ class Salvage:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Chats in which something was said, and messages."""
+        """Numbers of chats with messages, and of messages."""
         return len({row["chat"] for row in self.messages.values()}), len(self.messages)
 
 
 def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
-    """Every row of the tables that can be read.
+    """Read every readable row of the tables.
 
     Args:
-        file: the library; its log may lie beside it.
-        columns: of every table, in the order of its rows.
+        file: the library; its log may be in the same folder.
+        columns: columns of every table, in the order of its rows.
 
     Raises:
         OSError: the file cannot be read at all.
@@ -91,10 +92,10 @@ def _is_hash(value: object) -> bool:
 
 
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
-    """Put rows that are not there into the tables, in one transaction; indexes grow with them.
+    """Insert missing rows into the tables, in one transaction that also updates the indexes.
 
-    Where the row of a chat or a question is lost, one takes its place, so that nothing that was said hangs in the air.
-    A message whose number another one has got meanwhile gets a new one.
+    Where the row of a chat or a question is lost, a new one replaces it, so that every message has its place. A message
+    whose id has been given to another message gets a new id.
     """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("books", "app_state"):
@@ -103,7 +104,7 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
     numbers: dict[Any, int] = {}
     for id, row in sorted(found.messages.items()):
-        with suppress(sqlite3.IntegrityError):  # one row that makes no sense must not cost the others
+        with suppress(sqlite3.IntegrityError):  # one row with impossible values must not cost the others
             row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
             _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
             numbers[id] = _put_back(connection, row)
@@ -115,7 +116,9 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
 
 
 def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """See that there is what a message hangs on. ``book``: what its chat is about, if that is not known."""
+    """Make the chat or message that a message belongs to, if it is missing. ``book``: the chat's book, if the chat is
+    lost.
+    """
     id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
     _insert(connection, "books", {"sha256": chat["book"]})
@@ -129,7 +132,7 @@ def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[
 
 
 def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
-    """Insert a message unless it is there; the number that it has now."""
+    """Insert a message unless it exists. Return its present id."""
     there = _message(connection, row["id"])
     if there is not None and there != (row["chat"], row["role"], row["written"]):
         row = {**row, "id": None}
@@ -138,7 +141,7 @@ def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
-    """Unless it is there; its row id. What was lost of a row is what the table says when nothing is said."""
+    """Insert a row unless it exists, and return its row id. Lost columns get the table's defaults."""
     known = _known(row)
     marks = ", ".join("?" * len(known))
     query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
@@ -163,7 +166,7 @@ class _Pages:
 
     Args:
         file: the bytes of the library.
-        log: those of the log beside it, whose committed pages replace the library's.
+        log: the bytes of its log, whose committed pages replace the library's.
     """
 
     def __init__(self, file: bytes, log: bytes) -> None:
@@ -178,7 +181,7 @@ class _Pages:
         self._free = self._freed(_number(first, 32))
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """(row id, columns) of every row; those of pages whose heads are destroyed come last."""
+        """Yield (row id, columns) of every row. Rows of pages with destroyed heads come last."""
         broken = []
         for number, page in self._pages.items():
             start = _FILE_HEADER if number == 1 else 0
@@ -199,7 +202,7 @@ class _Pages:
                 yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
 
     def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
-        """Rows that begin anywhere on a page that no longer says where they do."""
+        """Search for rows at every byte of a page whose list of rows is destroyed."""
         for at in range(len(page)):
             with suppress(IndexError, ValueError, struct.error):
                 yield self._row(page, at)
@@ -216,7 +219,7 @@ class _Pages:
         return rowid, _columns(payload, length)
 
     def _local(self, length: int) -> int:
-        """Bytes of a row of this length that lie on its own page."""
+        """Bytes of a row of this length that are on its own page."""
         most = self._usable - 35
         if length <= most:
             return length
@@ -225,7 +228,7 @@ class _Pages:
         return fitting if fitting <= most else least
 
     def _rest(self, number: int, length: int) -> bytes:
-        """The rest of a row on its overflow pages, as far as these are there."""
+        """Read the rest of a row from its overflow pages, as far as they exist."""
         parts, seen = [], set[int]()
         while length > 0 and number in self._pages and number not in seen:
             seen.add(number)
@@ -256,7 +259,7 @@ def _page_size(file: bytes, log: bytes) -> int:
 
 
 def _committed(log: bytes, size: int) -> dict[int, bytes]:
-    """Pages in the log, up to the last transaction that ended; what follows is of an earlier round of the log."""
+    """Pages in the log, up to the last committed transaction. Later frames belong to an earlier round of the log."""
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
     for at in _frames(log, size):
@@ -268,7 +271,7 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """The offset of the frames of the log's present round: those of an earlier one have other salts."""
+    """The offsets of the frames of the log's present round. Frames of an earlier round have other salts."""
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
     for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
@@ -277,13 +280,13 @@ def _frames(log: bytes, size: int) -> Iterator[int]:
 
 
 def hides_transactions(file: Path) -> bool:
-    """Whether the log beside a library holds transactions behind a place where its checksums end.
+    """Whether a library's log holds transactions after the place where its checksums fail.
 
-    SQLite takes that place for the end of the log and drops without a word what follows, up to the whole library. What
-    an end in the middle of writing leaves has nothing behind it.
+    SQLite takes that place for the end of the log and silently drops everything after it, possibly the whole library. A
+    log that was only cut off while it was written has nothing after that place.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log cannot be read.
     """
     path = file.with_name(file.name + "-wal")
     log = path.read_bytes() if path.is_file() else b""
@@ -302,7 +305,7 @@ def hides_transactions(file: Path) -> bool:
 
 
 def _sum_of_header(header: bytes) -> tuple[int, int] | None:
-    """The checksum of a log's header; None if it is damaged."""
+    """The checksum of a log's header; None if the header is damaged."""
     if len(header) < _LOG_HEADER or _number(header, 0) & ~1 != _LOG_MAGIC:
         return None
     total = _sum(header, header[:24], (0, 0))
@@ -322,7 +325,7 @@ def _number(data: bytes, at: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where it ends."""
+    """A number of one to nine bytes, and the offset of its end."""
     value = 0
     for index in range(_LONGEST_VARINT):
         byte = data[at + index]
@@ -336,11 +339,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _columns(payload: bytes, length: int) -> Record:
-    """The columns of a row; of one that is cut off, what there is.
+    """The columns of a row; of a row that is cut off, the remaining ones.
 
     Raises:
-        ValueError: this is no row.
-        IndexError: the same.
+        ValueError, IndexError: the bytes are no row.
     """
     end, at = _varint(payload, 0)
     if not 0 < end <= length:

@@ -1,5 +1,6 @@
-"""Settings and their defaults: the data folder, the model pair, the port; and the model that was chosen in the page,
-kept for the next start in a file that only this person can read (it can hold a key).
+"""Settings and their defaults: the data folder, the model pair, the port; and the model that was chosen in the page.
+
+The choice is kept for the next start in a file that only this person can read, since it may hold a key.
 
 Importing this costs milliseconds, needs no package and touches nothing on disk.
 
@@ -28,54 +29,60 @@ DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
 DEMO = "demo"
-"""The model name for the bundled pair, where another model was chosen in the page."""
+"""The name of the bundled pair, for use where another model was chosen in the page."""
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
-"""Small models of the package index (``app.models.starter``): what a person types, and what they are called."""
+"""Small models of the package index (``app.models.starter``): the words that a person types, with the models'
+titles.
+"""
 READER, READER_LONG = "reader", "reader-128k"
 READERS = {READER: "Reader", READER_LONG: "Reader, stretched"}
-"""The model for conversations (``app.models.reader``)."""
+"""The model for conversations (``app.models.reader``), by the words that a person types."""
 SHORT_NAMES = STARTERS | READERS
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
-"""Whether pip has put the program here instead of git: then its packages are pip's affair, and there are no tests."""
+"""Whether the program was installed by pip instead of git. Then pip manages its packages, and there are no tests."""
 
 COMMAND = "trifold" if INSTALLED else "python launch.py"
 """The command that starts the program."""
 
 
-# The pip requirement of an installed program: the folder that it was installed from, and no name, which may be
-# another's on the index.
+# The pip requirement to repair an installed program: the folder that it was installed from. A name could be another
+# project's on the index.
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
-"""The command for when a package of the program is missing or broken."""
+"""The command to run when a package of the program is missing or broken."""
 
 EXIT_DONE = 0
 EXIT_FAULT = 1
-"""An error of the program itself, or a check that has failed."""
+"""Exit status for an error of the program itself, or a failed check."""
 EXIT_BAD_INPUT = 2
-"""Something that the person can mend. (``launch.py`` has its own: it must run where nothing can be imported.)"""
+"""Exit status for an error that the person can mend. (``launch.py`` has its own constant: it must run where nothing can
+be imported.)
+"""
 EXIT_INTERRUPTED = 130
-"""Stopped with Ctrl-C."""
+"""Exit status after Ctrl-C."""
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 HEALTH_PATH, PROGRAM_NAME = "/healthz", "trifold"
-"""The address at which a running program tells its name: a second start looks there."""
+"""The address at which a running program tells its name. A second start asks there."""
 
 NO_DRAFT = "none"
-"""The value of ``--draft`` for decoding without one."""
+"""The value of ``--draft`` for decoding without a draft model."""
 
 MODELS_FOLDER = "models"
 TRIED_FOLDER = "tried"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
-"""Inside the folder of models: settings and vocabularies of GGUF files, each in a folder of its title."""
+"""A folder within the folder of models: settings and vocabularies of GGUF files, each in a folder named by its
+title.
+"""
 _NAMED = r"[A-Za-z0-9][\w.-]{0,95}"
 _HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
 OLLAMA_BLOB = "sha256-"
-"""How the names of Ollama's files of weights begin."""
-"""In the data folder: what has been fetched."""
+"""The beginning of the names of Ollama's files of weights."""
+"""The folder of downloads within the data folder."""
 FILE = "model.json"
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
 LOG_NAME = "trifold.log"
@@ -83,7 +90,7 @@ LOG_NAME = "trifold.log"
 
 @dataclass(frozen=True)
 class Remote:
-    """A server elsewhere that answers in a local model's place; ``model`` "" is the first that it offers."""
+    """A server elsewhere that answers instead of a local model. An empty ``model`` takes the first that it offers."""
 
     address: str
     model: str = ""
@@ -95,8 +102,8 @@ class Remote:
 class ModelChoice:
     """The choice of a model: a pair by the names that a person gave, or a server.
 
-    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are what it was rounded to, so that it fits; "" leaves that to the
-    start's own options.
+    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are the formats that were chosen so that it fits; "" leaves them to
+    this start's options.
     """
 
     model: str
@@ -107,7 +114,7 @@ class ModelChoice:
 
     @property
     def rounding(self) -> dict[str, str]:
-        """Options of the engine."""
+        """The choice's formats as options of the engine."""
         return {name: value for name, value in (("weights", self.weights), ("kv", self.kv)) if value}
 
 
@@ -122,10 +129,11 @@ class Settings:
         context: window in tokens; None takes the model's own.
         port: where the page listens on this machine.
         options: further settings of the engine, by their names in ``EngineConfig``.
-        rounding: those of the model that was chosen in the page (``ModelChoice.rounding``); ``options`` win.
+        rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``); ``options`` take
+            precedence.
         remote: a server that answers in the model's place, if one was chosen.
-        password: of people on other machines; without one nobody there is answered.
-        chosen: whether the person has named the model, now or in the page; else it is the bundled one for want of it.
+        password: password for people on other machines; without one they are refused.
+        chosen: whether the person has named the model, now or in the page; otherwise it is the bundled one.
     """
 
     data: Path
@@ -141,7 +149,7 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """How a model's cache is kept, for sizes that are told before the engine has checked its settings."""
+        """The format of a model's KV, for sizes that are shown before the engine has checked its settings."""
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
     @property
@@ -164,7 +172,7 @@ class Settings:
 
     @property
     def snapshots(self) -> Path:
-        """The folder in which the engine keeps read books, so that they open again at once."""
+        """The folder in which the engine saves books that were read, so that they open again at once."""
         return self.data / "snapshots"
 
     @property
@@ -173,12 +181,12 @@ class Settings:
 
     @property
     def instance_file(self) -> Path:
-        """Names the process and the port of the running app, so that a second start finds it."""
+        """The file that names the process and the port of the running app, for a second start."""
         return self.data / "instance.json"
 
     @property
     def lock_file(self) -> Path:
-        """Held by the running app, so that there is never a second one with this data folder."""
+        """The file that the running app locks, so that no second app uses this data folder."""
         return self.data / "instance.lock"
 
     def engine_config(self) -> EngineConfig:
@@ -190,7 +198,7 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
-        # Not in the system's folder for temporary files: that may be kept in memory.
+        # The system's folder for temporary files may be in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
         named |= {"kernels_folder": str(self.data / "kernels")}
@@ -205,10 +213,10 @@ def make_settings(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Fill in what the person left out.
+    """Fill in options that the person left out.
 
-    The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets
-    a draft model when one is named. Where nothing is named, what was chosen in the page the last time is used.
+    The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets a draft
+    model when one is named. Where no model is named, the last choice in the page is used.
     """
     data, remote = data_folder(environ), None
     rounding: dict[str, str] = {}
@@ -224,7 +232,7 @@ def make_settings(
 
 
 def tried_folder_of(folder: Path) -> str:
-    """Where the engine finds which tokenizers were tried, for a folder among the models; "" for another one."""
+    """The engine's folder of harmless tokenizers, for a folder among the models; "" for another one."""
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""
 
@@ -242,24 +250,24 @@ def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pla
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a model is named by owner/name on the hub rather than by a folder of this machine."""
+    """Whether a name is a hub id, owner/name, and not a folder of this machine."""
     owner, slash, name = model.partition("/")
     plain = bool(slash and owner and name) and not any(mark in name for mark in "/\\")
     return plain and not _looks_local(model) and not is_gguf(model)
 
 
 def is_hub_gguf(model: str) -> bool:
-    """Whether a model is named by a GGUF file on the hub: owner/name/FILE.gguf, and no path of this machine."""
+    """Whether a name is a GGUF file on the hub: owner/name/FILE.gguf, and not a path of this machine."""
     return bool(_HUB_GGUF.fullmatch(model)) and ".." not in model and not _looks_local(model)
 
 
 def is_any_gguf(model: str) -> bool:
-    """Whether a model is named by a GGUF file, here or on the hub."""
+    """Whether a name is a GGUF file, on this machine or on the hub."""
     return is_gguf(model) or is_hub_gguf(model)
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a model is named by a GGUF file of this machine: by its ending, or as a blob of Ollama."""
+    """Whether a name is a GGUF file of this machine, by its ending or as a blob of Ollama."""
     if is_hub_gguf(model):
         return False
     return model.lower().endswith(GGUF_SUFFIX) or (Path(model).name.startswith(OLLAMA_BLOB) and _looks_local(model))
@@ -270,7 +278,7 @@ def is_same_folder(model: str, folder: Path) -> bool:
 
 
 def model_name(name: str, path: str) -> str:
-    """A model's name for a person, to whom the names of our own folders say nothing."""
+    """A model's name for a person, who does not know the names of our own folders."""
     if _is_demo(path):
         return DEMO_NAME
     folder = Path(path)
@@ -281,7 +289,9 @@ def model_name(name: str, path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _is_demo(path: str) -> bool:
-    """Asked ten times a second, and every answer looks at the disk."""
+    """Whether a folder is the bundled pair. Cached: it is asked ten times a second, and every answer looks at the
+    disk.
+    """
     return is_same_folder(path, DEMO_MODEL)
 
 
@@ -293,7 +303,7 @@ def _looks_local(model: str) -> bool:
 
 
 def load(data: Path) -> ModelChoice | None:
-    """The choice of the last time; None if there was none, or if its file makes no sense."""
+    """Load the last choice; None if there was none, or if its file is not readable."""
     try:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None
@@ -304,8 +314,10 @@ def load(data: Path) -> ModelChoice | None:
 
 
 def save(data: Path, choice: ModelChoice) -> None:
-    """Raises:
-    OSError: it cannot be written.
+    """Save the choice.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     data.mkdir(parents=True, exist_ok=True)
     written = data / f"{FILE}.{secrets.token_hex(4)}"

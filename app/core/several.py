@@ -1,11 +1,11 @@
-"""Several documents in one conversation: what it costs to have others, or another order, said before it is done.
+"""Tells the cost of reading several documents in one conversation, or in another order, before they are read.
 
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens are read, about 2 min; 8,400 that were read before come back from disk."
-    cost.without     what is left where they are too long together, of the documents' hashes
+    cost.without     the documents' hashes that still fit, where all are too long together
 
-What stands before the first change is kept and comes back from disk; what stands behind is read again. The documents
-are kept as a book (``app.core.books``), which is opened as any other (``AppState.arrange``).
+Text before the first change is restored from disk; text after it is read again. The documents are kept as a book
+(``app.core.books``), which is opened like any other (``AppState.arrange``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from engine.document import Document
 from engine.errors import PasswordNeeded
 
 MOST = 100
-"""Documents in one conversation."""
+"""Documents in one conversation at most."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What reading some documents takes, in words. ``fits``: they fit; else ``without`` are those that do."""
+    """The cost of reading some documents, in words. ``fits``: whether they fit; otherwise ``without`` are those that
+    do.
+    """
 
     said: str
     fits: bool
@@ -33,11 +35,11 @@ class Cost:
 
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
-    """Count what is to be read for these documents, in this order; each is taken apart for that, and none is read.
+    """Count the tokens to be read for these documents in this order. The files are parsed, but the model reads none.
 
     Raises:
-        DocumentError: a document cannot be read, or is not kept here any more.
-        TrifoldError: there is no model that could count them.
+        DocumentError: a document cannot be read, or is no longer in the library.
+        TrifoldError: there is no model to count them with.
     """
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]

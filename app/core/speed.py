@@ -1,8 +1,8 @@
-"""The one rule for what is said of an answer's speed: below it, in the panel, in the race and in the terminal.
+"""The single rule for statements about an answer's speed: below it, in the panel, in the race and in the terminal.
 
-The figure is the engine's: plain steps that were timed while the answer was written (``engine.generation.PlainSteps``),
-or, once the same text has been raced, its run in plain steps from end to end. It is shown only where the text is one
-that it says something about (``uncounted``): text that repeats itself is copied, and copying is fast whatever the book.
+The figure is the engine's. It comes from plain steps that were timed while the answer was written
+(``engine.generation.PlainSteps``) or, once the same text has been raced, from its run in plain steps. It is shown only
+where it tells something (``uncounted``): text that repeats itself is copied, and copying is fast with any book.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ WHY_NO_SPEED = {
 }
 
 AGREE = 1.5
-"""Two figures of one text that differ by more than this have no business on one screen: then neither is shown."""
+"""Factor between two figures of one text above which neither is shown: they contradict each other."""
 
-_EQUAL = 0.05  # a difference that two runs on a busy machine can have by chance
-_SPAN = 6  # neighbouring words that make a repetition
-_FEWEST = 3 * _SPAN  # words; in fewer there is no circle to see
+_EQUAL = 0.05  # relative difference that two runs on a busy machine may have by chance
+_SPAN = 6  # neighbouring words that form a repetition
+_FEWEST = 3 * _SPAN  # words of an answer below which no circle is looked for
 _HALF = 0.5
-_LONGEST_WORD = 16  # characters on average; beyond, the writing has no spaces and is looked at sign by sign
+# characters of a word on average; a longer average means writing without spaces, which is examined sign by sign
+_LONGEST_WORD = 16
 
 
 def speedup(figures: Figures | None, why_not: str = "") -> float | None:
-    """How many times as fast as plain decoding an answer was written; None where nothing can be said.
+    """How many times as fast as plain decoding an answer was written; None where this is unknown.
 
     Args:
-        why_not: what ``uncounted`` says of the answer.
+        why_not: the result of ``uncounted`` for the answer.
     """
     if figures is None or why_not or figures.mode == "plain":
         return None
@@ -40,7 +41,7 @@ def speedup(figures: Figures | None, why_not: str = "") -> float | None:
 
 
 def speed_in_words(times: float | None) -> str:
-    """1.42 -> "1.4 times faster", with the honest words for the other cases."""
+    """The speed in words: 1.42 -> "1.4 times faster", and honest words for other cases."""
     if times is None:
         return "speed not measured"
     if abs(times - 1.0) < _EQUAL:
@@ -49,7 +50,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """The speed as a sentence of its own; empty where nothing was measured."""
+    """The speed as a sentence of its own; empty without a measurement."""
     if times is None:
         return ""
     said = speed_in_words(times)
@@ -57,18 +58,18 @@ def than_plain(times: float | None) -> str:
 
 
 def speeds_agree(one: float | None, other: float | None) -> bool:
-    """Whether two speedups of one text tell the same story; one that is missing contradicts nothing."""
+    """Whether two speedups of one text agree; a missing one contradicts nothing."""
     if not one or not other:
         return True
     return max(one, other) <= AGREE * min(one, other)
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False) -> str:
-    """Why the speed of an answer says nothing of the book; empty where it does.
+    """Why the speed of an answer tells nothing about the book; empty where it tells something.
 
     Args:
-        earlier: the answers that stood before it.
-        refused: it is one of the model's refusals.
+        earlier: the answers before it.
+        refused: whether it is one of the model's refusals.
 
     Returns:
         a key of ``WHY_NO_SPEED``.
@@ -85,7 +86,7 @@ def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False
 
 
 def words_of(answer: str) -> int:
-    """How many words an answer has; 0 for writing without spaces, which is counted in tokens."""
+    """Number of words of an answer; 0 for writing without spaces, which is counted in tokens."""
     words = answer.split()
     return 0 if len(answer) > _LONGEST_WORD * max(1, len(words)) else len(words)
 
@@ -96,6 +97,6 @@ def _words(text: str) -> list[str]:
 
 
 def _spans(words: Sequence[str], length: int = _SPAN) -> Iterator[tuple[str, ...]]:
-    """Every run of neighbouring words; of a text that is shorter, all of it."""
+    """Every run of ``_SPAN`` neighbouring words; the whole text where it is shorter."""
     length = min(length, len(words)) or 1
     return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))

@@ -1,11 +1,11 @@
-"""The state of the program: which book is open, how far it has been read, which chat is shown, who is asking.
+"""The state of the program: the open book, the progress of its reading, the shown chat, and the tab that is asking.
 
-``AppState`` owns it: one frozen record, ``OpenBook``, that is replaced under a lock and that every tab shows. The
-program has one engine and one person, so it has one open book; tabs are windows on it. ``Bookmark`` writes down what
-is open, so that it is open again after a restart.
+``AppState`` owns one frozen record, ``OpenBook``, which is replaced under a lock and shown by every tab. The program
+has one engine and one person, so it has one open book, and all tabs show it. ``Bookmark`` stores which book is open, so
+that it is open again after a restart.
 
-The way of a book from its file to being read is below the class: taken apart, measured, read by the model, each in a
-thread of its own (a ``Job``, which can be cancelled), every error a sentence in the record.
+The steps of a book from its file to the end of its reading are below the class: parsing, measuring, reading. They run
+in a thread (a ``Job``, which can be cancelled), and every error becomes a sentence in the record.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ logger = logging.getLogger(__name__)
 Reader = Callable[..., Document]
 """Turns a file into a document; raises ``DocumentError``."""
 
-_PATIENCE = 0.05  # seconds between two looks at something that another thread changes
-_BOOKMARK, _COMMENTS, _IN_PARTS = "open", "comments", "in parts"  # rows of the table ``app_state``
-_MOST_IN_PARTS = 200  # books of which it is remembered
+_PATIENCE = 0.05  # seconds between two looks at a value that another thread changes
+_BOOKMARK, _COMMENTS, _IN_PARTS = "open", "comments", "in parts"  # keys of the table ``app_state``
+_MOST_IN_PARTS = 200  # books whose reading in parts is remembered at most
 
 
 class Stage(str, Enum):
     """How far the open book has come."""
 
-    EMPTY = "empty"  # there is none
-    OPENING = "opening"  # its file is being taken apart
+    EMPTY = "empty"  # no book is open
+    OPENING = "opening"  # its file is being parsed
     LOCKED = "locked"  # it needs a password
     CHOOSING = "choosing"  # it does not fit: the person chooses pages
     WAITING = "waiting"  # it waits for the model to be loaded
     READING = "reading"  # the model reads it
-    READY = "ready"  # questions are answered
-    PARTS = "parts"  # it does not fit: questions go to its parts, each of which is read when one first does
-    FAILED = "failed"  # see ``trouble``
+    READY = "ready"  # it can be asked about
+    PARTS = "parts"  # it does not fit: questions go to its parts, each of which is read when first needed
+    FAILED = "failed"  # an error stopped it, see ``trouble``
 
     @property
     def is_on_the_way(self) -> bool:
-        """Whether the book will be ready without anybody doing anything."""
+        """Whether the book will be ready without any action of the person."""
         return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
 
 class Action(str, Enum):
-    """The button that mends a trouble."""
+    """The button that remedies a trouble."""
 
     OPEN_AGAIN = "open-again"
     READ_AGAIN = "read-again"
@@ -130,8 +130,9 @@ class OpenBook:
 
 @dataclass(frozen=True)
 class Mark:
-    """The book that was open last. ``ready``: it was opened without harm; a book that was not is not opened again by
-    itself."""
+    """The book that was open last. ``ready``: whether it was opened without harm; otherwise it is not opened again by
+    itself.
+    """
 
     book: str
     chat: str
@@ -139,8 +140,10 @@ class Mark:
 
 
 class Bookmark:
-    """Args:
-    database: where it is kept.
+    """Stores the open book for the next start.
+
+    Args:
+        database: where it is stored.
     """
 
     def __init__(self, database: Database) -> None:
@@ -148,7 +151,7 @@ class Bookmark:
         self._kept = self.find()
 
     def keep(self, mark: Mark | None) -> None:
-        """Write down what is open; None: nothing is."""
+        """Store the open book; None if no book is open."""
         if mark == self._kept:
             return
         self._kept = mark
@@ -162,7 +165,7 @@ class Bookmark:
 
 
 def _keep(database: Database, name: str, value: Any) -> None:
-    """Write a value down for the next start; None deletes it."""
+    """Store a value for the next start; None deletes it."""
 
     def write(connection: sqlite3.Connection) -> None:
         if value is None:
@@ -175,20 +178,20 @@ def _keep(database: Database, name: str, value: Any) -> None:
 
 
 def _kept(database: Database, name: str) -> Any:
-    """The value that was written down; None if there is none, or if it is damaged."""
+    """The stored value; None if there is none, or if it is damaged."""
     rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
     return db.from_json(rows[0]["value"]) if rows else None
 
 
 class Job:
-    """The reading of one book; it can be cancelled for good, or paused for a question."""
+    """The reading of one book, which can be cancelled for good, or paused for a question."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # of the reading that is under way
-        self.enough = threading.Event()  # the pages that have been recognised are enough
+        self.stop = threading.Event()  # stops the present reading
+        self.enough = threading.Event()  # set when the pages recognised so far are enough
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -200,21 +203,21 @@ class Job:
         self.stop.set()
 
     def go_on(self) -> None:
-        """Another reading begins, with an event of its own; who cancelled before has set ``cancelled``."""
+        """Begin another reading with a new event. ``cancelled`` keeps an earlier cancellation."""
         self.paused = False
         self.stop = threading.Event()
 
 
 class AppState:
-    """Every method may be called from any thread; all but ``delete`` return at once.
+    """The state of the program. Every method may be called from any thread; all but ``delete`` return at once.
 
     Args:
-        engine: this machine's, a server's, or the proxy of either.
+        engine: the engine of this machine, a server, or a proxy of either.
         books: where files are kept.
         chats: where questions and answers are kept.
         read_document: turns a file into a document.
-        snapshots: KV of books on disk, by their hashes, as ``engine.kv.snapshots.SnapshotStore``.
-        experience: how long this machine took for earlier readings and answers.
+        snapshots: KV of books on disk, by their hashes, like ``engine.kv.snapshots.SnapshotStore``.
+        experience: this machine's times of earlier readings and answers.
     """
 
     def __init__(
@@ -241,7 +244,7 @@ class AppState:
         self._job = Job()
         self._asking: threading.Event | None = None
         self.note_taker = NoteTaker()
-        self.passwords: dict[str, str] = {}  # of locked books, by hash: their pages are drawn from the file
+        self.passwords: dict[str, str] = {}  # passwords of locked books, by hash: their pages are drawn from the file
 
     @property
     def current(self) -> OpenBook:
@@ -254,10 +257,10 @@ class AppState:
     # The book ------------------------------------------------------------------------------------------------
 
     def open(self, book: Book, password: str | None = None, chat: str = "", *, recognise: bool = False) -> None:
-        """Open another book and read it; with it a chat about it, or the last one.
+        """Open another book and read it. Show ``chat``, or else the last chat about it.
 
         Args:
-            recognise: pages that are pictures, or whose text is doubtful, however long it takes.
+            recognise: whether to recognise pages that are pictures, or whose text is doubtful, however long it takes.
         """
         with self._lock:
             if chat:
@@ -271,7 +274,7 @@ class AppState:
         return self._comments
 
     def read_comments(self, wanted: bool) -> None:
-        """Read the comments of readers and reviewers from now on, or leave them out; an open book is opened again."""
+        """Read the comments of readers and reviewers from now on, or leave them out. An open book is opened again."""
         with self._lock:
             if wanted == self._comments:
                 return
@@ -281,7 +284,7 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether it is the open book, all of which has been read or will be."""
+        """Whether a book is the open one, and all of it has been read or will be."""
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
@@ -292,11 +295,11 @@ class AppState:
         """Read these documents, by their hashes and in this order, as one book, and open it.
 
         Args:
-            anew: leave an open collection as it is. Otherwise it has these documents from now on.
-            of: the book that the person saw, if that is told: where another one is open now, it is left as it is.
+            anew: whether to leave an open collection unchanged; otherwise it has these documents from now on.
+            of: the book that the person saw, if known; where another book is open now, it is left unchanged.
 
         Raises:
-            DocumentError: one of them is not kept here any more.
+            DocumentError: a document is no longer in the library.
             ResourceError: the data folder cannot be written.
         """
         documents = [self.books.get(sha256) for sha256 in wanted]
@@ -315,7 +318,7 @@ class AppState:
         """Read the pages with these numbers of the book that did not fit.
 
         Raises:
-            OptionError: it has none of them.
+            OptionError: the book has none of them.
         """
         whole = self._current.whole
         if whole is not None:
@@ -325,10 +328,10 @@ class AppState:
             self._read(whole if len(some.pages) == len(whole.pages) else some)
 
     def read_in_parts(self) -> None:
-        """Ask the open book part by part from now on: it does not fit.
+        """Ask the open book, which does not fit, part by part from now on.
 
         Raises:
-            OptionError: it fits, or a page of it is longer than a part.
+            OptionError: the book fits, or a page of it is longer than a part.
         """
         with self._lock:
             if not self._current.parts:
@@ -336,13 +339,13 @@ class AppState:
             self._turn_to(Stage.PARTS)
 
     def choose_again(self) -> None:
-        """Let the person choose anew what of the open book is read."""
+        """Let the person choose again which part of the open book is read."""
         with self._lock:
             if self._current.whole_fit is not None:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """The whole of the open book, of which nothing is read now."""
+        """Return to the whole open book, of which nothing is read now."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -351,7 +354,7 @@ class AppState:
             self._remember_parts(current.book.sha256, stage is Stage.PARTS)
 
     def was_in_parts(self, book: Book | None) -> bool:
-        """Whether a book was read in parts when it was open last."""
+        """Whether a book was read in parts when it was last open."""
         return book is not None and book.sha256 in self._books_in_parts()
 
     def _books_in_parts(self) -> list[str]:
@@ -411,13 +414,15 @@ class AppState:
             self._job.cancel()
 
     def pause_reading(self) -> None:
-        """Pause for a question: the reading stops at the end of a page, and goes on when no more are asked."""
+        """Pause for a question: the reading stops at the end of a page, and goes on when no more questions are
+        asked.
+        """
         with self._lock:
             if self._current.stage is Stage.READING and not self._current.paused:
                 self._job.pause()
 
     def restore(self) -> None:
-        """Open what was open when the program was last at work, unless that did it harm."""
+        """Open the book that was open when the program ended, unless opening it did harm."""
         mark = self._bookmark.find()
         if mark is None or not mark.ready or self._current.book is not None:
             return
@@ -432,7 +437,7 @@ class AppState:
         self._take_over()
 
     def delete(self, sha256: str) -> None:
-        """Delete a book with its chats and all that was made from it.
+        """Delete a book with its chats and everything made from it.
 
         Raises:
             DocumentError: there is no such book.
@@ -455,7 +460,7 @@ class AppState:
                 self._snapshots.forget(book)
 
     def size_of(self, book: Book) -> int:
-        """Bytes on disk of a book and all that was made from it."""
+        """Bytes on disk of a book and everything made from it."""
         kept = self._snapshots.size_of(book.sha256) if self._snapshots is not None else 0
         return self.books.size(book) + int(kept)
 
@@ -470,7 +475,7 @@ class AppState:
     # Its chats -----------------------------------------------------------------------------------------------
 
     def begin_chat(self) -> None:
-        """A clean page about the same book.
+        """Begin an empty chat about the same book.
 
         Raises:
             Busy: an answer is being written.
@@ -491,7 +496,7 @@ class AppState:
             self._show(chat_id)
 
     def _show(self, chat_id: str) -> None:
-        """Figures, pace and what glows belong to an answer of the chat that lay here before."""
+        """Reset figures, pace and highlighted pages, which belong to an answer of the earlier chat."""
         if chat_id != self._current.chat:
             self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
         self._mark()
@@ -511,8 +516,10 @@ class AppState:
             self.chats.show(self._current.chat, message)
 
     def delete_chat(self, chat_id: str) -> None:
-        """Raises:
-        Busy: an answer is being written into it.
+        """Delete a chat.
+
+        Raises:
+            Busy: an answer is being written into it.
         """
         with self._lock:
             if chat_id == self._current.chat and self._current.asking:
@@ -527,10 +534,10 @@ class AppState:
         """Take the right to ask: one question at a time.
 
         Args:
-            tab: from which the question comes.
+            tab: the tab that asks.
 
         Returns:
-            an event that is set when this question is to be stopped.
+            an event that is set to stop this question.
 
         Raises:
             Busy: another question is waiting or being answered.
@@ -550,7 +557,7 @@ class AppState:
                 self._released.notify_all()
 
     def stop_asking(self, wait: float = 0.0) -> None:
-        """Stop the question that is being answered, and give it ``wait`` seconds to let go."""
+        """Stop the question that is being answered, and wait up to ``wait`` seconds until it has ended."""
         with self._lock:
             if self._asking is not None:
                 self._asking.set()
@@ -563,7 +570,7 @@ class AppState:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
-        """Figures, scores and pace of the answer that is being written."""
+        """Show figures, scores and pace of the growing answer."""
         with self._lock:
             self._current = replace(self._current, **changes)
 
@@ -583,7 +590,7 @@ class AppState:
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Whether the reading that was paused for a question goes on now, in one step with saying so."""
+        """Whether a reading that was paused for a question goes on now. Checks and changes the record in one step."""
         with self._lock:
             if self._current.asking and not job.cancelled:
                 return False
@@ -592,7 +599,7 @@ class AppState:
             return True
 
     def _take_over(self, **changes: Any) -> Job:
-        """End what runs, and begin a new record."""
+        """End the running job, and begin a new record."""
         with self._lock:
             self._job.cancel()
             self.stop_asking()
@@ -604,7 +611,7 @@ class AppState:
             return self._job
 
     def _chat_for(self, book: Book | None) -> str:
-        """The open chat if it is about this book, else the last one that was, else a new one."""
+        """The open chat if it is about this book, else the last chat about it, else a new one."""
         if book is None:
             return ""
         shown = self.chat
@@ -620,12 +627,12 @@ class AppState:
 
 
 def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Do the work of a job in a thread; whatever goes wrong becomes a sentence in the record."""
+    """Do the work of a job in a thread. Any error becomes a sentence in the record."""
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 
 def open_book(state: AppState, job: Job, book: Book, password: str | None, recognise: bool) -> None:
-    """From the file to a book that can be asked about."""
+    """Take a book from its file to the state in which it can be asked about."""
     path = state.books.path(book)
     document = taken_apart(state, book, password, _recognition(state, job, recognise))
     if job.cancelled:
@@ -639,7 +646,7 @@ def open_book(state: AppState, job: Job, book: Book, password: str | None, recog
 
 
 def prepare(state: AppState, job: Job, document: Document) -> None:
-    """Wait for the model, measure, and read if it fits."""
+    """Wait for the model, measure the book, and read it if it fits."""
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)
     while state.engine.status().state == "loading":
@@ -662,14 +669,14 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
 
 
 def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """A book that does not fit in parts; none where a page is longer than a part, or pages are not counted."""
+    """Cut a book that does not fit into parts; none where a page is longer than a part, or pages are not measured."""
     with suppress(ContextTooSmall):
         return cut(document, fit) if fit.page_tokens else ()
     return ()
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:
-    """Read; where a question wants to come in between, wait for its answer and go on."""
+    """Read the book. Where a question comes in between, wait for its answer and go on."""
     state.set(job, stage=Stage.READING)
     partly = _read_on(state, job, document)
     while partly is not None:
@@ -683,7 +690,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Follow one reading to its end; how far it came, if it was only paused."""
+    """Follow one reading to its end. Return how far it came if it was only paused."""
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:
@@ -727,7 +734,7 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
         if isinstance(error, DocumentError):
             _forget_unreadable(state, job)
         _fail(state, job, error, Stage.FAILED, Action.OTHER_BOOK)
-    except Exception:  # the page must say something whatever broke; the log keeps the trace
+    except Exception:  # the page must be told of any error; the log has the trace
         logger.exception("opening a book failed")
         surprise = TrifoldError("Something in Trifold broke while opening this book.", "Try it again.")
         _fail(state, job, surprise, Stage.FAILED, Action.OPEN_AGAIN)
@@ -740,7 +747,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """A file that is no book, and never was one, does not stay in the library."""
+    """Remove a file from the library that is no book and never was one."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:
@@ -751,7 +758,7 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
 
 
 def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
-    """How pages that are pictures are treated, with progress in the record."""
+    """How pages that are pictures are recognised, with progress in the record."""
 
     def show(done: int, total: int, seconds: float | None) -> None:
         state.set(job, recognising=Recognising(done, total, seconds))
@@ -765,10 +772,10 @@ def taken_apart(
     """A book as a document. The passwords of its files are remembered.
 
     Args:
-        recognition: how pages that are pictures are treated; they are left out if it is missing.
+        recognition: recognises pages that are pictures; without it they are left out.
 
     Raises:
-        DocumentError: a file cannot be read, needs a password, or is not kept here any more.
+        DocumentError: a file cannot be read, needs a password, or is no longer in the library.
     """
     if members := state.books.members(book):
         parts = [_unlocked(state, part, password, recognition) for part in members]
@@ -777,7 +784,7 @@ def taken_apart(
 
 
 def _unlocked(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-    """A file as a document, opened by the password that it was opened with before, or else by this one."""
+    """A file as a document, opened with its remembered password, or else with this one."""
     known = state.passwords.get(book.sha256)
     try:
         return _one_file(state, book, known, recognition)
@@ -786,7 +793,7 @@ def _unlocked(state: AppState, book: Book, password: str | None, recognition: Re
             raise
     try:
         document = _one_file(state, book, password, recognition)
-    except LongRecognition:  # it has been opened
+    except LongRecognition:  # the file itself was opened
         state.passwords[book.sha256] = password
         raise
     state.passwords[book.sha256] = password
@@ -794,10 +801,11 @@ def _unlocked(state: AppState, book: Book, password: str | None, recognition: Re
 
 
 def _one_file(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-    """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
-    with it, and as its title where it has none of its own."""
+    """Read a file as a document, under its original name instead of its name in the library: in errors, and as its
+    title where the document has none.
+    """
     read = state.read_document
-    if isinstance(read, TextCache):  # the library's own, which keeps what is recognised
+    if isinstance(read, TextCache):  # the library's own reader, which keeps recognised text
         read = partial(read, recognition=recognition, comments=state.comments)
     try:
         document = read(state.books.path(book), password=password)

@@ -1,6 +1,7 @@
-"""Questions that are worth asking a book: the bundled one's own, or made from its table of contents or its text.
+"""Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
+its text.
 
-They ask where and what the book says, not what to think of it: that is what a small model can answer too. A model
+They ask for places and statements of the book, and not for opinions, so that a small model can answer them too. A model
 that can only quote (its card says so, ``app.core.abilities.Abilities``) is given phrases of the book to find.
 """
 
@@ -22,8 +23,8 @@ from engine.document import Document
 
 MOST = 5
 _FROM_CONTENTS = 3
-_LOOKED_AT = 40  # pages for the language of a book
-_SHORTEST, _LONGEST = 4, 60  # characters of a heading that can stand in a question
+_LOOKED_AT = 40  # pages by which the language of a book is told
+_SHORTEST, _LONGEST = 4, 60  # characters of a heading in a question, least and most
 _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
     r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|impressum|"
@@ -71,31 +72,30 @@ _ASKED = {
         "common": "¿Qué tienen en común?",
     },
 }
-"""Questions in the language of the book, since most people ask in it, and a model answers in the language that it is
-asked in."""
+"""Questions in the language of the book: most people ask in it, and a model answers in the language of the question."""
 _NAMES = 2
-# Names of two words and more, in the middle of a sentence.
+# Names of two or more words, in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # its nouns have capitals, which tell no names
-_MOST_GERMAN = 0.02  # of all words
+_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # German text: its nouns have capitals, which do not mark names
+_MOST_GERMAN = 0.02  # share of all words
 _PHRASES = 3
-_PHRASE_WORDS = 6  # or up to two more, where the sixth is a short one
-_GOES_ON = 3  # words after the beginning of a sentence, where
-_RISKY = 8  # runs that stand elsewhere, from which a sentence is likelier lost than copied
-_TWICE = 12  # runs that stand elsewhere, which a word that stands twice in its sentence counts like
-_KINDS = 3  # of phrases, by how well their sentences can be copied
+_PHRASE_WORDS = 6  # words of a phrase, or up to two more where the sixth is short
+_GOES_ON = 3  # words that follow the beginning of a sentence within its plain part
+_RISKY = 8  # other places of a sentence's runs from which on a copy probably goes astray
+_TWICE = 12  # number of other places that a word standing twice in its sentence counts for
+_KINDS = 3  # classes of phrases, by how well their sentences can be copied
 _RUN_WORDS = (3, 4)  # words by which a copy finds its place
 _LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
 _PAGE_HAS = 40  # words of running text that a page needs to give a phrase; title pages and tables have fewer
-# A sentence of prose: begins behind the end of another one, plain words with at most a comma between them, and it
-# goes on for a while behind the words that are asked for.
+# A sentence of prose: begins after the end of another one, has plain words with at most a comma between them, and goes
+# on for a while after the words that are asked for.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
     rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
 )
-# The rest of a sentence that can be quoted without a slip: a few plain words, and a full stop. What has figures,
-# brackets or an open end is asked for only where there is nothing else.
+# The rest of a sentence that can be quoted without error: a few plain words and a full stop. Sentences with figures,
+# brackets or an open end are used only where there are no others.
 _PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
 _ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
@@ -103,12 +103,13 @@ _FORMS = (".pdf", ".epub", ".txt")
 
 
 def suggestions(document: Document, pages_read: int, *, general: bool = True) -> tuple[str, ...]:
-    """Questions about what has been read of a document.
+    """Questions about the part of a document that has been read.
 
     Args:
-        pages_read: pages from its start; the headings of others are left out, and its end is not asked about.
-        general: those that can be asked of any book too, and all in the book's language. Who was taught to find
-            passages has no passage for them, and some for what the book is about; it was taught in English.
+        pages_read: number of its first pages; headings of later pages are left out, and the end of the book is not
+            asked about.
+        general: whether to add questions that suit any book, and to ask in the book's language. A model that was
+            trained to find passages finds none for such questions, and it was trained in English.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:
@@ -128,7 +129,7 @@ def language_of_book(document: Document) -> Language | None:
 
 
 def _names(document: Document, pages_read: int) -> list[str]:
-    """Whom and what the book names most often."""
+    """The people and things that the book names most often."""
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
         return []
@@ -137,22 +138,23 @@ def _names(document: Document, pages_read: int) -> list[str]:
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions for a model that can only find passages: where the book says some words that stand in it once.
+    """Questions for a model that can only find passages: they ask for the place of words that occur once in the book.
 
     Args:
-        pages_read: pages from its start; only these are looked at.
+        pages_read: number of its first pages; only these are used.
 
     Returns:
-        The likeliest to be answered first, then others in their place: one from each third of what has been read, then
-        a second one, and so on. A phrase begins a sentence, of plain words if there is such a one, and its words are
-        rare. Where every sentence stands there several times, one of them all the same.
+        The question that is most likely answered comes first, then others: one from each third of the read part, then a
+            second one, and so on. A phrase begins a sentence, of plain words where possible, and its words are rare.
+            Where every sentence occurs several times, one of them is used all the same.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions about the same phrases for a model that follows instructions: text of the book, whatever it is
-    about."""
+    """Questions about the same phrases for a model that follows instructions: they need only the book's text, whatever
+    its subject.
+    """
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
 
@@ -165,7 +167,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # The best one of every third of the book, then further ones of the best kind from anywhere, then whatever there is.
+    # The best phrase of every third of the book, then further ones of the best class from anywhere, then any others.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a letter or a form
@@ -175,7 +177,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
-    """How the sentences of a short text begin, wherever it has one and however it goes on."""
+    """The beginnings of the sentences of a short text, at all their places."""
     for page in pages:
         for place in sentences(page):
             sentence = page[place.start : place.end].split()
@@ -188,17 +190,20 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
-    """The best few phrases of these pages, found up to ``most`` times in the whole text: those whose sentences are
-    plain and lead no copy astray, those that are plain, and the others; of each the ones with rare words first."""
+    """The best few phrases of these pages that occur up to ``most`` times in the whole text. First come phrases whose
+    sentences are plain and lead no copy astray, then other plain ones, then the rest; within a class, rare words come
+    first.
+    """
     lowered = whole.lower()
     runs = Counter(_runs(lowered))
     best: tuple[list[str], ...] = tuple([] for _ in range(_KINDS))
     rests = dict(_phrases(pages))
 
     def astray(phrase: str) -> int:
-        """A small model that copies goes by the last few words: where these stand in several places it may go on in
-        the wrong one, and come round again; a word that stands twice in the sentence makes it skip from one to the
-        other."""
+        """How likely a copy of this sentence goes astray. A small model copies by the last few words. Where these occur
+        at several places, the model may go on at the wrong place and return again; a word that occurs twice in the
+        sentence makes the model skip from one place to the other.
+        """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
         elsewhere = sum(max(0, runs[run] - 1) for run in _runs(sentence))
@@ -230,19 +235,21 @@ def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_heading(words: Sequence[str]) -> bool:
-    """Headings, and what has abbreviations in capitals, which a small model copies badly."""
+    """Whether a sentence is a heading, or has abbreviations in capitals, which a small model copies badly."""
     shouted = any(len(word) > 1 and word.isupper() for word in words)
     return shouted or sum(word[0].isupper() for word in words) > len(words) // 2
 
 
 def _commonness(phrase: str, known: Counter[str]) -> float:
-    """How often its two rarest words stand in the book; a word that stands once may be misread and counts as common."""
+    """The number of places of a phrase's two rarest words in the book. A word that occurs once may be misread, and
+    counts as common.
+    """
     times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the outermost levels that say what their chapter is about, in order."""
+    """Headings of the outermost levels that tell the subject of their chapter, in order."""
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
     for level in (0, 1):
@@ -259,15 +266,17 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
-    """Some of them, from all over the book."""
+    """Choose some items, spread over all of them."""
     if len(headings) <= count:
         return list(headings)
     return [headings[(2 * number + 1) * len(headings) // (2 * count)] for number in range(count)]
 
 
 class Sample:
-    """Args:
-    folder: holds the book and ``sample.json``.
+    """The bundled sample book.
+
+    Args:
+        folder: holds the book and ``sample.json``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -275,7 +284,7 @@ class Sample:
 
     @cached_property
     def file(self) -> Path | None:
-        """The book in the best form there is."""
+        """The book in its best available form."""
         named = self._folder / str(self._description.get("file", ""))
         if named.is_file():
             return named

@@ -1,9 +1,9 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
-For models that say what they cannot do (``app.core.abilities.Abilities``): a small one that finds one phrase loses
-another, and nobody can tell which beforehand. ``Trial`` asks in a thread of its own, behind the reading, when nothing
-else is asked and the chat is empty, and lets go of the engine as soon as a person wants it. What was tried and not
-answered gives way to the next question. Nothing of it is kept or shown but the questions.
+Used for models whose card lists refusals (``app.core.abilities.Abilities``): a small model finds one phrase and misses
+another, which cannot be predicted. ``Trial`` asks in a thread of its own, after the reading, while no question is asked
+and the chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is
+replaced by the next one. Only the questions are kept and shown.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 WANTED = 3
 """Questions to offer."""
 MOST_TRIES = 9
-"""Questions that are asked of one model about one document, at most."""
+"""Questions that one model is asked about one document at most."""
 _MOST_TOKENS = 128
-_POLL = 0.05  # seconds after which a person who wants to ask is noticed
+_POLL = 0.05  # seconds until a person who wants to ask is noticed
 
 Candidates = Callable[[], Sequence[str]]
 """Questions in the order in which they are tried."""
@@ -38,8 +38,9 @@ Candidates = Callable[[], Sequence[str]]
 
 @dataclass
 class _Tried:
-    """The trials of one document with one model. ``ahead``: questions still to try, None before they were made. Answers
-    to ``good`` ones hold a passage of the book, word for word; ``fair`` ones have an answer at all."""
+    """The trials of one document with one model. ``ahead``: questions still to try, None before they are made.
+    ``good``: questions whose answers hold a passage of the book word for word. ``fair``: questions with any answer.
+    """
 
     document: Document
     model: str
@@ -51,13 +52,15 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to offer; those without a passage only when no better ones will come."""
+        """The questions to offer. Those without a passage are offered only when no better ones will come."""
         return (self.good + self.fair if self.over else self.good)[:WANTED]
 
 
 class Trial:
-    """Args:
-    state: the open book and the engine.
+    """Tries questions on the loaded model.
+
+    Args:
+        state: the open book and the engine.
     """
 
     def __init__(self, state: AppState) -> None:
@@ -67,11 +70,12 @@ class Trial:
         self._running = False
 
     def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
-        """The questions about a document that a model has answered so far. Returns at once, and has further ones asked
-        where they may be.
+        """The questions about a document that a model has answered so far. Returns at once, and lets further questions
+        be tried when the engine is free.
 
         Args:
-            model: its folder; card: what it says of itself.
+            model: the model's folder.
+            card: the model's abilities.
             candidates: called once for a document and a model, in the thread that asks.
         """
         with self._lock:
@@ -85,7 +89,7 @@ class Trial:
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether the engine is not wanted otherwise, this model is still there, and the result would be seen."""
+        """Whether the engine is free, this model is still loaded, and the result would be seen."""
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
         here = current.stage is Stage.READY and current.document is tried.document
         same = model is not None and str(model.path) == tried.model
@@ -103,14 +107,14 @@ class Trial:
         except TrifoldError as error:
             tried.over = True
             logger.info("no more questions are tried: %s", error)
-        except Exception:  # no caller would see it
+        except Exception:  # no caller would see the error
             tried.over = True
             logger.exception("trying questions failed")
         finally:
             self._running = False
 
     def _try(self, tried: _Tried, card: Abilities, question: str) -> bool:
-        """Ask one question; whether it came to an end, or the engine was wanted.
+        """Ask one question. Return whether it ended before the engine was wanted for other work.
 
         Raises:
             TrifoldError: the engine cannot answer.
@@ -119,7 +123,7 @@ class Trial:
             return False
         try:
             request = self._state.engine.ask(Question(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS)))
-        except Busy:  # something else is on its way, another model perhaps: nothing waits for this
+        except Busy:  # another request is served, perhaps by another model; a trial can wait
             return False
         try:
             while not request.finished:

@@ -1,6 +1,5 @@
-"""Says what the launcher does, in plain lines on stderr, so that stdout stays the command's own.
-
-Words from a file or a model are said without control characters, which could steer the terminal.
+"""Reports the launcher's work in plain lines on stderr, so that stdout stays free for the command. Words from a file or
+a model are printed without control characters, which could control the terminal.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 
 from engine.errors import CONTROLS, on_one_line, plain
 
-_REDRAW_S = 0.2  # in a terminal, where a line is drawn over
-_REPEAT_S = 20  # where the output is kept
+_REDRAW_S = 0.2  # seconds in a terminal, where a line is redrawn in place
+_REPEAT_S = 20  # seconds where the output goes to a file
 
 
 class LaunchError(Exception):
-    """The environment cannot be made. Both parts are sentences for the person."""
+    """Raised where the environment cannot be made. Both parts are sentences for the person."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause} {remedy}")
@@ -30,22 +29,22 @@ def say(sentence: str) -> None:
 
 
 def write(text: str) -> None:
-    """Words of the command's own to stdout."""
+    """Write the command's own words to stdout."""
     sys.stdout.write(plain(text))
     sys.stdout.flush()
 
 
 def write_json(value: Any, indent: int | None = None) -> None:
-    """Write one object to stdout, whole. JSON itself leaves control characters beyond ASCII as they are."""
+    """Write one whole object to stdout. JSON itself leaves control characters beyond ASCII unescaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")
     sys.stdout.flush()
 
 
 class ProgressLine:
-    """A line about one piece of work: redrawn in place in a terminal, a few lines where the output is kept.
+    """A line about one piece of work: redrawn in place in a terminal, a few lines where the output goes to a file.
 
-    Use it in a ``with`` statement, so that whatever happens, the next sentence starts on a line of its own.
+    Use it in a ``with`` statement, so that the next sentence starts on a new line, whatever happens.
     """
 
     def __init__(self, title: str) -> None:

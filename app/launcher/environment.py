@@ -1,9 +1,9 @@
-"""The program's own Python environment as it lies on disk: where it is, whether it is whole, and the variables that
-processes inside it are started with.
+"""The program's own Python environment on disk: its folder, whether it is whole, and the variables for processes inside
+it.
 
-A stamp is written as the last act of an install and names what was installed: the hash of the requirements, the
-Python version, the build of torch and the packages. No stamp, or one that does not match, means that the install
-has to be done or mended. Reading it costs milliseconds and no network. Installs nothing itself.
+An install ends by writing a stamp with the hash of the requirements, the Python version, the build of torch and the
+packages. A missing or different stamp means that the install has to be done or repaired. Reading it costs milliseconds
+and no network. Installs nothing itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 from app.core.settings import CHECKOUT, data_folder
 
 FOLDER_NAME = ".venv"
-NOTES_NAME = ".trifold"  # beside the environment: the log of the install, and its lock
+NOTES_NAME = ".trifold"  # next to the environment: the log of the install, and its lock
 
-# A person's settings for their own installs must not send packages elsewhere, nor another Python's files in.
+# Variables that are removed. A person's settings for other installs must not fetch packages from elsewhere, or add
+# another Python's files.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -55,9 +56,9 @@ TESTS = PackageSet("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
-    """The environment in ``home``/.venv; ``home`` also holds the notes about it.
+    """The environment in ``home``/.venv. ``home`` also holds its log and stamps.
 
-    ``program`` is the set that it is made for; others are put on top of it.
+    ``program`` is the set that it is made for; other sets are added to it.
     """
 
     def __init__(self, home: Path, program: PackageSet = PROGRAM) -> None:
@@ -73,15 +74,15 @@ class Environment:
         return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     def is_running(self) -> bool:
-        """Whether this very process runs inside the environment."""
+        """Whether this process runs inside the environment."""
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether an earlier install was finished and nothing of it is lost: new packages may be put on top."""
+        """Whether an earlier install was finished and is still complete, so that new packages may be added."""
         return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, package_set: PackageSet) -> bool:
-        """Whether exactly what the set asks for is installed, and still there."""
+        """Whether exactly the packages of the set are installed, and still exist."""
         stamp = self.read_stamp(package_set)
         return stamp.get("requirements") == package_set.fingerprint() and self._is_whole(stamp)
 
@@ -93,7 +94,7 @@ class Environment:
         return stamp if isinstance(stamp, dict) else {}
 
     def write_stamp(self, package_set: PackageSet, torch: str, python: str) -> None:
-        """Say that the install is whole. In one move, so that a stamp is there entirely or not at all."""
+        """Write that the install is whole. The stamp is renamed into place, so it exists entirely or not at all."""
         stamp = {
             "requirements": package_set.fingerprint(),
             "python": python,
@@ -111,7 +112,7 @@ class Environment:
         return self.folder / f"trifold-{package_set.name}.json"
 
     def packages(self) -> list[str]:
-        """Names of the packages and modules that are installed, without versions and leftovers."""
+        """Names of the installed packages and modules, without versions and remnants."""
         found = []
         for site in self._site_folders():
             for name in os.listdir(site):
@@ -135,9 +136,9 @@ class Environment:
         )
 
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
-        """False when the Python under the environment was replaced by another version since the install."""
+        """False if the environment's Python was replaced by another version after the install."""
         if os.path.realpath(self.python) != os.path.realpath(sys.executable) and not self.is_running():
-            return True  # made by another Python of this machine; it is good for as long as it is there
+            return True  # made by another Python of this machine, and good as long as that one exists
         return stamp.get("python") == running_version()
 
 
@@ -146,7 +147,8 @@ def running_version() -> str:
 
 
 def find_environment() -> Environment:
-    """The environment of this checkout: next to it, or in the person's data folder when it cannot be written to.
+    """Find the environment of this checkout: next to it, or in the person's data folder where the checkout cannot be
+    written to.
 
     ``TRIFOLD_HOME`` names another folder for it.
     """
@@ -161,7 +163,9 @@ def find_environment() -> Environment:
 
 
 def _is_writable(folder: Path) -> bool:
-    """By trying: permission bits say little on Windows, on network drives and for the administrator."""
+    """Whether a folder can be written to. Tested by writing: permission bits tell little on Windows, on network drives
+    and for the administrator.
+    """
     probe = folder / f".trifold-can-write-{os.getpid()}"
     try:
         probe.touch()
@@ -172,6 +176,6 @@ def _is_writable(folder: Path) -> bool:
 
 
 def child_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables for processes inside the environment: nothing of another Python gets in."""
+    """The environment variables for processes inside the environment, without those of another Python."""
     kept = {name: value for name, value in environ.items() if name not in _FOREIGN_VARIABLES}
     return {**kept, "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}

@@ -1,11 +1,11 @@
-"""Makes or mends the environment: a fresh folder, the right torch, the pinned packages, the stamp last.
+"""Makes or repairs the environment: a fresh folder, the right torch, the pinned packages, the stamp last.
 
-Whatever goes wrong on the way, no stamp is left, and the next start does the rest. Two starts at once wait for each
-other. pip's output goes to the log; what a person wants to know of it becomes a line of progress or a remedy.
+After any failure there is no stamp, and the next start does the rest. Two starts at once wait for each other. pip's
+output goes to the log; the important parts become a line of progress or a remedy.
 
-pip does the work, since Python brings it. uv 0.13 was tried: it made the whole environment in 26 seconds. But it is a
-program of 38 MB to fetch first, it too begins a broken download anew, and most of this would stay: looking for GPUs,
-trying torch out, and words for what went wrong.
+pip does the work, since Python brings it. uv 0.13 was tried: it made the whole environment in 26 seconds. But uv is a
+program of 38 MB that has to be fetched first, it also starts a broken download anew, and most of this module would
+stay: looking for GPUs, trying torch out, and words for errors.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from app.launcher.environment import Environment, PackageSet, child_variables, r
 
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
-_NO_GPU = 10  # exit status of the trial
+_NO_GPU = 10  # exit status of the trial where torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
-# What pip says when something outside the program is wrong, and what a person can do. The first that matches counts.
+# pip's words for problems outside of the program, each with a remedy for the person. The first match counts.
 _DIAGNOSES = (
     (
         r"No space left on device|not enough space on the disk|Errno 28\b",
@@ -77,12 +77,12 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
     """Make the environment hold these package sets, whole. Returns at once when it does.
 
     Args:
-        environment: where.
-        package_sets: what, the program first.
-        afresh: delete what is there and begin again.
+        environment: the environment.
+        package_sets: the sets to install, the program first.
+        afresh: whether to delete the environment and begin again.
 
     Raises:
-        LaunchError: it cannot be done; nothing half-done will be taken for done.
+        LaunchError: the install failed; a half-done install is not taken for a finished one.
     """
     _make_folder(environment.notes)
     with _lock(environment):
@@ -90,11 +90,11 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
             say(f"Removing the environment in {environment.folder} to make it afresh.")
             _remove(environment)
         missing = [package_set for package_set in package_sets if not environment.is_ready(package_set)]
-        if not missing:  # another start has done it meanwhile
+        if not missing:  # another start has installed it meanwhile
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        for package_set in package_sets:  # asked again: the program made afresh takes the others away
+        for package_set in package_sets:  # checked again, since installing the program afresh removes the others
             if environment.is_ready(package_set):
                 continue
             if package_set is environment.program:
@@ -184,7 +184,7 @@ def _create(environment: Environment) -> None:
 
 
 def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
-    """The build of torch that fits this machine; the usual one where no other can be fetched, or none is asked for."""
+    """The build of torch that fits this machine; the usual one where no other can be fetched, or none is wanted."""
     build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
     if build.reason:
         say(build.reason)
@@ -210,7 +210,7 @@ def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> s
 
 
 def _wanted_build() -> torch_build.TorchBuild:
-    """``TRIFOLD_TORCH`` names a build where the choice should not be made by looking at the machine."""
+    """The build named by ``TRIFOLD_TORCH``, or else the build that the machine's hardware suggests."""
     named = os.environ.get("TRIFOLD_TORCH")
     if not named:
         others = torch_build.find_amd_gpus(), torch_build.find_intel_gpus()
@@ -227,7 +227,7 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
+    """Import torch once, so that a missing system library is reported now, with a sentence, and not during work."""
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
     with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:
@@ -271,7 +271,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(environment: Environment) -> Iterator[None]:
-    """Let one install run at a time. The system frees the lock when its process ends, however it ends."""
+    """Let one install run at a time. The system frees the lock when its process ends in any way."""
     with environment.lock.open("ab") as file:
         if not lock.take(file):
             say("Another start is preparing the environment; waiting for it.")
@@ -281,7 +281,7 @@ def _lock(environment: Environment) -> Iterator[None]:
 
 
 def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: object) -> None:
-    """Windows refuses to delete read-only files; make them writable and try once more."""
+    """Make a read-only file writable and delete it again: Windows refuses to delete read-only files."""
     os.chmod(path, stat.S_IWRITE)
     remove_again(path)
 
@@ -290,14 +290,16 @@ def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: obj
 
 
 def pip_command(environment: Environment) -> list[str]:
-    """pip inside the environment, or this Python's own pip where the system brings none for environments."""
+    """The command of pip inside the environment, or of this Python's pip where the system provides none for
+    environments.
+    """
     if brings_pip():
         return [str(environment.python), "-m", "pip"]
     return [sys.executable, "-m", "pip", "--python", str(environment.python)]
 
 
 def brings_pip() -> bool:
-    """Whether new environments come with pip. Debian packs that apart, as python3-venv."""
+    """Whether new environments come with pip. Debian packages that separately, as python3-venv."""
     return importlib.util.find_spec("ensurepip") is not None
 
 
@@ -305,7 +307,7 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
     """Run ``pip install`` with some arguments.
 
     Raises:
-        LaunchError: pip failed; says why as far as its output tells.
+        LaunchError: pip failed; the message gives the reason that its output shows.
     """
     options = ["install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     command = [*pip_command(environment), *options, "--retries", "2", *arguments]
@@ -321,7 +323,7 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
 
 
 def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None = None) -> int:
-    """Run a command with its output in the log and its progress shown. Ctrl-C ends it. Returns its status."""
+    """Run a command, log its output and show its progress. Ctrl-C ends it. Returns its status."""
     process = subprocess.Popen(
         command,
         env=child_variables(),
@@ -352,7 +354,7 @@ def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None 
 
 
 class PipProgress:
-    """Counts what pip says it does."""
+    """Counts the steps in pip's output."""
 
     def __init__(self) -> None:
         self._fetched = 0
@@ -388,7 +390,7 @@ def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None
 
 
 def _next_line(lines: queue.Queue[str | None]) -> str | None:
-    """The next line, or an empty one after a moment of silence so that the clock on the screen moves."""
+    """The next line, or an empty one after a silent moment, so that the clock on the screen moves."""
     try:
         return lines.get(timeout=_TICK_S)
     except queue.Empty:

@@ -1,4 +1,4 @@
-"""The lock of the operating system on an open file: one process has it until the file is closed or the process ends."""
+"""An operating system's lock on an open file: one process has the lock until the file is closed or the process ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ logger = logging.getLogger(__name__)
 
 
 def take(file: IO[Any]) -> bool:
-    """Lock an open file; whether it was free.
+    """Lock an open file. Return whether it was free.
 
     On a file system without locks, such as some network drives, it counts as free.
     """
     try:
         _lock(file)
-    except (BlockingIOError, PermissionError):  # a held lock, on Unix and on Windows
+    except (BlockingIOError, PermissionError):  # another process holds the lock, on Unix and on Windows
         return False
     except OSError as error:
         logger.warning("%s cannot be locked: %s", file.name, error)
@@ -27,7 +27,7 @@ def _lock(file: IO[Any]) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        file.seek(0)  # it locks from where the file is at: all must ask for the same byte
+        file.seek(0)  # the lock begins at the file's position: all processes must lock the same byte
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
         import fcntl

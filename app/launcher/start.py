@@ -1,6 +1,6 @@
-"""From a bare Python to the running command: environment whole, then the same file again inside it.
+"""Makes the environment where needed, then runs launch.py again inside it.
 
-An unchanged start reads two small files, lists one folder, and hands over; it imports next to nothing.
+An unchanged start reads two small files, lists one folder, and imports hardly any module.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ REPAIR = "--repair"
 def start(arguments: Sequence[str]) -> int:
     """Run a command line. Returns its exit status, or does not return where the process can be replaced.
 
-    Installed by pip (``trifold``), there is no environment to make: the command runs where it is.
+    Where pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
     """
-    if not PROGRAM.requirements.exists():  # pip has put the program here, and what it asks for beside it
+    if not PROGRAM.requirements.exists():  # pip has installed the program, with the packages that it needs
         return run_command(arguments)
     repair = list(arguments[:1]) == [REPAIR]
     if repair:
@@ -39,7 +39,7 @@ def prepare(
     """Make the environment whole, then run the command inside it."""
     if not repair and needs_no_packages(arguments):
         return run_command(arguments)
-    if environment.is_running():  # it cannot rebuild the Python that it runs on
+    if environment.is_running():  # an environment cannot rebuild the Python that it runs on
         outside = getattr(sys, "_base_executable", sys.executable)
         return replace_process([outside, *_own_command(arguments, repair or not environment.is_usable())])
     from app.launcher import install
@@ -60,8 +60,8 @@ def prepare(
 
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
-    """Whether the command line only asks for help, or is wrong: that is answered without an install."""
-    from app.cli.arguments import is_complete  # it keeps to the standard library; a test watches over that
+    """Whether the command line is wrong or only asks for help, which is answered without an install."""
+    from app.cli.arguments import is_complete  # this module keeps to the standard library, which a test checks
 
     return not is_complete(arguments)
 
@@ -78,7 +78,9 @@ def hand_over(environment: Environment, arguments: Sequence[str]) -> int:
 
 
 def replace_process(command: Sequence[str]) -> int:
-    """Become another command. Windows cannot do that, so there the command runs below this process."""
+    """Replace this process by another command. On Windows that is impossible, so the command runs as a child of this
+    process.
+    """
     from app.launcher.environment import child_variables
 
     sys.stdout.flush()
@@ -94,7 +96,7 @@ def replace_process(command: Sequence[str]) -> int:
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the console has sent Ctrl-C to both; the command decides what follows
+        except KeyboardInterrupt:  # the console has sent Ctrl-C to both processes; the command decides what follows
             continue
 
 

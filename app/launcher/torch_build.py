@@ -1,11 +1,11 @@
-"""Tells which build of torch fits this machine. Knows the builds of the pinned version; installs nothing.
+"""Chooses the build of torch that fits this machine. Knows the builds of the pinned version; installs nothing.
 
-torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the
-CUDA support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or
-later (NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD's GPUs there is a build for ROCm 7.2, on
-Linux alone, which answers as CUDA; for Intel's one named xpu. The usual build for macOS knows Apple's. Trifold has not
-been tried with any of the three. Intel's GPUs are looked for on Linux, and those inside of processors are left alone;
-who has one elsewhere asks for the build by its name (``TRIFOLD_TORCH=xpu``).
+torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the CUDA
+support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or later
+(NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD GPUs there is a build for ROCm 7.2, on Linux only,
+which presents itself as CUDA; for Intel GPUs there is a build named xpu. The usual build for macOS supports Apple's
+GPU. Trifold has not been tried with any of the three. Intel GPUs are looked for on Linux only, without those inside of
+processors; elsewhere the build has to be named (``TRIFOLD_TORCH=xpu``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INDEX_URL = "https://download.pytorch.org/whl"
-PLAIN = "plain"  # whatever the package index of this machine has for the pinned version
+PLAIN = "plain"  # any build that this machine's package index has for the pinned version
 CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
@@ -48,24 +48,25 @@ AMD_TARGETS = (
     "gfx1200",
     "gfx1201",
 )
-"""The targets that the build for ROCm has kernels for. Most GPUs inside of processors are not among them."""
+"""The GPU targets for which the ROCm build has kernels. Most GPUs inside of processors are not among them."""
 
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""The folder in which Linux lists the devices of AMD's driver; there without any package of ROCm."""
+"""The folder in which Linux lists the devices of AMD's driver. It exists without any package of ROCm."""
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 """The folder in which Linux lists the devices on the bus, with or without a driver."""
 
 _INTEL, _DISPLAY = "0x8086", "0x03"
-# Arc A and Flex, Arc B, Max: those with memory of their own that torch's "Getting Started on Intel GPU" names.
+# Intel GPUs with memory of their own (Arc A and Flex, Arc B, Max), as in torch's "Getting Started on Intel GPU".
 _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
 
 _GB = 1_000_000_000
 _DISK_BYTES = {CPU: 4 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
-"""Of the whole environment by the build of torch, with the downloads that pip keeps. That for processors was measured
-on Linux: 1.8 GB, and as much again. With a GPU torch brings its libraries: 3 GB of downloads for CUDA that become 6,
-and for ROCm, with kernels for every target, up to 19 (as others have found; no such machine was at hand). That for
-Intel is taken to be like CUDA's."""
+"""Bytes of the whole environment by the build of torch, including the downloads that pip keeps. The build for
+processors was measured on Linux: 1.8 GB, and as much again for downloads. GPU builds include libraries: for CUDA 3 GB
+of downloads that become 6, for ROCm, with kernels for every target, up to 19 (by others' reports, not measured here).
+The build for Intel is assumed to equal CUDA's.
+"""
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _NVIDIA_SMI_TIMEOUT_S = 20
@@ -98,10 +99,10 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     """Pick the build for the most capable GPU.
 
     Args:
-        gpus: what ``find_gpus`` found.
+        gpus: result of ``find_gpus``.
         system: ``platform.system()``.
-        amd: what ``find_amd_gpus`` found; looked at where there is no NVIDIA GPU.
-        intel: what ``find_intel_gpus`` found; looked at where there is none of AMD's either.
+        amd: result of ``find_amd_gpus``; used where there is no NVIDIA GPU.
+        intel: result of ``find_intel_gpus``; used where there is neither an NVIDIA nor an AMD GPU.
     """
     fitting = next((target for target in amd if target in AMD_TARGETS), None)
     if not gpus and fitting and system == "Linux":
@@ -109,7 +110,7 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     if not gpus and intel and system == "Linux":
         return TorchBuild(XPU, f"An Intel GPU ({intel[0]}) is here: torch's build for those, untested with Trifold.")
     if not gpus:
-        if system == "Linux":  # there the usual wheel carries gigabytes of CUDA libraries
+        if system == "Linux":  # on Linux the usual wheel carries gigabytes of CUDA libraries
             return TorchBuild(
                 CPU, "No GPU is seen that torch has a build for, so the build of torch for processors is enough."
             )
@@ -140,7 +141,7 @@ def disk_bytes(build: str, system: str) -> int:
 
 
 def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
-    """The NVIDIA GPUs of this machine, by asking ``nvidia-smi``; none where it is missing or fails."""
+    """Find the NVIDIA GPUs of this machine by ``nvidia-smi``; none where it is missing or fails."""
     try:
         answer = (run or _run)(_NVIDIA_SMI)
     except (OSError, subprocess.SubprocessError):
@@ -149,7 +150,7 @@ def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
 
 
 def find_amd_gpus(nodes: Path = AMD_NODES) -> list[str]:
-    """The AMD GPUs that Linux can compute on, by their targets, such as "gfx1100"."""
+    """Find the AMD GPUs that Linux can compute on, by their targets, such as "gfx1100"."""
     return [target for node in sorted(nodes.glob("*/properties")) for target in _amd_target(node)]
 
 
@@ -157,13 +158,15 @@ def _amd_target(properties: Path) -> Iterator[str]:
     with suppress(OSError, ValueError):
         for line in properties.read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(" ")
-            if name == "gfx_target_version" and int(value):  # that of a processor is 0
+            if name == "gfx_target_version" and int(value):  # a processor's target is 0
                 major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
                 yield f"gfx{major}{minor:x}{step:x}"
 
 
 def find_intel_gpus(devices: Path = PCI_DEVICES) -> list[str]:
-    """The Intel GPUs with memory of their own that torch has a build for, by their PCI numbers, such as "0x56a0"."""
+    """Find the Intel GPUs with memory of their own for which torch has a build, by their PCI numbers, such as
+    "0x56a0".
+    """
     return [number for device in sorted(devices.glob("*")) for number in _intel_number(device)]
 
 

@@ -1,5 +1,5 @@
-"""Which models there are, what they need here, how they get onto this machine, and how one takes another's place.
+"""The available models: their needs on this machine, their download, and the exchange of one for another.
 
-Read ``switch`` first. Nothing in this folder fetches anything but ``hub``, which runs in a process of
-its own and only when somebody asks for a model that is not here yet.
+Read ``switch`` first. Only ``hub`` fetches models, in a process of its own, and only when a person asks for a model
+that is not on this machine. ``starter`` and ``reader`` fetch their own packages in the same way.
 """

@@ -1,13 +1,13 @@
-"""Models that are worth a try for whole books: pairs of a target and a draft, with what is known before a download.
+"""Models that suit whole books: pairs of a target and a draft, with the facts known before a download.
 
 ``catalogue.json`` holds the rows. ``sources`` of a model name where its ``shape`` (layers, widths, heads, parameters),
-``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026; what is not named there is
-from memory. The parameters follow from the shape to the last one, which a test counts. Files of Qwen 3.5 and Gemma 4
-hold vision parts, and some hearing, which are not counted. All of it is only shown beforehand: before weights are
-fetched, the hub's own list of files and the model's real settings count.
+``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026; values without a source are
+from memory. A test checks that the parameters follow exactly from the shape. Files of Qwen 3.5 and Gemma 4 also hold
+parts for vision, and some for hearing, which are not counted. All these values are only shown beforehand: before
+weights are fetched, the hub's own list of files and the model's real settings decide.
 
-``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or one that many use, whose names
-and sizes others' programs state. Of a kind that is not read from GGUF there is none.
+``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Names and
+sizes come from other programs. Kinds that are not read from GGUF have no file.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs are of one family, or both on the tokenizer of Llama 2.
@@ -30,7 +30,7 @@ from engine.plan import ModelShape, StateSize
 FILE = Path(__file__).with_suffix(".json")
 
 COUNTED = "counted from its parameters"
-"""As the source of a size: the row's note says so to the person."""
+"""The source of a size that was computed from its parameters. The row's note tells this to the person."""
 
 _PICKLED = "Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _GATED = "Its maker wants the licence accepted on the hub first."
@@ -44,9 +44,10 @@ class Model:
 
     Args:
         name: its hub id or folder.
-        shape: its numbers; None for a folder of this machine, whose files say it better.
-        gated: its maker wants the licence accepted on the hub first.
-        pickled: its maker publishes pickles alone; the hub's conversion to safetensors is taken, where there is one.
+        shape: the model's numbers; None for a folder of this machine, whose files have them.
+        gated: whether its maker wants the licence accepted on the hub first.
+        pickled: whether its maker publishes only pickles; then the hub's conversion to safetensors is used, where there
+            is one.
     """
 
     name: str
@@ -58,9 +59,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with the draft that guesses for it; without one, guesses come from the book's own words.
+    """A target with its draft model; without a draft, proposals come from the book's own words.
 
-    ``tested`` says what of it Trifold was tested with.
+    ``tested`` tells how far Trifold was tested with the pair.
     """
 
     id: str
@@ -135,7 +136,7 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
 
 
 def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
-    """A file of 4-bit weights of a model that the catalogue has."""
+    """A file with 4-bit weights of a model in the catalogue."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
     model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)
@@ -144,7 +145,7 @@ def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
 
 
 def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str:
-    """What the row says of itself, the remarks that it shares with others, and what follows from its data."""
+    """The row's own note, the notes that rows share, and the facts that follow from its data."""
     asked = target.shape.parameters_asked / 1e9 if target.shape else 0.0
     shared = [rows["remarks"][name].format(asked=asked) for name in row.get("remarks", ())]
     counted = rows["models"][target.name]["sources"].get("size") == COUNTED
@@ -153,11 +154,11 @@ def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str
 
 
 def find(target: str, draft: str | None) -> Pair | None:
-    """The pair of these two names."""
+    """Find the pair with these two names."""
     return next((pair for pair in pairs() if pair.names == (target, draft)), None)
 
 
 def known(name: str) -> Model | None:
-    """What the catalogue knows about one model."""
+    """The catalogue's entry for one model."""
     models = [model for pair in pairs() for model in (pair.target, pair.draft) if model]
     return next((model for model in models if model.name == name), None)

@@ -1,7 +1,7 @@
 """A proxy in front of the engine, so that another one can take its place while the program runs.
 
-The app, the page and /v1 hold the proxy and never an engine. While one is exchanged the status says "loading", and
-questions wait or are refused.
+The app, the page and /v1 hold the proxy and never an engine. During an exchange the status is "loading", and questions
+wait or are refused.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 Make = Callable[[], EngineLike]
 """Begins to load an engine and returns at once, as ``engine.Engine(config)`` does."""
 
-_LOOK_S = 0.05  # between two looks whether a question that waits has been stopped
+_LOOK_S = 0.05  # seconds between two checks whether a waiting question has been stopped
 
 
 class EngineProxy:
-    """Hands everything to the engine behind it (see ``engine.EngineLike``). None at first; ``put`` brings one."""
+    """Forwards every call to the present engine (see ``engine.EngineLike``). There is none at first; ``put`` sets
+    one.
+    """
 
     def __init__(self, detail: str = "The model is being loaded.") -> None:
         self._engine: EngineLike | None = None
@@ -40,7 +42,7 @@ class EngineProxy:
 
     @classmethod
     def around(cls, engine: EngineLike) -> EngineProxy:
-        """A proxy of an engine that is there already."""
+        """Make a proxy of an existing engine."""
         proxy = cls()
         proxy._engine, proxy._status = engine, None
         proxy._settled.set()
@@ -103,21 +105,22 @@ class EngineProxy:
         self._settled.set()
 
     def tell(self, detail: str) -> None:
-        """Say what is being waited for, as long as there is no engine."""
+        """Set the words about the wait for an engine, for as long as there is none."""
         if not self._settled.is_set():
             self._status = Status("loading", detail)
 
     def fail(self, error: TrifoldError) -> None:
-        """No engine could be loaded, and this is why."""
+        """Note that no engine could be loaded, with the error."""
         self._failure = error
         self._status = Status("failed", str(error))
         self._settled.set()
 
     def put(self, make: Make, detail: str) -> None:
-        """Close the engine that is there, put another in its place, and wait until it is loaded.
+        """Close the present engine, put another in its place, and wait until it is loaded.
 
         Raises:
-            TrifoldError: it cannot be loaded; it has been closed, and there is none until the next ``put``.
+            TrifoldError: the new engine cannot be loaded. It has been closed, and there is no engine until the next
+                ``put``.
         """
         self._settled.clear()
         self._status = Status("loading", detail)
@@ -146,7 +149,7 @@ class EngineProxy:
         """The engine, once it has been loaded.
 
         Raises:
-            Busy: another one is still being loaded then, or ``cancel`` has been set meanwhile.
+            Busy: the engine is still being loaded at that time, or ``cancel`` has been set meanwhile.
         """
         while not self._settled.is_set() and (left := until - time.monotonic()) > 0:
             if cancel is not None and cancel.is_set():
@@ -169,7 +172,7 @@ def _changing() -> Busy:
 
 
 def give_back_memory() -> None:
-    """What an engine held is free for the next one. A GPU's memory stays with torch until it is told."""
+    """Free the memory of a closed engine for the next one. torch keeps a GPU's memory until told to release it."""
     gc.collect()
     if "torch" in sys.modules:
         from engine.devices import empty_caches

@@ -1,6 +1,5 @@
-"""Whether a pair of models fits on this machine, in words: ``engine.plan`` has the numbers.
-
-And what the pair would do with a book of 300 pages, as a range. What was seen of a model here says it better
+"""Describes in words whether a pair of models fits on this machine: ``engine.plan`` has the numbers. Also estimates, as
+a range, the pair's times for a book of 300 pages. Observations of a model on this machine replace the estimate
 (``app.core.forecast.Experience``).
 """
 
@@ -27,17 +26,17 @@ from engine.plan import (
 BOOK_PAGES = 300
 
 TOKENS_PER_PAGE = BOOK_TOKENS // BOOK_PAGES
-"""300 words, as a printed page has."""
+"""Tokens of a printed page with 300 words."""
 
 _CHAT_TOKENS = 1_024
-"""Tokens of a window for a question and its answer."""
+"""Tokens of the window for a question and its answer."""
 
 _GUESSED = 2.5
-"""Times the speed of plain steps at which a quotation is written (assets/measurements)."""
+"""Factor of plain decoding's speed at which a quotation is written (assets/measurements)."""
 
 
 def fit_in_words(found: ModelFit) -> str:
-    """Whether a pair fits, and books of which length."""
+    """Whether a pair fits, and the length of books that fit."""
     free = found.free
     if not found.loads:
         return (
@@ -65,8 +64,9 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """What the middle level can gain at most with a model of which some layers alone read the whole book, after a
-    book of 300 pages; empty for others."""
+    """The largest gain from the middle level after a book of 300 pages, for a model in which only some layers read the
+    whole book; empty for others.
+    """
     gain = retrieval_gain(target, found)
     if gain is None:
         return ""
@@ -78,8 +78,9 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
 
 
 def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
-    """The smallest class of GPU that holds a pair and a book of 32,768 tokens, with weights as they come and in 4 bits;
-    empty where none does."""
+    """The smallest class of GPU for a pair and a book of 32,768 tokens, with stored weights and with 4-bit weights;
+    empty where there is none.
+    """
     whole, rounded = (gpu_class(target, draft, weights) for weights in ("stored", "4bit"))
     if whole is None:
         return f"GPU of {rounded} GB with weights in 4 bits" if rounded else ""
@@ -87,18 +88,18 @@ def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
 
 
 def rounding_in_words(rounding: Rounding) -> str:
-    """ "4-bit weights and an 8-bit cache"."""
+    """The formats in words: "4-bit weights and an 8-bit cache"."""
     bits = [f"{BITS[rounding.weights]}-bit weights"] if rounding.weights else []
     return " and ".join(bits + (["an 8-bit cache"] if rounding.kv else []))
 
 
 def rounding_options(rounding: Rounding) -> str:
-    """The same as options of the terminal."""
+    """The formats as options of the terminal."""
     return f"--weights {rounding.weights}" + (f" --kv {rounding.kv}" if rounding.kv else "")
 
 
 def pages_of(tokens: int) -> int:
-    """Printed pages that this much context holds beside a question and its answer; of a whole book, its pages."""
+    """Printed pages that fit in this much context next to a question and its answer; the pages of a whole book."""
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 
 
@@ -108,7 +109,7 @@ def _books(tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """``pages`` of a book of 300 that the model takes here; seconds to read them, words a second after them."""
+    """Expected times. ``pages`` of a 300-page book that fit; seconds to read them; words a second after them."""
 
     pages: int
     reading: Range
@@ -116,16 +117,16 @@ class Pace:
 
     @property
     def words(self) -> str:
-        """For a person: "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
+        """The times in words: "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
         book = f"A {BOOK_PAGES}-page book" if self.pages == BOOK_PAGES else f"Up to {self.pages} pages of a book"
         return f"{book}: {expected(self.reading, self.writing)}."
 
 
 def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None:
-    """What is to be expected; None where the model does not fit.
+    """Estimate the times; None where the model does not fit.
 
     Args:
-        found: as ``fit_pair`` says of this model.
+        found: result of ``fit_pair`` for this model.
     """
     times = book_times(shape, found, rates)
     if times is None or times.tokens < TOKENS_PER_PAGE:

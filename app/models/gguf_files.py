@@ -40,14 +40,14 @@ from engine.plan import ModelShape, shape_of
 logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
-_MOST_FILES = 60  # of all folders together
+_MOST_FILES = 60  # files in all folders together, at most
 _MOST_MANIFEST = 1 << 20  # bytes
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
-_VOCABULARY_BYTES = 50_000_000  # of the largest one, written
-_FORMAT = 2  # of the folders of settings
+_VOCABULARY_BYTES = 50_000_000  # bytes of the largest vocabulary, as written
+_FORMAT = 2  # version of the folders of settings
 _OTHER_ROUNDING = "Choose the file of another rounding, such as Q4_K_M."
 
-# What llama.cpp calls the kinds of rounding, by ``general.file_type``.
+# llama.cpp's names of weight formats, by ``general.file_type``.
 _ROUNDED = {
     **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
     **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
@@ -57,7 +57,9 @@ _ROUNDED = {
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A file in a place that is known. ``owner`` is the program that it belongs to; ``title`` what that calls it."""
+    """A file in a known folder. ``owner`` is the program that it belongs to; ``title`` is that program's name for
+    it.
+    """
 
     path: Path
     title: str
@@ -66,7 +68,7 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What a file's header says; of a model in several, ``files`` are all of them."""
+    """The content of a file's header. ``files`` are all files of a model in parts."""
 
     shape: ModelShape
     rounded: str
@@ -74,13 +76,13 @@ class GgufModel:
     files: tuple[Path, ...]
 
     def note(self, owner: str = "") -> str:
-        """What it is and takes, for whoever is to choose."""
+        """A note about the model and its needs, for the person who chooses."""
         of = f" of {owner}" if owner else ""
         rounded = f", weights in {self.rounded}" if self.rounded else ""
         return f"A GGUF file{of}{rounded}, opened as it is stored: answers are exact for these weights."
 
 
-# Which files there are -----------------------------------------------------------------------------------------------
+# Finding files -------------------------------------------------------------------------------------------------------
 
 
 def found(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[GgufFile]:
@@ -102,7 +104,7 @@ def _lm_studio(home: Path) -> Iterator[GgufFile]:
 
 def _ollama(environ: Mapping[str, str], home: Path) -> Iterator[GgufFile]:
     named = environ.get("OLLAMA_MODELS")
-    service = Path("/usr/share/ollama/.ollama/models")  # where it runs for everybody on Linux
+    service = Path("/usr/share/ollama/.ollama/models")  # the folder of Ollama as a service for all users on Linux
     for folder in [Path(named).expanduser()] if named else [home / ".ollama" / "models", service]:
         for manifest in _listed(folder / "manifests" / "registry.ollama.ai", "*/*/*"):
             digest = _model_digest(manifest)
@@ -129,13 +131,13 @@ def _listed(folder: Path, pattern: str) -> list[Path]:
     try:
         files = sorted(path for path in folder.glob(pattern) if path.is_file() and parts_of(path)[0] == path)
         return files[:_MOST_FILES]
-    except OSError as error:  # somebody else's folder
+    except OSError as error:  # another user's folder
         logger.info("%s cannot be looked through: %s", folder, error.strerror)
         return []
 
 
 def _model_digest(manifest: Path) -> str:
-    """The digest of the weights that a manifest of Ollama names; "" where it names none."""
+    """The digest of the weights that an Ollama manifest names; "" where it names none."""
     try:
         if manifest.stat().st_size > _MOST_MANIFEST:
             return ""
@@ -147,15 +149,15 @@ def _model_digest(manifest: Path) -> str:
     return digest if kind == "sha256" and number.isalnum() else ""
 
 
-# What is in one ------------------------------------------------------------------------------------------------------
+# Reading a file's header ---------------------------------------------------------------------------------------------
 
 
 def look(path: Path) -> GgufModel:
-    """What a file holds, or the model in several of which it is one.
+    """Read the header of a file, or of the model in parts to which it belongs.
 
     Raises:
         ModelNotFound: there is no such file, or a part is missing.
-        ModelError: it is damaged, or of a kind that is not read from GGUF.
+        ModelError: the file is damaged, or of a kind that is not read from GGUF.
     """
     seen = _seen(path)
     for file, each in seen:
@@ -168,10 +170,10 @@ def look(path: Path) -> GgufModel:
 
 
 def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
-    """The file or all parts of its model, in their order.
+    """The file, or all parts of its model, in order.
 
     Raises:
-        ModelNotFound: one of them is not there.
+        ModelNotFound: a part is missing.
     """
     found, parts = [], parts_of(path)
     for part in parts:
@@ -227,7 +229,7 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Where a file's settings belong: another place when the file has changed."""
+    """The folder of a file's settings. A changed file has another folder."""
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
     key = hashlib.sha256(f"{_FORMAT} {named}".encode()).hexdigest()[:16]
@@ -235,7 +237,7 @@ def folder_of(models: Path, name: str) -> Path:
 
 
 def title_of(path: Path) -> str:
-    """What a file is called: by its name, or as Ollama calls it."""
+    """The title of a file: its name, or Ollama's name for it."""
     if path.suffix.lower() == GGUF_SUFFIX:
         part = Part.of(path.name)
         return on_one_line(part.title if part else path.stem)
@@ -247,10 +249,10 @@ def title_of(path: Path) -> str:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a file's settings are there, and the file is the one that it was."""
+    """Whether a file's settings exist, and the file has not changed since."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # it is made anew
+    except ModelError:  # the settings are made anew
         return False
 
 
@@ -258,7 +260,7 @@ def is_made(folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
     hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(Path(name).expanduser(), Path(folder), say))
@@ -268,7 +270,7 @@ def get(path: Path, folder: Path, say: Say) -> None:
     """Write a file's settings and vocabulary into a folder.
 
     Raises:
-        TrifoldError: it cannot be read, or there is no room for it.
+        TrifoldError: the file cannot be read, or the disk is too full.
     """
     with hub.reading_words(f"open {path.name}", partial(broken, path)):
         model = look(path)
@@ -279,13 +281,13 @@ def get(path: Path, folder: Path, say: Say) -> None:
 
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
-    """Write settings, vocabulary and marker. Raises what the libraries raise that read the file."""
+    """Write settings, vocabulary and marker. Raises the exceptions of the libraries that read the file."""
     from engine import foreign
     from engine.model import gguf
 
     say("building", done=0, total=1)
     readme = f"# {title_of(path)}\n\nSettings and vocabulary of {path}, made by Trifold. Its weights stay there.\n"
-    shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder / PARTS, ignore_errors=True)  # left by a run that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
         found = gguf.describe(model.files, Path(made), readme)

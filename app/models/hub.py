@@ -1,18 +1,20 @@
-"""Downloads a model from the Hugging Face hub: a program of its own, which with ``starter`` and ``reader`` is the only
-part of Trifold that uses the network for models, and the class ``Download`` by which the app starts, watches and stops
-it.
+"""Downloads a model from the Hugging Face hub.
 
-    python -m app.models.hub about OWNER/NAME            what it is: settings, licence, size
+This is a program of its own: only it, ``starter`` and ``reader`` use the network for models. The app starts, watches
+and stops it through the class ``Download``.
+
+    python -m app.models.hub about OWNER/NAME            its settings, licence and size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it
     python -m app.models.hub small OWNER/NAME FOLDER     all but the weights
 
-Only weights in safetensors, settings and tokenizer are taken. The program says what it does in lines of JSON on stdout
-and ends when its stdin does, so that it never outlives the app.
+Only weights in safetensors, settings and tokenizer are fetched. The program reports in lines of JSON on stdout. It ends
+when its stdin is closed, so that it never outlives the app.
 
 ``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` does not fit (version 2.4): it writes
-each file under a name of this process alone and deletes it when it is stopped, so that the first 15 of 16 GB would be
-fetched again, and it compares sizes, never checksums. Hence our own part: a file grows in the folder ``.parts``, goes
-on where it was cut, and gets its name once it has the SHA-256 (of small files: git's SHA-1) that the hub states.
+each file under a temporary name and deletes the file when it is stopped, so that the first 15 of 16 GB would be fetched
+again, and it compares sizes, never checksums. So this module transfers files itself: a file grows in the folder
+``.parts``, goes on where it was cut off, and gets its name once it has the SHA-256 (small files: git's SHA-1) that the
+hub states.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
 
 MARKER = "trifold-model.json"
-"""Written last: a folder with it holds everything that the hub had, checked."""
+"""The marker file, which is written last: a folder with it holds all checked files that the hub had."""
 PARTS = ".parts"
 
 WANTED = (
@@ -59,26 +61,27 @@ WANTED = (
     "chat_template.jinja",
     "chat_template.json",
 )
-UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and pieces of other models
+UNWANTED = ("consolidated*", "adapter_*")  # a second copy of the weights, and pieces of other models
 CONVERTER = "SFconvertbot"
-"""The hub's own account that converts pickled weights; nobody else's pull requests are looked at."""
+"""The hub's own account that converts pickled weights. Pull requests of other accounts are ignored."""
 
 PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys(READERS, "app.models.reader")
-"""Modules that fetch what has a short name, by these names."""
-DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the disk
+"""Modules that fetch models with short names, by these names."""
+DISK_RESERVE = 1_000_000_000  # bytes of the disk that stay free for other uses
 FIRST_ANSWER_SECONDS = 6.0
-REPORT_SECONDS = 0.2  # from one report of a transfer to the next
-_BLOCK = 1 << 20  # bytes; as much is lost when the connection breaks
-_LAST_WORDS = 400  # characters of what a process that broke has said last
+REPORT_SECONDS = 0.2  # seconds between two reports of a transfer
+_BLOCK = 1 << 20  # bytes of a block; a broken connection loses as much
+_LAST_WORDS = 400  # characters of the last words of a process that broke
 
 Say = Callable[..., None]
-"""Tells whoever has started this process how far it is."""
+"""Reports progress to the process that started this one."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` bytes of one model; ``checking``: a file is compared with its checksum; ``building``: the
-    model is made of what has arrived."""
+    """``done`` of ``total`` bytes of one model have arrived. ``checking``: a file is compared with its checksum;
+    ``building``: the model is made from the files.
+    """
 
     name: str
     done: int
@@ -88,11 +91,13 @@ class Progress:
 
 
 class Cancelled(Exception):
-    """The person has stopped it. What had arrived is kept."""
+    """Raised where the person has stopped the download. Arrived bytes are kept."""
 
 
 class Download:
-    """The app's side: runs the program, one command after the other; ``cancel`` from any thread ends it at once."""
+    """The app's side of a download: runs the program, one command after another. ``cancel`` ends it at once, from any
+    thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,10 +105,10 @@ class Download:
         self._cancelled = False
 
     def about(self, name: str) -> dict[str, Any]:
-        """Ask the hub what a model is: its ``config``, ``licence``, ``gated`` and bytes of ``weights`` and in all.
+        """Ask the hub about a model: its ``config``, ``licence``, ``gated``, and bytes of ``weights`` and in all.
 
         Raises:
-            TrifoldError: it is not to be had, with the reason.
+            TrifoldError: the model is not available; the message gives the reason.
             Cancelled: the person has stopped it.
         """
         answer: dict[str, Any] = {}
@@ -112,7 +117,7 @@ class Download:
         return answer
 
     def get(self, name: str, folder: Path, show: Callable[[Progress], None], weights: bool = True) -> None:
-        """Download a model into a folder. Raises as ``about``."""
+        """Download a model into a folder. Raises as in ``about``."""
         for message in self._run("get" if weights else "small", name, str(folder)):
             kind = message["kind"]
             if kind in ("plan", "progress", "checking", "building"):
@@ -161,12 +166,12 @@ class Download:
 
 
 def _last_words(said: str) -> str:
-    """What a process that broke said last: the error, and nothing of the traceback before it, which names paths."""
+    """The last words of a process that broke: the error, without the traceback, which names paths."""
     return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
 
 def _program(name: str) -> str:
-    """The module that brings a model of this name."""
+    """The module that fetches a model of this name."""
     if is_hub_gguf(name):
         return "app.models.hub_gguf"
     return "app.models.gguf_files" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
@@ -183,7 +188,7 @@ def _error(message: dict[str, Any]) -> TrifoldError:
 
 
 def main(arguments: list[str]) -> int:
-    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
     configure_library()
     command, name, *rest = arguments
 
@@ -198,7 +203,7 @@ def main(arguments: list[str]) -> int:
 
 
 def as_program(work: Callable[[Say], None]) -> int:
-    """Do it, tell of it on stdout, and end with the app. Returns the exit status."""
+    """Do the work, report it on stdout, and end with the app. Returns the exit status."""
 
     def say(kind: str, **what: Any) -> None:
         sys.stdout.write(json.dumps({"kind": kind, **what}) + "\n")
@@ -214,14 +219,16 @@ def as_program(work: Callable[[Say], None]) -> int:
 
 
 def configure_library() -> None:
-    """The hub's library reads these when it is imported."""
+    """Set variables that the hub's library reads when it is imported."""
     os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_VERBOSITY="error")
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):  # the person has asked for this download
         os.environ.pop(name, None)
 
 
 def read_quietly() -> None:
-    """transformers, here and in children, reads these when it is imported: it fetches nothing and reports nothing."""
+    """Set variables that transformers reads when it is imported, here and in children: it fetches and reports
+    nothing.
+    """
     os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 
@@ -231,7 +238,7 @@ def _end_with_parent() -> None:
 
 
 def about(name: str, say: Say) -> None:
-    """Say what a model is, without its weights."""
+    """Report the facts about a model, without its weights."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -248,12 +255,12 @@ def about(name: str, say: Say) -> None:
 
 
 def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
-    """Download what is missing of a model, small files first.
+    """Download the missing files of a model, small files first.
 
     Raises:
-        ModelError: it has no safetensors weights, or a file arrived damaged twice.
+        ModelError: the model has no safetensors weights, or a file arrived damaged twice.
         ResourceError: the disk is too small.
-        Exception: whatever the hub's library raises (``error_words`` has the words for it).
+        Exception: any exception of the hub's library (``error_words`` has the words for it).
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +279,7 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
     say("done", revision=model.revision, licence=model.licence)
 
 
-# What the hub has -----------------------------------------------------------------------------------------------
+# Files on the hub -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -290,9 +297,10 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubModel:
-    """What the hub says about a model: its revision (a commit), the files that we want, its licence.
+    """The hub's facts about a model: its revision (a commit), the wanted files, its licence.
 
-    ``converted`` is the pull request of the hub's converter that the files come from, "" for what the maker published.
+    ``converted`` is the pull request of the hub's converter from which the files come; "" for files that the maker
+    published.
     """
 
     id: str
@@ -307,12 +315,12 @@ def look_up(name: str) -> HubModel:
     """Ask the hub for a model's files.
 
     Old models often hold pickled weights only, which are never taken. For many of them the hub's own converter has
-    proposed the same weights in safetensors, as a pull request that nobody merged: that is taken, as transformers
-    itself does, where it is the one commit on top of what the maker published.
+    proposed the same weights in safetensors, in a pull request that was not merged. Such a request is used, as
+    transformers itself does, where it is the only commit after the maker's.
 
     Raises:
         ModelError: there are no weights in safetensors, or no settings.
-        Exception: whatever the hub's library raises.
+        Exception: any exception of the hub's library.
     """
     from huggingface_hub import HfApi
 
@@ -340,7 +348,7 @@ def licence_of(info: Any) -> str:
 
 
 def _conversion(hub: Any, name: str, published: str) -> str | None:
-    """The pull request in which the converter added safetensors to exactly what is published."""
+    """The pull request in which the converter added safetensors to exactly the published revision."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -351,9 +359,10 @@ def _conversion(hub: Any, name: str, published: str) -> str | None:
                 continue
             reference = str(proposal.git_reference)
             commits = hub.list_repo_commits(name, revision=reference)
-            if len(commits) > 1 and commits[1].commit_id == published:  # not of weights that were replaced since
+            # not a conversion of weights that were replaced since
+            if len(commits) > 1 and commits[1].commit_id == published:
                 return reference
-    except HfHubHTTPError:  # its maker has turned discussions off: then nothing was proposed
+    except HfHubHTTPError:  # its maker has turned discussions off, so there are no pull requests
         return None
     return None
 
@@ -372,7 +381,7 @@ def _has_weights(files: list[HubFile]) -> bool:
 
 
 def _wanted(name: str) -> bool:
-    """Files of the first level only: folders hold the same model in other formats."""
+    """The wanted files, of the first level only: folders hold the same model in other formats."""
     plain = "/" not in name and "\\" not in name
     refused = any(fnmatch.fnmatchcase(name, pattern) for pattern in UNWANTED)
     return plain and not refused and any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
@@ -382,18 +391,18 @@ def _wanted(name: str) -> bool:
 
 
 def _is_here(folder: Path, file: HubFile) -> bool:
-    """Whether the file is there. It got its name when its checksum had been compared, so its size is enough here."""
+    """Whether the file has arrived. It gets its name after its checksum is compared, so its size is enough."""
     path = folder / file.name
     return path.is_file() and path.stat().st_size == file.size
 
 
 def part_of(folder: Path, file: HubFile) -> Path:
-    """Where a file grows; named after its content, so that another revision never goes on with it."""
+    """The path at which a file grows. It is named after the content, so that another revision never continues it."""
     return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
 
 
 def _arrived(folder: Path, file: HubFile) -> int:
-    """Bytes of a file that are here, in its place or still growing."""
+    """Bytes of a file that have arrived, whole or still growing."""
     if _is_here(folder, file):
         return file.size
     part = part_of(folder, file)
@@ -410,10 +419,10 @@ def check_disk(folder: Path, name: str, need: int) -> None:
 
 
 def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
-    """Fetch one file, compare it, and give it its name. A damaged one is fetched once more from its start.
+    """Fetch one file, compare its checksum, and give it its name. A damaged file is fetched once more from its start.
 
     Args:
-        others: bytes of the other files that are here.
+        others: bytes of the other files that have arrived.
     """
     part = part_of(folder, file)
     part.parent.mkdir(exist_ok=True)
@@ -432,7 +441,7 @@ def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: i
 
 
 def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], None]) -> None:
-    """The bytes that are missing, at the end of those that are here. Broken connections are taken up again."""
+    """Append the missing bytes to those that have arrived. Broken connections are resumed."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -450,7 +459,7 @@ def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], 
 
 
 class _ProgressHook:
-    """In the place of the library's progress bar: tells a few times a second how many bytes are written."""
+    """Replaces the library's progress bar: reports a few times a second how many bytes are written."""
 
     def __init__(self, tell: Callable[[int], None], initial: int = 0, **_: Any) -> None:
         self._tell = tell
@@ -473,7 +482,7 @@ class _ProgressHook:
 
 
 def digest_of(path: Path, like: str) -> str:
-    """The checksum of a file, of the kind that ``like`` is of."""
+    """The checksum of a file, of the same kind as ``like``."""
     kind = like.partition(":")[0]
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
@@ -501,24 +510,24 @@ def _finish(model: HubModel, folder: Path) -> None:
 
 @contextlib.contextmanager
 def error_words(name: str) -> Iterator[None]:
-    """Turn what the hub's library and the disk raise into a cause and a remedy."""
+    """Turn exceptions of the hub's library and the disk into a cause and a remedy."""
     try:
         yield
     except TrifoldError:
         raise
     except OSError as error:
         raise disk_error(error) or _hub_error(name, error) from error
-    except Exception as error:  # a library of many errors; none may reach a person as it is
+    except Exception as error:  # none of the library's many errors may reach a person unchanged
         raise _hub_error(name, error) from error
 
 
 @contextlib.contextmanager
 def reading_words(work: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
-    """Turn what memory, the disk and libraries that read foreign formats raise into a cause and a remedy.
+    """Turn exceptions of memory, the disk, and libraries that read foreign formats into a cause and a remedy.
 
     Args:
-        work: what there may be too little memory for, such as "open the reader".
-        broken: the error for all else, none of which may reach a person as it is.
+        work: the work that may lack memory, such as "open the reader".
+        broken: the error for all other exceptions, none of which may reach a person unchanged.
     """
     try:
         yield

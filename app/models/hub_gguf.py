@@ -1,7 +1,8 @@
-"""A GGUF file on the hub, named as owner/name/FILE.gguf: weights in 4 bits where a model's own take 16. Of a model in
-parts any part names all.
+"""Fetches a GGUF file from the hub, named as owner/name/FILE.gguf, for weights in 4 bits instead of 16. Any part of a
+model in parts names the whole model.
 
-Fetched with the hub's checksum as ``hub`` fetches, then opened as any GGUF file (``gguf``). A program of its own:
+The file is fetched with the hub's checksum like other models (``hub``), then opened like any GGUF file (``gguf``). A
+program of its own:
 
     python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            whether the hub has it, its size and licence
     python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       all of it, and its settings
@@ -18,23 +19,23 @@ from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from engine.errors import ModelNotFound
 from engine.model.gguf_header import parts_of
 
-_WRITTEN_BYTES = 60_000_000  # of settings and vocabulary
+_WRITTEN_BYTES = 60_000_000  # bytes of settings and vocabulary
 
 
 def parts(name: str) -> tuple[str, str]:
-    """The repository and the file in it."""
+    """Split a name into the repository and the file in it."""
     repository, _, file = name.rpartition("/")
     return repository, file
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Where a file and its settings belong."""
+    """The folder of a file and its settings."""
     repository, file = parts(name)
     return models.joinpath(*repository.split("/"), gguf_files.title_of(Path(file)))
 
 
 def main(arguments: list[str]) -> int:
-    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
     hub.configure_library()
     command, name, *rest = arguments
 
@@ -53,8 +54,8 @@ def look_up(name: str) -> HubModel:
     """Ask the hub for a file, or all parts of a model.
 
     Raises:
-        ModelNotFound: the repository has no such file, or not all of them.
-        Exception: whatever the hub's library raises.
+        ModelNotFound: the repository lacks the file or a part.
+        Exception: any exception of the hub's library.
     """
     from huggingface_hub import HfApi
 
@@ -71,10 +72,10 @@ def look_up(name: str) -> HubModel:
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Download what is missing of a file, and write its settings beside it.
+    """Download the missing part of a file, and write its settings into the same folder.
 
     Raises:
-        TrifoldError: it is not to be had, damaged, of a kind that is not read, or there is no room for it.
+        TrifoldError: the file is not available, damaged or of an unsupported kind, or the disk is too full.
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)

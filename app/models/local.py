@@ -1,6 +1,7 @@
-"""Where models lie on this machine: folders that a person names, our own downloads, and the cache of the hub's tools.
+"""Finds models on this machine: in folders that a person names, in our own downloads, and in the cache of the hub's
+tools.
 
-Owns the folder ``models`` inside the data folder, one folder per model as owner/name. Looks; fetches nothing.
+Owns the folder ``models`` inside the data folder, one folder per model as owner/name. Fetches nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 class LocalModels:
-    """Args:
-    folder: where downloads are kept.
-    environ: says where the hub's own tools keep theirs.
+    """The models on this machine.
+
+    Args:
+        folder: where downloads are kept.
+        environ: names the cache of the hub's own tools.
     """
 
     def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -32,10 +35,10 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Where a download of this hub id, a model with a short name, or the settings of a GGUF file belong.
+        """The folder for a download of this hub id, for a model with a short name, or for the settings of a GGUF file.
 
         Raises:
-            ModelNotFound: it is no hub id, or there is no such file.
+            ModelNotFound: the name is no hub id, or there is no such file.
         """
         if name in SHORT_NAMES:
             return self._folder / name
@@ -49,10 +52,10 @@ class LocalModels:
         return self._folder / owner / title
 
     def find(self, name: str) -> str | None:
-        """What the engine is given to load this model from this machine, or None if it is not here whole.
+        """Find the folder from which the engine loads this model, or None if the model is not whole on this machine.
 
         Raises:
-            ModelNotFound: it is neither a folder or a GGUF file of this machine nor a hub id.
+            ModelNotFound: the name is neither a folder or a GGUF file of this machine nor a hub id.
             ModelError: the folder's weights are damaged.
         """
         if name in SHORT_NAMES:
@@ -73,7 +76,7 @@ class LocalModels:
         return name if cached is not None and _is_whole(cached) else None
 
     def folder(self, name: str) -> Path | None:
-        """The folder in which this model's settings can be read, if it is here."""
+        """The folder with this model's settings, if it is on this machine."""
         if name in SHORT_NAMES:
             return self._made(name)
         if is_any_gguf(name):
@@ -84,7 +87,7 @@ class LocalModels:
         return own if (own / MARKER).is_file() else self._cached(name)
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether it can be loaded without a network; one with a short name may still have to be made."""
+        """Whether the model can be loaded without a network. A model with a short name may still have to be made."""
         if name in SHORT_NAMES:
             return SOURCES[name].is_at_hand(self._folder, name)
         if is_gguf(name):
@@ -92,14 +95,14 @@ class LocalModels:
         return self.folder(name) is not None
 
     def gguf_files(self) -> list[GgufFile]:
-        """What LM Studio, Ollama and llama.cpp have on this machine."""
+        """The GGUF files of LM Studio, Ollama and llama.cpp on this machine."""
         return gguf_files.found(self._environ)
 
     def _made(self, name: str) -> Path | None:
         return self.own(name) if SOURCES[name].is_made(self._folder, name) else None
 
     def size(self, name: str) -> int:
-        """Bytes of what has arrived of a download."""
+        """Bytes of a download that have arrived."""
         folder = self.own(name)
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
 
@@ -124,5 +127,5 @@ class LocalModels:
 def _is_whole(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # other tools leave downloads half done: ours begins its own
+    except ModelError:  # other tools leave unfinished downloads: ours starts from the beginning
         return False

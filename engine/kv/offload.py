@@ -1,20 +1,20 @@
-"""Where each layer's KV lies, and how spilled layers come to the memory that computes.
+"""Places each layer's KV in a tier, and moves spilled layers to the device that computes.
 
-Tiers, fastest first: ``DEVICE`` is the memory that the model computes in (a GPU's; without one, host memory), ``HOST``
-is host memory beside a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds
-keys and values in the kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token,
+Tiers, fastest first: ``DEVICE`` is the memory of the device that computes (a GPU's; without a GPU, host memory),
+``HOST`` is host memory next to a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident
+store holds keys and values in the kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token,
 (seq, 2, kv_heads, storage_dim) with the key before the value: new tokens are appended, and any span of tokens moves in
 one piece.
 
 ``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
 spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
-layer is only topped up. So each spilled byte moves at most once per pass, and only the filled part. Where layers lie on
-several GPUs each of these has a staging, which moves its own layers over its own bus. On CUDA the thread enqueues
-copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is read, and from
-being read before it is filled. Beside a GPU that takes no threads everybody waits for the thread. KV in 8 bits moves as
-it is stored and is dequantized in the buffer; resident layers share one buffer for that, without a thread
-(``Workspace``). Rows cross the bus as they are, into two small buffers; another stream turns them into the kernels'
-order behind the copies, so that these follow one another without a gap.
+layer receives only the layer's new tokens. So each spilled byte moves at most once per pass, and only the filled part.
+Where layers lie on several GPUs, each GPU has a staging, which moves its own layers over its own bus. On CUDA the
+thread enqueues copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it
+is read, and from being read before it is filled. With a GPU that several threads may not use, the pass waits for the
+thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for
+that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts
+them into the kernels' order, so that the copies follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
+# Bytes that move at a time: on a processor a piece stays in its cache between file and buffer; a bus needs larger
+# pieces.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
-# Pieces of a layer, at least: what waits on a GPU to be turned takes a part of a layer's memory.
+# Pieces of a layer at least: on a GPU, a piece that waits to be reordered takes that part of a layer's memory.
 _LAYER_PIECES = 8
 
 
@@ -62,12 +63,14 @@ class Placement:
 
     @staticmethod
     def resident(layers: int) -> Placement:
-        """Everything where the model computes: the fastest there is."""
+        """Make a placement with every layer on the device that computes, the fastest one."""
         return Placement((Tier.DEVICE,) * layers)
 
     @staticmethod
     def spread(layers: int, device: int, host: int) -> Placement:
-        """``device`` layers resident, ``host`` in host memory, the rest on disk, each kind evenly spread."""
+        """Make a placement with ``device`` layers resident, ``host`` in host memory, the rest on disk, each kind evenly
+        spread.
+        """
         spilled = spread_evenly(layers, layers - device)
         on_disk = spread_evenly(len(spilled), len(spilled) - host)
         tiers = [Tier.DEVICE] * layers
@@ -84,7 +87,7 @@ class Placement:
         return self.tiers.count(tier)
 
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
-        """Bytes by tier that ``tokens`` tokens take. Without a GPU the model computes in host memory."""
+        """Bytes by tier of ``tokens`` tokens. Without a GPU, ``DEVICE`` is host memory."""
         layer = tokens * shape.bytes_per_token // shape.layers
         devices = [part.bounded_bytes(tokens) for part in shape.parts]
         for index, tier in enumerate(self.tiers):
@@ -94,12 +97,12 @@ class Placement:
 
 
 def spread_evenly(places: int, count: int) -> list[int]:
-    """``count`` of ``places`` indices, as evenly as can be."""
+    """Choose ``count`` of ``places`` indices, as evenly as possible."""
     return [(2 * index + 1) * places // (2 * count) for index in range(count)]
 
 
 class ResidentStore:
-    """KV in the memory that the model computes in."""
+    """KV in the memory of the device that computes."""
 
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
@@ -111,7 +114,7 @@ class ResidentStore:
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the store."""
         return self.keys.nbytes + self.values.nbytes
 
     def reserve(self, capacity: int, length: int) -> None:
@@ -131,9 +134,10 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory; pinned beside a CUDA GPU where the system allows it, so that it can move while that computes.
+    """KV in host memory. Next to a CUDA GPU it is pinned where the system allows it, so that it moves while the GPU
+    computes.
 
-    Memory that cannot be pinned moves through small pinned buffers, as a file does: more slowly, with the same result.
+    Memory that cannot be pinned moves through small pinned buffers, like a file: more slowly, with the same result.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -141,17 +145,17 @@ class HostStore:
         self._has_streams = shape.device_kind.streams
         self._sent: Any = None  # event after the newest copy from a GPU
         self._pinned = False
-        self._asked = False  # whether these rows were to be pinned
+        self._asked = False  # whether pinning these rows has been tried
         self._rows = self._empty(0)
 
     @property
     def moves_in_place(self) -> bool:
-        """Whether rows can be sent from where they lie, without the host waiting."""
+        """Whether rows can be sent directly from their place, without a wait of the host."""
         return self._pinned or not self._has_streams
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the store."""
         return self._rows.nbytes
 
     def _empty(self, capacity: int) -> torch.Tensor:
@@ -160,22 +164,23 @@ class HostStore:
         return torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
 
     def _pin(self) -> None:
-        """Pin the rows before the first tokens are there: all layers of a long book at once would take half a minute
-        before anything is read, and so each takes its part of it when it comes to it."""
+        """Pin the rows before the first tokens are stored. Each layer pins its own rows when it is reached: pinning all
+        layers of a long book at once would delay the reading by half a minute.
+        """
         if not self._asked and self._has_streams and self._rows.shape[0]:
             self._asked, self._pinned = True, pin(self._rows, self._shape.device)
 
     def arrived(self) -> None:
-        """Wait until what a GPU has sent is there, before the processor reads it.
+        """Wait until the data that a GPU has sent has arrived, before the processor reads it.
 
-        Waits for this store alone: other threads call this, and a wait for the whole device would end a recording of
-        CUDA graphs that is under way.
+        Waits for this store alone. Other threads call this, and a wait for the whole device would end a running
+        recording of CUDA graphs.
         """
         if self._sent is not None:
             self._sent.synchronize()
 
     def _settle(self) -> None:
-        """Wait until a GPU neither writes nor reads these rows, before they go."""
+        """Wait until a GPU neither writes nor reads these rows, before they are freed."""
         if self._has_streams:
             torch.cuda.current_stream(self._shape.device).synchronize()
 
@@ -214,10 +219,10 @@ class HostStore:
 
 
 class DiskStore:
-    """KV in a file of its own, which the system deletes when this process ends, however it ends.
+    """KV in a file of its own, which the system deletes when this process ends in any way.
 
-    Read by position rather than mapped: what is moved is then bounded by the buffers, and not by what the system keeps
-    in memory of a file.
+    The file is read by position instead of mapped, so that the buffers bound the memory, and not the system's cache of
+    the file.
 
     Args:
         folder: where the file is made; None is the system's own place.
@@ -241,7 +246,7 @@ class DiskStore:
         """Do nothing: a file grows as it is written."""
 
     def arrived(self) -> None:
-        """A write has ended when it returns."""
+        """Do nothing: a write has ended when it returns."""
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on.
@@ -320,9 +325,10 @@ def _full(error: OSError) -> ResourceError:
 
 
 class LayerBuffer:
-    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), ``valid`` tokens of each.
+    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), with ``valid`` tokens in
+    each.
 
-    ``job`` is the fetching in progress; ``limit`` are the tokens that stayed committed since it began.
+    ``job`` is the running fetch; ``limit`` counts the tokens that have stayed committed since it began.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -337,15 +343,17 @@ class LayerBuffer:
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the buffer."""
         return self.keys.nbytes + self.values.nbytes
 
     def crop(self, length: int) -> None:
-        """Tokens from ``length`` on are void."""
+        """Invalidate the tokens from ``length`` on."""
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into the store: the buffer follows, if it can."""
+        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into the store, if the tokens continue
+        the buffer's.
+        """
         if self.job is None and self.valid >= start:
             self.valid = start + k.shape[2]
             self.fill(start, self.valid, k[0], v[0])
@@ -358,14 +366,16 @@ class LayerBuffer:
         self._shape.dequantize(v, self.values[:, start:stop])
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.keys = self.values = torch.empty(0, device=self._shape.device)
 
 
 class StagedLayer(LayerBuffer):
-    """A buffer that spilled layers come into. ``levels`` are its keys and values as they are stored, (kv_heads,
-    capacity, storage_dim), where that is in 8 bits and a processor reads it: a spilled layer then says bit for bit what
-    a resident one says."""
+    """A buffer for spilled layers.
+
+    ``levels`` are its keys and values in the 8-bit format of storage, (kv_heads, capacity, storage_dim), where a
+    processor reads that format: a spilled layer then equals a resident one bit for bit.
+    """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
         super().__init__(shape, capacity)
@@ -391,7 +401,7 @@ class StagedLayer(LayerBuffer):
 class Workspace:
     """The buffer of resident layers in 8 bits: the layer that a pass attends through, in the model's dtype.
 
-    A layer that is still in it, as between two blocks of a reading, only has its new tokens unpacked.
+    A layer that is still in the buffer, as between two blocks of a reading, only has its new tokens unpacked.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -400,16 +410,16 @@ class Workspace:
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the workspace."""
         return self._buffer.allocated
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. What the buffer holds is forgotten."""
-        self._buffer = LayerBuffer(self._shape, 0)  # the old memory goes before the new one is asked for
+        """Allocate for ``capacity`` tokens. The buffer's content is lost."""
+        self._buffer = LayerBuffer(self._shape, 0)  # the old memory is freed before the new one is allocated
         self._buffer = LayerBuffer(self._shape, capacity)
 
     def crop(self, length: int) -> None:
-        """The newest tokens are dropped: ``length`` remain."""
+        """Drop the newest tokens so that ``length`` remain."""
         self._buffer.crop(length)
 
     def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
@@ -428,21 +438,21 @@ class Workspace:
         buffer.valid = length
 
     def has(self, layer: int) -> bool:
-        """Whether a buffer is this layer's."""
+        """Whether the buffer holds this layer."""
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into a layer's store: its buffer follows."""
+        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into a layer's store."""
         if self.has(layer):
             self._buffer.take(start, k, v)
 
 
 class Staging:
-    """Two buffers that spilled layers come into, one ahead of the layer that computes.
+    """Two buffers for spilled layers. One is filled ahead of the layer that computes.
 
     Args:
-        shape: of the layers of one device, each of which has a staging and so a bus of its own.
-        stores: of the spilled layers, by layer.
+        shape: shape of the layers of one device; each device has a staging, and so a bus, of its own.
+        stores: stores of the spilled layers, by layer.
     """
 
     def __init__(self, shape: KvShape, stores: Mapping[int, SlowStore]) -> None:
@@ -452,7 +462,7 @@ class Staging:
         self._cuda = shape.device_kind.streams
         self._stream: Any = stream_of(shape.device, "copies") if self._cuda else None
         self._turns: Any = stream_of(shape.device, "transposes") if self._cuda else None
-        # Rows on the device, and the event behind which they have been taken from there; used in turns.
+        # Buffers for rows on the device, used in turns, each with the event after which its rows have been taken.
         self._arrived: list[tuple[torch.Tensor, Any]] = []
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
@@ -465,17 +475,17 @@ class Staging:
 
     @property
     def allocated(self) -> int:
-        """Bytes of its memory, without the host's."""
+        """Bytes on the device, without the host's."""
         arrived = sum(rows.nbytes for rows, _ in self._arrived)
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until nothing moves: then stores and buffers may be freed, after the work of the current stream."""
+        """Wait until nothing moves. Then stores and buffers may be freed, after the work of the current stream."""
         for buffer in self._buffers:
             self._wait(buffer)
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""
+        """Allocate for ``capacity`` tokens. The buffers' content is lost."""
         self.settle()
         for buffer in self._buffers:
             buffer.free()
@@ -483,22 +493,23 @@ class Staging:
         self._current = self._buffers[0]
         rows = min(self._piece, -(-capacity // _LAYER_PIECES))
         if self._cuda and (not self._arrived or len(self._arrived[0][0]) < rows):
-            shape, self._arrived = self._shape, []  # the old memory goes before the new one is asked for
+            shape, self._arrived = self._shape, []  # the old memory is freed before the new one is allocated
             size = (rows, 2, shape.kv_heads, shape.storage_dim)
             for _ in range(2):
                 held = torch.empty(size, dtype=shape.storage_dtype, device=shape.device)
                 self._arrived.append((held, torch.cuda.Event()))
 
     def crop(self, length: int) -> None:
-        """The newest tokens are dropped: ``length`` remain."""
+        """Drop the newest tokens so that ``length`` remain."""
         for buffer in self._buffers:
             buffer.crop(length)
 
     def close(self) -> None:
-        """End the thread and give the memory back."""
+        """End the thread and free the memory."""
         self._mover.shutdown(wait=True, cancel_futures=True)
         if self._turns is not None:
-            # What is on its way would write to memory that others have by then. Each copy has been waited for there.
+            # A copy that is still under way would write to memory that has been given to others. This stream waits for
+            # every copy.
             self._turns.synchronize()
         self._buffers, self._arrived = [], []
 
@@ -508,10 +519,10 @@ class Staging:
         return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
 
     def acquire(self, layer: int, length: int, committed: int) -> StagedLayer:
-        """The buffer with a layer's tokens [0, length); begins to fetch the next spilled layer.
+        """Return the buffer with a layer's tokens [0, length), and begin to fetch the next spilled layer.
 
         Args:
-            committed: tokens that are in the stores of all layers.
+            committed: tokens that the stores of all layers hold.
         """
         buffer = self._holding(layer)
         if buffer is None:
@@ -528,11 +539,11 @@ class Staging:
         return buffer
 
     def has(self, layer: int) -> bool:
-        """Whether a buffer is this layer's."""
+        """Whether a buffer holds this layer."""
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into a layer's store: its buffer follows."""
+        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into a layer's store."""
         buffer = self._holding(layer)
         if buffer is not None:
             buffer.take(start, k, v)
@@ -547,7 +558,7 @@ class Staging:
         return buffer
 
     def _begin(self, buffer: StagedLayer, layer: int, stop: int) -> None:
-        """Let the thread bring the buffer up to ``stop`` tokens of a layer."""
+        """Make the thread fill the buffer up to ``stop`` tokens of a layer."""
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
         if buffer.valid >= stop:
@@ -594,7 +605,7 @@ class Staging:
         return stop
 
     def _stream_in(self, buffer: StagedLayer, store: SlowStore, first: int, last: int) -> None:
-        """Enqueue the copy of a few rows on one stream and what is made of them on another."""
+        """Enqueue the copy of a few rows on one stream and their reordering on another."""
         self._arrived.append(self._arrived.pop(0))
         held, taken = self._arrived[-1]
         rows = held[: last - first]
@@ -610,7 +621,7 @@ class Staging:
             taken.record(self._turns)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
-        """One of the thread's buffers for rows of a file, and the event that says when it may be used again."""
+        """One of the thread's buffers for rows of a file, with the event after which it may be used again."""
         buffers = getattr(self._local, "row_buffers", None)
         if buffers is None:
             shape = self._shape
@@ -624,7 +635,7 @@ class Staging:
         return buffer, moved
 
     def _pinned_rows(self, size: Sequence[int]) -> torch.Tensor:
-        """Host memory for rows, pinned beside a GPU if the system allows that much."""
+        """Allocate host memory for rows, pinned next to a GPU if the system allows that much."""
         if self._cuda:
             try:
                 return torch.empty(size, dtype=self._shape.storage_dtype, pin_memory=True)

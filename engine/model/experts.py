@@ -1,12 +1,12 @@
-"""Mixtures of experts: of the many MLPs of a layer a router chooses a few for every token.
+"""Mixtures of experts: a router chooses a few of a layer's many MLPs for every token.
 
-transformers holds the experts of a layer as tensors of three axes. Here each expert is two linear layers like all
-others, which ``layers`` packs and rounds, and which come from host memory one by one (``host_weights``): only those
-that are asked for are read. On a processor with our own kernels router and experts give a token the same bits whatever
-tokens come with it, so a verification asks the very experts that a step would have asked.
+transformers holds the experts of a layer as tensors of three axes. In this module each expert is two ordinary linear
+layers, which are packed and rounded like all others, and come from host memory one by one (``host_weights``): only the
+chosen experts are read. On a processor with our own kernels, router and experts give a token the same bits whatever
+other tokens are in the pass, so a verification chooses the same experts as a plain step.
 
-A GPU with a kernel for them that holds the weights as they are stored keeps transformers' grouped products
-(``devices.multiplies_groups``): they choose on the device, and here the host must know which experts are asked for.
+A GPU that has a kernel for grouped products, with weights in their stored format, keeps transformers' products
+(``devices.multiplies_groups``), which choose on the device. With this module's experts the host must know the choice.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
 
 _Asked = tuple[int, torch.Tensor]
-"""An expert, and the places in the list of asked ones where it stands."""
+"""An expert, with its places in the list of choices."""
 
 
 class Router(nn.Module):
-    """Says which experts a token asks for, and how much the answer of each counts.
+    """Chooses the experts of a token, and the weight of each expert's output.
 
     Args:
-        router: of transformers.
+        router: transformers' router.
     """
 
     def __init__(self, router: Any) -> None:
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # Shares are of the chosen experts, or of all, and then those of the chosen have to be made a whole, or not.
+        # Shares are relative to the chosen experts or to all experts; in the latter case they may have to be
+        # normalised.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
-        self._factor: float | None = getattr(router, "routed_scaling_factor", None)  # of shares that are apart
+        self._factor: float | None = getattr(router, "routed_scaling_factor", None)  # factor of shares
 
     def forward(
         self, hidden_states: torch.Tensor, expert_bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen).
+        """Score experts (n, experts) for tokens (n, hidden). Return the scores with the shares and numbers of the
+        chosen experts, both (n, chosen).
 
         Args:
-            expert_bias: (experts,) what is added to shares for the choice alone.
+            expert_bias: (experts,), added to shares for the choice only.
         """
         scores = self.product(hidden_states)
         if self._factor is not None:
@@ -72,7 +74,7 @@ class NormedRouter(nn.Module):
     """The router of Gemma 4, which norms its input and gives experts factors of their own.
 
     Args:
-        router: of transformers.
+        router: transformers' router.
     """
 
     def __init__(self, router: Any) -> None:
@@ -83,7 +85,7 @@ class NormedRouter(nn.Module):
         self._chosen = int(router.config.top_k_experts)
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """``Router.forward``."""
+        """Route as ``Router.forward``."""
         scores = self.product(self.norm(hidden_states))
         shares, ids = functional.softmax(scores, dim=-1, dtype=torch.float32).topk(self._chosen, dim=-1)
         shares = shares / shares.sum(dim=-1, keepdim=True)
@@ -105,28 +107,29 @@ class Experts(nn.Module):
     """The experts of a layer.
 
     Args:
-        experts: of transformers.
+        experts: transformers' experts.
     """
 
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """The activation of gates, times what they gate."""
+        """The activation of gates, times the numbers that they gate."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
-        """Goes through the experts that are asked, and has the weights of each where it computes."""
+        """Iterates over the chosen experts, with each one's weights on the device that computes."""
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """``answers`` for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
+        """Each expert's output for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
         self.most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """The outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden), weighted by their shares and
-        summed."""
+        summed.
+        """
         (count, chosen), width = ids.shape, hidden_states.shape[1]
         answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
         for expert, places in self.at_hand(_asked(ids.flatten())):
@@ -136,7 +139,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # Added one after the other: the order in which torch sums over an axis depends on the shape.
+        # Added one after another: the order in which torch sums over an axis depends on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -144,10 +147,10 @@ class Experts(nn.Module):
 
 
 class WithShared(nn.Module):
-    """A mixture with one more expert, which is active for every token and has a gate.
+    """A mixture with a shared expert, which is active for every token and has a gate.
 
     Args:
-        block: of transformers, with the parts above.
+        block: transformers' block, with the replaced parts above.
     """
 
     def __init__(self, block: Any) -> None:
@@ -163,7 +166,7 @@ class WithShared(nn.Module):
 
 
 def install(blocks: Iterable[Any]) -> None:
-    """Make linear layers of the experts of some layers of a transformers causal LM, if they have any."""
+    """Replace the experts of some layers of a transformers causal LM by linear layers, if there are any."""
     for layer in blocks:
         block = _mixture_of(layer)
         if block is None:
@@ -177,7 +180,7 @@ def install(blocks: Iterable[Any]) -> None:
 
 
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:
-    """The layers of a block of a transformers causal LM that choose and weigh experts."""
+    """The layers of a transformers block that choose and weight experts."""
     for part in block.modules():
         if isinstance(part, Router | NormedRouter):
             yield part.product
@@ -186,7 +189,7 @@ def choosing(block: nn.Module) -> Iterator[nn.Linear]:
 
 
 def waits_for_host(model: Any) -> bool:
-    """Whether the host has to know which experts a transformers causal LM asks for."""
+    """Whether the host has to know which experts a transformers causal LM chooses."""
     return any(isinstance(part, Experts) for part in model.modules())
 
 
@@ -197,25 +200,25 @@ def nbytes(model: Any) -> int:
 
 
 def chooses(name: str) -> bool:
-    """Whether a weight of a layer, by its name in transformers, scores experts."""
+    """Whether a layer's weight, by its name in transformers, scores experts."""
     return name in ["router.proj.weight", *(f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS)]
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # that is added to the sum of shares (LFM2)
+_LEAST_SHARE = 1e-6  # added to the sum of shares (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:
-    """The part of a layer that has experts, or the layer itself; None where it has none."""
+    """The part of a layer that has experts, or the layer itself; None where it has no experts."""
     blocks = (layer, *(getattr(layer, name, None) for name in _BLOCKS))
     return next((block for block in blocks if hasattr(block, "experts")), None)
 
 
 def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
-    """Each expert of ``ids`` (places,), and where it stands there."""
+    """Each expert in ``ids`` (places,), with its places there."""
     order = ids.argsort(stable=True)
     at = 0
-    for expert, group in itertools.groupby(ids[order].tolist()):  # a GPU is waited for here
+    for expert, group in itertools.groupby(ids[order].tolist()):  # waits for a GPU here
         stop = at + sum(1 for _ in group)
         yield expert, order[at:stop]
         at = stop
@@ -237,7 +240,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -
 
 
 def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
-    """The matrix (out, in) of this name of each expert, one after the other."""
+    """The matrix (out, in) of this name of each expert, one after another."""
     if isinstance(experts, StoredExperts):
         return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
@@ -247,7 +250,8 @@ def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterato
     """One matrix of each of transformers' experts, as linear layers.
 
     Args:
-        interleaved: rows of gates and of what they gate alternate in the file; here the one half follows the other.
+        interleaved: whether rows of gates and gated numbers alternate in the file; in the layers one half follows the
+            other.
     """
     if hasattr(experts, "linear_layers"):  # in the blocks of a GGUF file
         yield from experts.linear_layers(name)

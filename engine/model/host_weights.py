@@ -1,12 +1,12 @@
-"""Weights that wait in host memory beside a GPU: pinned, and brought ahead of what computes with them.
+"""Keeps weights of a GPU's layers in host memory: pinned, and brought to the device ahead of their layer.
 
-A card that cannot hold a model leaves the weights of some layers there, and every pass brings them. Two pieces of the
-card's memory take them in turns: while a layer computes, the next one comes over the bus on a stream of its own.
-Between the calls of a layer its parameters are those in host memory, so whoever else reads weights finds them whole.
+A card that cannot hold a model leaves the weights of some layers in host memory, and every pass brings them. Two pieces
+of the card's memory take them in turns: while a layer computes, the next one comes over the bus on a stream of its own.
+Between two calls of a layer its parameters are those in host memory, so other readers of weights find them whole.
 
-Of experts only those come that are asked. Which ones is known once their router has said so: while one computes the
-next one comes. They have as much of the card's memory as the experts of two layers, and what was asked last stays
-there, for the tokens that ask the same ones again.
+Only the chosen experts are brought, once their router has chosen: while one expert computes, the next one comes. They
+have as much of the card's memory as the experts of two layers. The experts used last stay there for tokens that choose
+them again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from engine.devices import KINDS, pin, stream_of
 from engine.model.experts import Experts
 from engine.model.products import fixed
 
-# Weights begin at multiples of so many bytes: more than any kernel asks of an address.
+# Bytes to which weights are aligned: more than any kernel needs.
 _ALIGNED = 256
-# Layers whose weights have a place on the card at a time.
+# Layers whose weights have room on the card at the same time.
 _LAYERS = 2
 
 
 class _Piece:
-    """Weights that come together, side by side in host memory.
+    """Weights that are brought together, contiguous in host memory.
 
     Args:
-        named: their modules, with their names there.
+        named: the modules of the weights, with the weights' names there.
         held: memory of ``size`` bytes, a part of ``whole``, which is pinned as long as it lives.
     """
 
@@ -50,7 +50,7 @@ class _Piece:
         return sum(_whole(weights.nbytes) for weights in _found(named))
 
     def _within(self, memory: torch.Tensor) -> list[nn.Parameter]:
-        """The weights as they lie in memory that has a copy of ``held``."""
+        """The weights as views of memory that has a copy of ``held``."""
         made, start = [], 0
         for shape, dtype in self._kinds:
             count = shape.numel() * dtype.itemsize
@@ -59,11 +59,11 @@ class _Piece:
         return made
 
     def compute_in(self, memory: torch.Tensor) -> None:
-        """Let the modules compute with a copy of ``held``."""
+        """Make the modules compute with a copy of ``held``."""
         self._use(self._within(memory))
 
     def wait(self) -> None:
-        """Let them have their weights in host memory."""
+        """Give the modules their weights in host memory again."""
         self._use(self._own)
 
     def _use(self, weights: list[nn.Parameter]) -> None:
@@ -72,7 +72,7 @@ class _Piece:
 
 
 class _Slot:
-    """Memory of the device for one piece; ``key`` is whose it has, or is getting."""
+    """Memory of the device for one piece. ``key`` names the piece that it has or is receiving."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device=device)
@@ -81,23 +81,23 @@ class _Slot:
 
 
 class _Places:
-    """Pieces in host memory, and places for some of them on a device.
+    """Pieces in host memory, with places for some of them on a device.
 
     Args:
-        count: of the places.
+        count: number of places.
     """
 
     def __init__(self, pieces: Mapping[Any, _Piece], count: int, device: torch.device) -> None:
         self._pieces, self._device, self._streams = pieces, device, KINDS[device.type].streams
         self._stream: Any = stream_of(device, "weights") if self._streams else None
         size = max(len(piece.held) for piece in pieces.values())
-        self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]  # what was used last is the last
-        if self._stream is not None:  # what is on its way would read and write memory that others have by then
+        self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]  # the last item was used last
+        if self._stream is not None:  # a copy that is still under way would touch memory that has been given to others
             for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False
 
     def bring(self, key: Hashable, following: Hashable = None) -> None:
-        """Let a piece compute on the device; the one that follows begins to come."""
+        """Make a piece ready to compute on the device, and begin to bring the piece that follows."""
         slot = self._begin(key)
         if self._streams:
             torch.cuda.current_stream(self._device).wait_event(slot.filled)
@@ -106,11 +106,11 @@ class _Places:
             self._begin(following)
 
     def wait(self, key: Hashable) -> None:
-        """A piece has computed."""
+        """Note that a piece has computed."""
         self._pieces[key].wait()
 
     def _begin(self, key: Hashable) -> _Slot:
-        """The place of a piece, which is there or begins to come."""
+        """The place of a piece, which is there or is being brought."""
         slot = next((slot for slot in self._slots if slot.key == key), self._slots[0])
         self._slots.remove(slot)
         self._slots.append(slot)
@@ -124,7 +124,7 @@ class _Places:
         if not self._streams:
             memory.copy_(held)
             return
-        # What has been enqueued so far may still read this place.
+        # Work that has been enqueued so far may still read this place.
         before = torch.cuda.current_stream(self._device).record_event()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
@@ -133,8 +133,9 @@ class _Places:
 
 
 def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[str, torch.Tensor]:
-    """Let the weights of decoder blocks, by the number of their layer, wait in host memory: they are returned by their
-    names in the model. The blocks' calls bring them."""
+    """Let the weights of decoder blocks, by the number of their layer, wait in host memory. Return them by their names
+    in the model. The blocks' calls bring them to the device.
+    """
     mixtures = {
         number: part for number, block in blocks.items() for part in block.modules() if isinstance(part, Experts)
     }
@@ -169,24 +170,24 @@ def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[
 
 
 def _whole(count: int) -> int:
-    """Bytes that weights of ``count`` bytes take with the gap behind them."""
+    """Bytes that ``count`` bytes of weights take with the gap after them."""
     return -(-count // _ALIGNED) * _ALIGNED
 
 
 def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
-    """The weights of modules that are named so."""
+    """The modules' weights with these names."""
     return [weights.detach() for part, name in named if (weights := part._parameters[name]) is not None]
 
 
 def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list[tuple[nn.Module, str]]:
-    """The weights of modules, but for those of one within."""
+    """The weights of modules, without those of one inner module."""
     apart = set() if without is None else {id(part) for part in without.modules()}
     modules = (part for whole in parts for part in whole.modules() if id(part) not in apart)
     return [(part, name) for part in modules for name, weights in part._parameters.items() if weights is not None]
 
 
 def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.device) -> list[_Piece]:
-    """A piece for each group of weights, all in one pinned piece of host memory."""
+    """Make a piece for each group of weights, all in one pinned block of host memory."""
     sizes = [_Piece.size(named) for named in groups]
     whole = torch.empty(sum(sizes), dtype=torch.uint8)
     if KINDS[device.type].streams:
@@ -195,7 +196,7 @@ def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.dev
 
 
 def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What goes before and after a layer: functions, which copies of a block share."""
+    """The functions to call before and after a layer. Copies of a block share them."""
 
     def before(*_: object) -> None:
         places.bring(number, following)
@@ -207,7 +208,7 @@ def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callabl
 
 
 def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
-    """``Experts.at_hand`` of a layer."""
+    """Make ``Experts.at_hand`` of a layer."""
 
     def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
         order = list(asked)

@@ -1,6 +1,6 @@
-"""What fits where, and how long it takes on this machine: probes, costs, the plan.
+"""Plans the placement of models and KV in memory, and the times on this machine: probes, costs, the plan.
 
-The names below judge a model before it, or torch, is there.
+The names below judge a model before it is downloaded, and without torch.
 """
 
 from engine.plan.hardware import MachineRates, machine_rates

@@ -1,8 +1,8 @@
-"""The cost model: what passes of a model cost on this machine, and what follows from that. Pure arithmetic.
+"""The cost model: costs of a model's passes on this machine, and choices that follow from them. Pure arithmetic.
 
 A pass over n tokens costs each layer a share for its weights and a share for every token of context. The cost of a
-whole model is put together from measured passes of one of its layers (``probe``); every constant here is a rule, not a
-measurement, and says where it comes from. The measurements of a machine are saved in a file from one start to the next.
+whole model is computed from measured passes of one of its layers (``probe``). Every constant in this module is a rule,
+not a measurement, and states its origin. The measurements of a machine are saved in a file from one start to the next.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from typing import Any
 from engine.events import KvBytes
 
 MIN_BUDGET, MAX_BUDGET = 1024, 8192
-"""Bounds of the retrieval budget in tokens. The smaller one loses little acceptance on the bundled pair
-(assets/measurements), the larger is twice what TriForce (arXiv 2404.11912) takes at 128K."""
+"""Bounds of the retrieval budget in tokens. The lower one loses little acceptance with the bundled pair
+(assets/measurements), the upper one is twice the budget of TriForce (arXiv 2404.11912) at 128K.
+"""
 
 BUDGET_SHARE = 10
-"""The retrieval budget is this fraction of the book (one in ten) where that is more: the longer a book, the dearer it
-is to verify, and the more tokens compete. TriForce takes a 32nd at 128K; measured in assets/measurements."""
+"""The retrieval budget is one in this many tokens of the book, where that is more: a longer book is more expensive to
+verify, and more tokens compete. TriForce takes one in 32 at 128K; measured in assets/measurements.
+"""
 
-# Extra time that a middle pass may take for its budget, as a share of one over no context.
+# Share by which a middle pass may be slower, through its budget, than one without context.
 _MIDDLE_SLOWDOWN = 0.25
-# The largest part of the window, one in sixteen, that is a selection at all.
+# The least ratio of window to budget that still is a selection.
 _WINDOW_PER_BUDGET = 16
-# Smaller blocks than this are the choice of a probe that ran out of time.
+# The smallest block that counts; smaller ones are the result of a probe that ran out of time.
 _MIN_BLOCK = 128
-# Seconds that a prefill block may take in one layer: stopping must feel immediate.
+# Seconds that a prefill block may take in one layer, so that stopping feels immediate.
 _BLOCK_S = 0.25
 # Share of the best rate that counts as equally fast: other programs disturb a short probe.
 _EQUAL_RATE = 0.75
-# Seconds after which probes are taken again: drivers and other programs change.
+# Seconds after which probes are repeated: drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Share of the processors that other programs may have during probes that stay valid for that long.
+# Share of the processors that other programs may use during probes that stay valid for ``_FRESH_S``.
 _MAX_OTHERS = 0.1
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Seconds of a pass through one layer: ``base`` without context, ``per_token`` more for each token of it."""
+    """Seconds of a pass through one layer: ``base`` without context, and ``per_token`` more for each token of
+    context.
+    """
 
     base: float
     per_token: float
@@ -56,12 +60,13 @@ class CostModel:
     """Measured costs of one model on this machine. Rates in bytes per second.
 
     Args:
-        memory: copying within the memory that computes, what is read and what is written counted.
+        memory: a copy within the device's memory, counting bytes read and bytes written.
         bus: from pinned host memory to the device; 0 without one.
         disk: reading a file in the folder for spilled KV; 0 where it was too full to try.
-        layers: of the model.
-        head: what the output head weighs, in layers; one row of the embedding is nothing.
-        step: a pass over one token. middle: over ``middle_tokens``.
+        layers: number of the model's layers.
+        head: cost of the output head, in layers; one row of the embedding counts as 0.
+        step: a pass over one token.
+        middle: a pass over ``middle_tokens``.
         blocks: prefill blocks that were tried, (tokens, seconds without context).
         block_per_token: seconds more for each token of a block and each token of context before it.
     """
@@ -94,49 +99,51 @@ class CostModel:
         return budget
 
     def reading_s(self, tokens: int, kv: KvBytes) -> float:
-        """Seconds to read a book; what is spilled to disk is written while the model computes."""
+        """Seconds to read a book. Spilling to disk overlaps with computation."""
         per_token = min(seconds / tokens for tokens, seconds in self.blocks)
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
 
     def row_ms(self, context: int) -> float:
-        """Milliseconds that one more token takes in a pass behind a context, where computing is all that it adds."""
+        """Milliseconds that one more token adds to a pass after a context, where only computation grows."""
         token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
         return 1000.0 * (token + self.layers * self.block_per_token * context)
 
     def computing_ms(self, part: LayerCost, context: int) -> float:
-        """Milliseconds of computing one pass of this kind behind a context."""
+        """Milliseconds of computation in one pass of this kind after a context."""
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1) -> float:
-        """Milliseconds of one plain step; spilled KV comes in while the model computes, by ``buses`` side by side."""
+        """Milliseconds of one plain step. Spilled KV is moved during computation, over ``buses`` parallel buses."""
         moving = over(kv.disk, self.disk) + over(kv.host, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
 
 
 def over(count: float, rate: float) -> float:
-    """Seconds to move bytes at a rate; none where it was not measured."""
+    """Seconds to move bytes at a rate; 0 where the rate was not measured."""
     return count / rate if rate else 0.0
 
 
 def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
-    """Share of all processors that other programs took.
+    """Share of all processors that other programs used.
 
     Args:
-        busy_s: seconds that the processors worked, added up; own_s: those of them for this program.
+        busy_s: seconds that all processors worked, summed.
+        own_s: seconds that they worked for this program.
         seconds: by the clock.
     """
     return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
 
 
 def is_quiet(others: float) -> bool:
-    """Whether probes say what the machine can do, and not what other programs leave of it."""
+    """Whether probes measure the machine itself, without much work of other programs."""
     return others <= _MAX_OTHERS
 
 
 def best_of(one: CostModel, other: CostModel) -> CostModel:
-    """The better of each measure of two probes of one model: whatever else runs makes all of them worse, and nothing
-    makes one better."""
+    """Combine two probes of one model: the better of each measure, since other work makes a measure worse and never
+    better.
+    """
     blocks = dict(one.blocks)
     for tokens, seconds in other.blocks:
         blocks[tokens] = min(seconds, blocks.get(tokens, seconds))
@@ -160,14 +167,15 @@ def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
 
 
 def load(file: Path, key: str, now: float) -> CostModel | None:
-    """The measurements under this key, if they are no older than a week at ``now`` (Unix seconds) and usable."""
+    """Load the measurements under this key, if they are at most a week old at ``now`` (Unix seconds) and usable."""
     found = _load(file, key, now)
     return found[0] if found and found[1] else None
 
 
 def load_rough(file: Path, key: str, now: float) -> CostModel | None:
-    """The known costs, even if other programs were at work when they were measured: the best so far, to be measured
-    again."""
+    """Load the known costs, even if other programs ran while they were measured: the best so far, until the next
+    measurement.
+    """
     found = _load(file, key, now)
     return found[0] if found else None
 
@@ -184,7 +192,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
     """Add measurements to the file. A folder that cannot be written to costs the next start another measurement.
 
     Args:
-        quiet: whether the machine had nothing else to do.
+        quiet: whether the machine had no other work.
     """
     saved: Any = {}
     with suppress(OSError, ValueError, RecursionError):
@@ -201,7 +209,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 
 
 def _from(entry: dict[str, Any]) -> CostModel:
-    """Check the numbers of a file that may have been changed: they must not make a plan."""
+    """Check the numbers of a file that may have been changed, before a plan uses them."""
     known = {field.name for field in fields(CostModel)}
     step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])

@@ -1,7 +1,7 @@
-"""Devices of this machine as torch sees them, and the needs of a model here, found out without loading its weights.
+"""Finds the devices that torch sees on this machine, and the needs of a model, without loading its weights.
 
-Meant to be called in a process of its own (every result can be pickled): a broken driver can take its process down,
-and importing torch takes seconds.
+Meant to be called in a process of its own (every result can be pickled): a broken driver can crash its process, and
+importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
 _PROBE_REPEATS = 5
-_USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the window that long-context models have
+_USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the usual window of long-context models
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that torch can compute on. Bytes; ``trouble`` is a sentence when torch cannot really use it.
-
-    ``gflops`` are measured matrix-product speeds in GFLOP/s by dtype.
+    """A device that torch can compute on, with sizes in bytes. ``trouble`` is a sentence where torch cannot use the
+    device. ``gflops`` are measured speeds of matrix products in GFLOP/s by dtype.
     """
 
     device: str
@@ -55,7 +54,9 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected times of reading a book of ``tokens`` tokens and of a plain step after it, by probes and arithmetic."""
+    """Expected times of reading a book of ``tokens`` tokens and of a plain step after it, from probes and
+    arithmetic.
+    """
 
     tokens: int
     reading_s: float
@@ -67,12 +68,12 @@ class Expected:
 class ModelFacts:
     """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds.
 
-    ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
-    ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
-    books of several lengths; ``prefill_block`` (0: the usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the
-    budget holds for every book) are what the planner takes. ``kv_note`` is what has to be said of the format of KV.
-    ``others`` is the share of this machine that other programs took while it was probed; ``probed_busy`` says that it
-    was too much for the probes to be the machine's own.
+    ``context_in_all`` is the longest with host memory and disk in addition; ``window_kv`` are the bytes of a full
+    window's KV by tier. ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` are the
+    times that follow for books of several lengths. ``prefill_block`` (0: the usual one), ``retrieval_budget`` and
+    ``retrieval_share`` (0: the budget holds for every book) are the planner's choices. ``kv_note`` is a note about the
+    format of KV. ``others`` is the share of this machine that other programs used during the probes; ``probed_busy``
+    tells whether that was too much for valid probes.
     """
 
     name: str
@@ -97,10 +98,9 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class MachineRates:
-    """The speeds of this machine for any model: ``flops``, floating point operations a second in large matrix products.
-
-    Bytes a second: ``memory`` as ``CostModel`` has it, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
-    ``quiet``: other programs left this machine alone meanwhile.
+    """The speeds of this machine for any model. ``flops``: floating point operations a second in large matrix products.
+    In bytes a second: ``memory`` as in ``CostModel``, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
+    ``quiet``: whether other programs were idle meanwhile.
     """
 
     flops: float
@@ -110,7 +110,7 @@ class MachineRates:
     quiet: bool = True
 
     def best_of(self, other: MachineRates) -> MachineRates:
-        """The better of each: whatever else runs makes all of them worse."""
+        """The better of each speed: other work makes all of them worse."""
         flops, memory = max(self.flops, other.flops), max(self.memory, other.memory)
         return MachineRates(
             flops, memory, max(self.bus, other.bus), max(self.disk, other.disk), self.quiet or other.quiet
@@ -118,10 +118,10 @@ class MachineRates:
 
 
 def machine_rates(folder: Path | None) -> MachineRates:
-    """Measure them, in about a second.
+    """Measure the machine's speeds, in about a second.
 
     Args:
-        folder: on the disk that is meant; None is the system's own place.
+        folder: a folder on the disk to measure; None is the system's own place.
     """
     import torch
 
@@ -129,7 +129,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # Products that a processor has no instructions for are done in the other dtype.
+    # A processor computes products without instructions for their dtype in the other dtype.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -152,7 +152,7 @@ def probe_torch() -> TorchFacts:
 
 
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
-    """Read a model's configuration and say what it needs here.
+    """Read a model's configuration and find its needs on this machine.
 
     Args:
         name: folder or hub id.
@@ -176,7 +176,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     devices = planner.pick_devices(config.device)
     device = devices[0]
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
-    kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
+    kv = config.kv if name == config.model else "model"  # a draft's KV is small, and keeps its format
     shape = shape.stored_as(kv)
     if name == config.model:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
@@ -185,7 +185,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     free = planner.free_resources(device, config, None, layout.others)
-    # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
+    # The person's limit is for the caches alone; the free memory has to hold the weights too.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     left = free
     if limited == "auto":
@@ -226,7 +226,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
 
 def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
-    """Bytes of the weights in memory: those of the decoder blocks may be quantized."""
+    """Bytes of the weights in memory. Those of the decoder blocks may be quantized."""
     from engine.model import architectures
     from engine.quantization import bytes_per_weight
 
@@ -238,7 +238,7 @@ def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
 
 
 def _lengths(longest: int) -> list[int]:
-    """Lengths of books to estimate: some usual ones, and the longest that has a place."""
+    """Lengths of books to estimate: some usual ones, and the longest that fits."""
     usual = [tokens for tokens in _USUAL_LENGTHS if tokens < longest]
     return [*usual, longest] if longest > 0 else []
 
@@ -261,7 +261,7 @@ def _probe_gpu(device: torch.device) -> DeviceFacts:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
         free, total = devices.free_memory(device), devices.total_memory(device)
-        torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here, not before
+        torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here and not before
         return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:
         built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"
@@ -275,7 +275,7 @@ def _matrix_rates(device: str) -> tuple[tuple[str, float], ...]:
 
 
 def _gflops(device: str, dtype: str) -> float:
-    """Speed of a square matrix product, the best of a few."""
+    """Speed of a square matrix product in GFLOP/s, the best of a few."""
     import torch
 
     width = _PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]

@@ -1,7 +1,7 @@
-"""The memory budget: how KV is spread over device, host memory and disk, as arithmetic, and the verdict on a book.
+"""The memory budget: computes the spread of KV over device, host memory and disk, and whether a book fits.
 
-For the planner, and for the list of models and servers elsewhere, which judge before a model or torch is there: imports
-no torch and looks at no machine.
+Used by the planner, and by the list of models and servers elsewhere, which need it before a model or torch is
+installed. Imports no torch and looks at no machine.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ MIN_CHAT_TOKENS = 256
 """Tokens of the window that stay free after a book, for a question and an answer."""
 
 MEMORY_SHARE = 0.85
-"""Share of the free memory that weights and cache may take: the rest is for activations and for all else that runs."""
+"""Share of the free memory that weights and cache may take. The rest is for activations and other programs."""
 
 PINNED_SHARE = 0.6
 """Share of the free host memory that weights and cache may take next to a GPU: pinned memory cannot be swapped out."""
 
 WEIGHTS_SHARE = 0.95
-"""Share of a GPU's free memory that weights may take before some wait in host memory: all passes would wait for those,
-and for spilled KV verifications alone."""
+"""Share of a GPU's free memory that weights may take before some wait in host memory: every pass would wait for such
+weights, but only verifications wait for spilled KV.
+"""
 
 DISK_SHARE = 0.8
 
 CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk of the retrieval cache: TriForce's, and the one that finds the bundled pair's quotations
-(assets/measurements)."""
+"""Tokens of a chunk of the retrieval cache: TriForce's size, and the size that finds the bundled pair's quotations
+(assets/measurements).
+"""
 
 RETRIEVAL_TAIL = 2048
 """Tokens of a retrieval cache in addition to its chosen chunks: about as many as ``decode.levels`` gives it."""
 
-# Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
+# Buffers through which spilled layers pass. Resident layers in 8 bits have one of their own.
 _STAGING_BUFFERS = 2
-# Layers whose weights come from host memory lie on the device in turns: one computes, one is on its way.
+# Layers from host memory whose weights are on the device at once: one computes, one is on its way.
 _WEIGHT_BUFFERS = 2
-# Passes over all weights between two verifications, roughly: a layer whose weights come from host memory costs each.
+# Passes over all weights between two verifications, roughly. Each of them waits for a layer in host memory.
 _PASSES = 4
 
 
@@ -45,11 +47,11 @@ _PASSES = 4
 class BookFit:
     """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the cache once it is read.
 
-    ``kv`` are these bytes by tier; ``reading_s`` and ``step_ms`` the expected times, None where nothing has been
-    measured, and ``estimate`` the same in words. Of a model elsewhere the tokens are a guess, and its cache takes
-    nothing here. ``kept`` tokens, from the first, come from disk; of several documents that are too long together
-    ``leave_out`` are those, by their place, without which the others fit. ``page_tokens`` are those of each page, after
-    the template's own; ``room`` tokens of a book fit.
+    ``kv`` are these bytes by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
+    ``estimate`` has them in words. For a model elsewhere the tokens are a guess, and the cache takes no memory here.
+    ``kept`` first tokens are restored from disk. Where several documents are too long together, the others fit without
+    those at the places ``leave_out``. ``page_tokens`` are the tokens of each page, after the template's own; ``room``
+    is the number of a book's tokens that fit.
     """
 
     tokens: int
@@ -69,8 +71,9 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """The documents, by their place, without which the others take ``most`` tokens at most: few, and no larger than
-    needed."""
+    """Choose the documents, by their places, without which the others take at most ``most`` tokens: few, and no larger
+    than needed.
+    """
     excess = sum(sizes) - most
     left: list[int] = []
     while excess > 0:
@@ -83,7 +86,7 @@ def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
-    """By how much several documents are too long together, and which to leave out, in words."""
+    """The sentence by how much several documents are too long together, and which to leave out."""
     over = f"{sum(sizes) - most:,} tokens too many."
     left = to_leave_out(sizes, most)
     if len(left) == len(sizes):
@@ -94,7 +97,7 @@ def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """Layers by where their KV lies, and bytes of the buffers that it passes through."""
+    """The number of layers in each tier, and bytes of the buffers for their KV."""
 
     resident: int
     in_host: int
@@ -107,12 +110,12 @@ class KvSize:
     """Bytes of a token's KV in all layers.
 
     Args:
-        stored: in storage.
-        computed: in a buffer of resident layers, in the dtype of the computation.
-        staged: in a buffer of spilled layers.
-        quantized: whether the two differ: resident layers need a buffer then, too.
-        index: of the retrieval cache's mean keys, which lie on the device wherever the KV is.
-        fixed: bytes of layers with a sliding window or a state, which lie there too, however many tokens there are.
+        stored: bytes in storage.
+        computed: bytes in a buffer of resident layers, in the dtype of computing.
+        staged: bytes in a buffer of spilled layers.
+        quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
+        index: bytes of the retrieval cache's mean keys, which are on the device in any case.
+        fixed: bytes of layers with a sliding window or a state, also on the device, whatever the number of tokens.
     """
 
     layers: int
@@ -124,8 +127,8 @@ class KvSize:
     fixed: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
-        """The placement of the KV of ``tokens`` tokens, given the bytes that it may take: residency first, then host
-        memory, then disk. None if there is no room for it.
+        """Place the KV of ``tokens`` tokens within the given bytes: on the device first, then in host memory, then on
+        disk. None if there is no room.
         """
         per_layer = max(1, tokens * self.stored // self.layers)
         buffer, staged = (max(1, tokens * size // self.layers) for size in (self.computed, self.staged))
@@ -145,8 +148,9 @@ class KvSize:
 def spread_over(
     sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
 ) -> list[Spread] | None:
-    """The placement of the KV of ``tokens`` tokens whose layers lie on several devices, by device: each has bytes of
-    its own, and host memory and disk are for all of them. None if there is no room for it."""
+    """Place the KV of ``tokens`` tokens whose layers lie on several devices, by device. Each device has bytes of its
+    own; host memory and disk are shared. None if there is no room.
+    """
     found = []
     for size, room in zip(sizes, devices, strict=True):
         part = size.spread(tokens, room, host, disk) if size.layers else Spread(0, 0, 0, 0)
@@ -166,11 +170,12 @@ def retrieval_bytes(size: KvSize, budget: int) -> int:
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """The retrieval budget in tokens, at most ``budget``: the largest by halves whose cache takes no place of a context
-    that has one with ``least`` tokens.
+    """The retrieval budget in tokens, at most ``budget``: halved until the cache leaves as much context as with
+    ``least`` tokens.
 
     Args:
-        sizes: of the KV of each device's layers; devices: bytes of each that retrieval cache and KV may take.
+        sizes: KV sizes of each device's layers.
+        devices: bytes of each device that retrieval cache and KV may take.
     """
 
     def longest(budget: int) -> int:
@@ -185,7 +190,7 @@ def fitting_budget(
 
 
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to ``limit`` for which something holds that holds for all smaller ones."""
+    """The largest number up to ``limit`` that satisfies a condition, which all smaller ones satisfy too."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -198,8 +203,9 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a whole window, and one of the
-    buffers that spilled KV passes through."""
+    """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a full window, and one buffer for
+    spilled KV.
+    """
 
     weights: int
     beside: int
@@ -211,7 +217,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
     """Bytes of one of a model's ``layers`` layers, whose weights take ``weights``.
 
     Args:
-        kv: of the layers that keep the whole context.
+        kv: KV size of the layers that keep the whole context.
         budget: tokens of the retrieval cache's chosen chunks.
     """
     return LayerBytes(
@@ -224,7 +230,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Bytes of a device that are free, and of them those that something else than layers will take."""
+    """Free bytes of a device, and the part of them that is needed for other things than layers."""
 
     free: int
     taken: int = 0
@@ -233,27 +239,29 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model: layers, those of them whose KV is spilled where the window is full, and those whose
-    weights wait in host memory."""
+    """A device's share of a model: its layers, the number whose KV is spilled when the window is full, and the number
+    whose weights wait in host memory.
+    """
 
     layers: int = 0
     spilled: int = 0
     in_host: int = 0
 
     def moved(self, size: LayerBytes) -> int:
-        """Bytes that come over the device's bus between the ends of two verifications."""
+        """Bytes that cross the device's bus from one verification to the next."""
         return self.spilled * size.kv + _PASSES * self.in_host * size.weights
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
-        """Whether all that lies on the device whatever waits elsewhere finds room there."""
+        """Whether everything that must be on the device fits, whatever waits elsewhere."""
         held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
         needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
         return needed <= int(room.free * WEIGHTS_SHARE)
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """The layers out of ``layers`` whose weights and KV stay on a device: weights come before KV, since every pass
-    needs them."""
+    """Choose the layers, out of ``layers``, whose weights and KV stay on a device. Weights come before KV, since every
+    pass needs them.
+    """
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken + layers * size.beside
     most = int(room.free * WEIGHTS_SHARE) - fixed
@@ -269,8 +277,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Layers over devices so that as little as can be is moved, by buses that work side by side; an earlier device is
-    filled before the next one gets any."""
+    """Share layers over devices so that as few bytes as possible are moved, by parallel buses. An earlier device is
+    filled before the next one gets layers.
+    """
     shares = [Share() for _ in rooms]
     for _ in range(layers):
         more = [fitted_share(share.layers + 1, size, room) for share, room in zip(shares, rooms, strict=True)]
@@ -282,9 +291,9 @@ def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> 
 def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
     """The device of every layer, by its place in ``shares``.
 
-    Each device's layers come in as many runs as it has spilled ones, and the runs in turns: while one device computes
-    with the spilled layer of its run, the next one comes to the other over its own bus. Without spilled layers each
-    device has one run, and hidden states cross once.
+    Each device's layers form as many runs as it has spilled layers, and the devices' runs alternate: while one device
+    computes with the spilled layer of its run, the other device receives its next one over its own bus. Without spilled
+    layers each device has one run, and hidden states cross once.
     """
     runs: list[tuple[float, int, int]] = []
     for place, share in enumerate(shares):

@@ -1,8 +1,9 @@
 """Whether a pair of models fits on a machine before it is downloaded, in numbers.
 
-The arithmetic is that of the planner, which has the last word once a book is there, applied to the longest book. Also
-the time that a book takes. Reading computes: every weight, and the attention of every token to all tokens before it.
-Writing moves: a plain step reads weights and cache once. ``machine_rates`` measures what the machine does.
+The arithmetic is the planner's, applied to the longest book; for a real book the planner itself decides. The time for a
+book is estimated too. Reading is bound by computation: every weight, and the attention of every token to all tokens
+before it. Writing is bound by memory: a plain step reads weights and cache once. ``machine_rates`` measures the
+machine.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ BOOK_TOKENS = 120_000
 """Tokens of a book of 300 printed pages, of 300 words each."""
 
 SHORTEST_BOOK = 4_096
-"""Tokens; a machine that holds less than this of a book is no place for the model."""
+"""Tokens of a book that a machine must hold at least, to be fit for the model."""
 
 GPU_CLASSES = (8, 12, 16, 24, 48)
-"""GiB of memory of GPUs as they are sold."""
+"""GiB of memory of common GPUs."""
 
 _GPU_SHARE = 0.92
-"""Share of a GPU's memory that is free where nothing else runs."""
+"""Share of a GPU's memory that is free where no other program uses it."""
 
 _CLASS_BOOK = 32_768
-"""Tokens of a book that a GPU of a model's class has room for."""
+"""Tokens of a book that a GPU of a model's class has to hold."""
 
 _REACHED = 0.6
 """Share of the rate of its largest products that a machine reaches over a whole model."""
 
 _WIDTH = 12
-"""Weights of a block of the usual kind, over its width squared."""
+"""Weights of an ordinary block, over its width squared."""
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -66,11 +67,10 @@ Verdict = Literal["whole", "part", "none"]
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """The memory of this machine, in bytes. ``memory`` is where the model computes, once the present one is gone;
-    ``host`` is host memory that a GPU's cache can spill to, 0 without one; ``disk`` is what is free there. ``others``
-    is the memory of further GPUs that may be used, none larger than that of the first. ``kv`` is how this start keeps a
-    cache: "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored", as
-    they come.
+    """The memory of this machine, in bytes. ``memory`` is free on the device that computes, once the present model is
+    gone; ``host`` is host memory to which a GPU's cache can spill, 0 without a GPU; ``disk`` is free disk. ``others``
+    is the memory of further GPUs that may be used, none with more than the first. ``kv`` is the format of this start's
+    cache: "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int
@@ -91,10 +91,10 @@ class FreeMemory:
 class ModelFit:
     """The memory that running a pair takes, and whether ``free`` memory holds it.
 
-    ``verdict``: the window fits "whole" where the model computes; or a "part" of it does, or all with slower tiers; or
-    "none" of it that is worth the name. ``tokens`` of context fit beside the weights, ``spilled`` of them if slower
-    tiers are used too. Bytes: ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. While the weights are
-    loaded they take ``loading`` bytes of ``loading_room``; ``loads``: that is enough.
+    ``verdict``: "whole" if the window fits on the device; "part" if a part of it does, or all of it with slower tiers;
+    else "none". ``tokens`` of context fit next to the weights, or ``spilled`` tokens with slower tiers. Bytes:
+    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes of
+    ``loading_room``; ``loads`` tells whether that is enough.
     """
 
     verdict: Verdict
@@ -109,7 +109,7 @@ class ModelFit:
 
 
 def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
-    """The memory that running this pair takes here."""
+    """Compute the memory that running this pair takes on this machine."""
     itemsize = _itemsize(target, free)
     weights = _weights(target, itemsize, free.quantization, free.on_gpu)
     embeddings = target.embeddings * (
@@ -134,7 +134,7 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
         _weights(target, itemsize, free.quantization, free.on_gpu),
         free.host if free.on_gpu else free.memory,
     )
-    if free.quantization in BITS:  # a layer at a time is expanded
+    if free.quantization in BITS:  # one layer at a time is expanded
         loading += (target.parameters - target.embeddings) // target.layers * itemsize
     loads = not target.expanded or loading <= room
     return ModelFit(
@@ -143,10 +143,10 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
-    """How many times as fast the middle level makes answers at most after a book of ``tokens``; None where every
-    layer reads the whole book, since other things limit the gain there.
+    """The largest factor by which the middle level speeds up answers after a book of ``tokens``. None where every layer
+    reads the whole book, since other limits apply there.
 
-    A plain step moves weights and cache, a pass of the middle level hardly more than the weights.
+    A plain step moves weights and cache; a middle pass moves hardly more than the weights.
     """
     if target.reading_layers == target.layers:
         return None
@@ -161,10 +161,10 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 
 
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """The layers of each device, as the planner shares them out.
+    """The layers of each device, as the planner divides them.
 
-    The planner can let weights that no GPU holds wait in host memory, from where every pass brings them, if the command
-    line asks for it. What is offered here has its weights where it computes, so such a model does not fit.
+    If the command line asks for it, the planner lets weights wait in host memory, from which every pass brings them. A
+    model that is offered here has all weights on the devices, so such a model counts as not fitting.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -172,7 +172,7 @@ def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[Device
 
 
 def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
-    """The KV of each device's layers; layers with a window or a state lie evenly between the others."""
+    """The KV of each device's layers. Layers with a window or a state are spread evenly among the others."""
     ends = list(accumulate(share.layers for share in shares))
     parts = []
     for first, last in zip([0, *ends], ends, strict=False):
@@ -189,7 +189,7 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
     """The smallest class of GPU (GiB) that holds a pair and a book of 32,768 tokens; None where none does.
 
     Args:
-        weights: format of the target's weights, as ``FreeMemory.quantization``.
+        weights: format of the target's weights, as in ``FreeMemory.quantization``.
     """
     for size_gb in GPU_CLASSES:
         card = int(size_gb * (1 << 30) * _GPU_SHARE)
@@ -201,8 +201,9 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
 
 @dataclass(frozen=True)
 class Rounding:
-    """Formats that make a model fit that would not: of weights ("" or a key of ``BITS``) and of the cache ("" or
-    "8bit")."""
+    """Formats with which a model fits that otherwise would not: of weights ("" or a key of ``BITS``) and of the cache
+    ("" or "8bit").
+    """
 
     weights: str
     kv: str
@@ -215,7 +216,9 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """The roundings with which a pair fits that does not fit as it comes, the mildest first; none where it does."""
+    """The formats with which a pair fits that does not fit unchanged, the mildest first; empty where it fits
+    unchanged.
+    """
     if fit_pair(target, draft, free).verdict != "none":
         return []
     found = [(one, fit_pair(target, draft, one.of(free))) for one in _ROUNDINGS]
@@ -223,8 +226,9 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest of them that holds a book of 300 pages, or the whole window, where the model computes; the mildest of
-    all where none does. None where none helps, or none is needed."""
+    """The mildest of these formats that holds a book of 300 pages, or the whole window, on the device; else the mildest
+    of all. None where no format helps, or none is needed.
+    """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
     return next((one for one, fits in found if fits.tokens >= book), found[0][0] if found else None)
@@ -236,12 +240,12 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     kept = shape.quantized_kv_bytes_per_token if quantized else whole
     small = index_is_quantized(shape.head_dim, not free.on_gpu)
     index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
-    staged = whole + (kept if quantized and not free.on_gpu else 0)  # as ``KvShape.staged_bytes_per_token``
+    staged = whole + (kept if quantized and not free.on_gpu else 0)  # as in ``KvShape.staged_bytes_per_token``
     return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) -> int:
-    """Bytes in memory; embedding and output head stay as they are."""
+    """Bytes of weights in memory. Embedding and output head keep their format."""
     if _keeps_blocks(shape, quantization, on_gpu):
         return int(shape.parameters * shape.stored)
     blocks = shape.parameters - shape.embeddings
@@ -249,7 +253,7 @@ def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) 
 
 
 def _keeps_blocks(shape: ModelShape, quantization: str, on_gpu: bool) -> bool:
-    """Whether weights stay in memory as a GGUF file has them."""
+    """Whether weights in memory keep the format of a GGUF file."""
     return shape.stored > 0 and not on_gpu and quantization not in BITS
 
 
@@ -259,8 +263,9 @@ def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
 
 @dataclass(frozen=True)
 class BookTimes:
-    """The time that a book of ``tokens`` takes on a machine: seconds to read all of it, seconds of a plain step after
-    it."""
+    """The times of a book of ``tokens`` on a machine: seconds to read all of it, and seconds of a plain step
+    after it.
+    """
 
     tokens: int
     reading_s: float
@@ -268,10 +273,10 @@ class BookTimes:
 
 
 def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookTimes | None:
-    """Times for a book of 300 pages, or as much of it as fits; None where nothing does.
+    """Times for a book of 300 pages, or as much of it as fits; None where no part fits.
 
     Args:
-        found: as ``fit_pair`` says of this model.
+        found: result of ``fit_pair`` for this model.
         rates: measured by ``machine_rates``.
     """
     free = found.free
@@ -285,7 +290,7 @@ def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookT
     work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk
-    machine = Rates(rates.memory, slower, len(free.cards))  # each GPU brings its own over its own bus
+    machine = Rates(rates.memory, slower, len(free.cards))  # each GPU moves its own layers over its own bus
     step = machine.pass_s(_weights_read(shape, found) + kv - spilled, spilled)
     return BookTimes(tokens, max(work / (_REACHED * rates.flops), machine.pass_s(0.0, spilled)), step)
 
@@ -298,13 +303,15 @@ def measure_free_memory(
     quantization: str = "stored",
     device: str = "auto",
 ) -> FreeMemory:
-    """Look at memory and disk.
+    """Measure free memory and disk.
 
     Args:
-        folder: on the disk that counts.
-        status: of the engine that runs; its weights are counted as free.
-        kv_bytes: of the open book, in the memory that the engine uses.
-        kv: how this start keeps a cache; quantization: the format of weights; device: where it may compute.
+        folder: a folder on the disk that counts.
+        status: status of the running engine, whose weights count as free.
+        kv_bytes: bytes of the open book's KV, in the memory that the engine uses.
+        kv: format of this start's cache.
+        quantization: format of weights.
+        device: device that may compute.
     """
     existing = next(folder for folder in (folder, *folder.parents) if folder.exists())
     disk = shutil.disk_usage(existing).free
@@ -323,13 +330,14 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes of the GPUs that the engine may use, once it has given back what it holds, most first; none where it
-    computes on a processor. Asks torch only if the engine has loaded it."""
+    """Bytes of the GPUs that the engine may use, once it has freed its memory, most first; none where it computes on a
+    processor. Asks torch only if the engine has loaded torch.
+    """
     if "torch" not in sys.modules:
         return ()
     from engine.plan.planner import memory_of_cards
 
     try:
         return memory_of_cards(device)
-    except OptionError:  # said where a model is loaded
+    except OptionError:  # reported where a model is loaded
         return ()

@@ -1,6 +1,6 @@
-"""The numbers of a model, from its settings file: layers, heads, parameters, bytes of KV. No torch, no weights.
+"""Reads the numbers of a model from its settings file: layers, heads, parameters, bytes of KV. No torch, no weights.
 
-Strangers write settings files, so every number is checked before it is used in arithmetic.
+Strangers write settings files, so every number is checked before it is used.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from engine.quantization import SCALE_BYTES, StateSize, sliding_capacity
 CONFIG = "config.json"
 
 _LARGEST = 1 << 31
-"""Every number in a settings file is smaller."""
+"""An upper bound of every number in a settings file."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """The numbers of one model.
 
-    ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
-    ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
-    ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
-    context; ``sliding_kv`` are KV heads and numbers of a head of theirs, where they are not those of the others.
-    ``sharing_layers`` have no cache of their own: ``full_sharing`` of them read that of one that keeps the whole
-    context. ``inputs`` are those of the embeddings that give each layer a row for the token. ``asked`` are the
-    parameters that a token meets, where they are not all: of experts the chosen ones alone.
-    ``expanded``: the files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded.
-    ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
+    ``weights_bytes`` are the bytes of its files. ``window`` is the longest context in tokens that its settings allow.
+    ``embeddings`` are the parameters of embedding and output head, which are never quantized. ``sliding_layers`` layers
+    hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``, whatever the context.
+    ``sliding_kv`` are KV heads and head size of sliding layers, where they differ from the other layers'.
+    ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of a layer that keeps
+    the whole context. ``inputs`` are the parameters of embeddings that give each layer a row for the token. ``asked``
+    are the parameters that are active for a token, where not all are: only the chosen experts count. ``expanded``: the
+    files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded. ``stored``: bytes
+    of a weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
     """
 
     layers: int
@@ -76,7 +76,7 @@ class ModelShape:
 
     @property
     def parameters_asked(self) -> int:
-        """The parameters that a token meets."""
+        """The parameters that are active for a token."""
         return self.asked or self.parameters
 
     @property
@@ -86,7 +86,7 @@ class ModelShape:
 
     @property
     def reading_layers(self) -> int:
-        """Layers that read the whole context, their own or that of another one."""
+        """Layers that read the whole context, from their own cache or another layer's."""
         return self.full_layers + self.full_sharing
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
@@ -94,7 +94,7 @@ class ModelShape:
         return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
 
     def bounded_bytes(self, itemsize: int = 2) -> int:
-        """Bytes of what the other layers hold, however many tokens there are."""
+        """Bytes of the other layers' windows and states, whatever the number of tokens."""
         held = sliding_capacity(self.sliding_window) + self.sliding_window
         heads, width = self.sliding_kv or (self.kv_heads, self.head_dim)
         windows = 2 * self.sliding_layers * heads * width * itemsize * held
@@ -108,11 +108,11 @@ class ModelShape:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of a model folder.
+    """Read the settings of a model folder.
 
     Raises:
         ModelNotFound: there is no such folder, or no settings in it.
-        ModelError: they cannot be read.
+        ModelError: the settings cannot be read.
     """
     path = folder / CONFIG
     if not os.path.lexists(path):
@@ -121,13 +121,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> ModelShape:
-    """The numbers in a model's settings.
+    """Compute the numbers of a model from its settings.
 
     Args:
-        weights_bytes: size of its files; 0 estimates it from the shape, at two bytes a parameter.
+        weights_bytes: size of its files; 0 estimates the size from the shape, at two bytes a parameter.
 
     Raises:
-        UnsupportedModel: what the engine cannot do with it yet.
+        UnsupportedModel: the engine does not support the model; the message says why.
         ModelError: a number is missing or cannot be right.
     """
     config = text_settings(config)
@@ -146,7 +146,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * width
     chooses = "enable_moe_block" in family.reads
-    has_experts = family.experts and config.get("num_local_experts") != 0  # where none are, it is said so
+    has_experts = family.experts and config.get("num_local_experts") != 0  # where there are none, the settings say so
     has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
     _check_own(config, family.reads, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
@@ -188,7 +188,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
 
 
 def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
-    """The numbers of those settings that only some families know."""
+    """Check the numbers of settings that only some families know."""
     if "global_head_dim" in own:
         _number(config, "global_head_dim", name)
         _number(config, "num_global_key_value_heads", name, 1)
@@ -198,7 +198,7 @@ def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
-    """The layers without KV of their own, with those whose they read."""
+    """Check the layers without KV of their own, and the layers whose KV they read."""
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
         raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")

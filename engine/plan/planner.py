@@ -1,8 +1,8 @@
-"""Plans what fits and where it lies: model, book and window against this machine, as numbers and a sentence.
+"""Plans the placement of model, book and window on this machine, as numbers and a sentence.
 
-Residency first: every layer whose KV fits where the model computes stays there, since each spilled gigabyte has to be
-moved for every verification; the rest goes to host memory, then to disk. Looks at what is free and moves nothing.
-Costs come from short probes (``probe``); a plan without them says nothing about time.
+Layers stay on the device first: every layer whose KV fits there stays, since each spilled gigabyte has to be moved for
+every verification. The rest goes to host memory, then to disk. The planner looks at free memory and moves nothing.
+Costs come from short probes (``probe``); a plan without them has no times.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ from engine.plan.round_model import sentence
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 
-# Tokens that are set aside for a chat where the window has them.
+# Tokens that are reserved for a chat where the window has them.
 _CHAT_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: where the model computes, in host memory next to a GPU, and on disk. ``others`` are those
-    of further devices, in the order of ``KvShape.parts``."""
+    """Bytes that KV may take: on the device that computes, in host memory next to a GPU, and on disk. ``others`` are
+    those of further devices, in the order of ``KvShape.parts``.
+    """
 
     device: int
     host: int = 0
@@ -71,8 +72,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Layout:
-    """The placement of a model: on ``device`` alone, or split over several; layers whose weights wait in host
-    memory."""
+    """The placement of a model: on ``device`` alone, or split over several devices; layers whose weights wait in host
+    memory.
+    """
 
     device: torch.device
     split: Split | None = None
@@ -86,7 +88,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the KV of ``tokens`` tokens goes. ``kv`` are the bytes by tier; ``staging`` those of the buffers."""
+    """The placement of the KV of ``tokens`` tokens. ``kv`` are the bytes by tier; ``staging`` the bytes of the
+    buffers.
+    """
 
     tokens: int
     placement: Placement
@@ -95,16 +99,16 @@ class Plan:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device that passes begin and end on: the first of ``pick_devices``."""
+    """The device where passes begin and end: the first of ``pick_devices``."""
     return pick_devices(wanted)[0]
 
 
 def pick_devices(wanted: str) -> tuple[torch.device, ...]:
-    """The devices that may be computed on, the one with most free memory first.
+    """The devices that may compute, the one with most free memory first.
 
-    "auto" takes all NVIDIA GPUs of the generation of that one, since a much older one would set the pace; else an Intel
-    GPU, for which the build of torch was chosen; else the processor. An Apple GPU has the processor's memory, and has
-    to be asked for.
+    "auto" takes all NVIDIA GPUs of the first one's generation, since a much older GPU would slow all; else an Intel
+    GPU, for which the build of torch was chosen; else the processor. An Apple GPU shares the processor's memory, and
+    has to be named.
 
     Raises:
         OptionError: a device is unknown, absent, or named twice.
@@ -143,29 +147,30 @@ def _device(wanted: str) -> torch.device:
 
 
 def memory_of_cards(wanted: str) -> tuple[int, ...]:
-    """Bytes that the GPUs which ``wanted`` allows would have free if this process held nothing on them, most first;
-    none where it computes in the memory of the processor.
+    """Bytes that the GPUs allowed by ``wanted`` would have free if this process used none of them, most first; none
+    where the model computes in the processor's memory.
 
     Raises:
-        OptionError: as ``pick_devices``.
+        OptionError: as in ``pick_devices``.
     """
     cards = [device for device in pick_devices(wanted) if KINDS[device.type].own_memory]
     return tuple(sorted(map(kinds.memory_without_us, cards), reverse=True))
 
 
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
-    """Where the layers of a model go, before it is loaded.
+    """Choose the devices of a model's layers before it is loaded.
 
-    The first device has the embedding, the head and the draft model; further ones are used for what it cannot hold with
-    the KV of a whole window.
+    The first device has the embedding, the head and the draft model; further devices are used for layers that it cannot
+    hold with the KV of a full window.
 
     Args:
-        model: the target's configuration; draft: the draft's, or None.
-        devices: that may be used, the one with most room first.
+        model: the target's configuration.
+        draft: the draft's configuration, or None.
+        devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy for the middle level was asked for, and there is no room for it, or none beside weights that
-            would have some without it.
+        OptionError: a copy for the middle level is configured, and there is no room for it, or weights fit only without
+            it.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -188,7 +193,7 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
-    """The layout that has these shares of the layers."""
+    """Make the layout with these shares of the layers."""
     used = [place for place, share in enumerate(shares) if share.layers or place == 0]
     shares, devices = [shares[place] for place in used], [devices[place] for place in used]
     split = Split(tuple(devices), interleaved(shares))
@@ -200,7 +205,7 @@ def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layou
 
 
 def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int) -> list[int]:
-    """Bytes of weights on each device; ``taken`` of them, beside the layers', where passes begin."""
+    """Bytes of weights on each device. ``taken`` bytes, in addition to the layers', are where passes begin."""
     parts = layout.split.part_of if layout.split else (0,) * layers
     held = [taken] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
     for layer, part in enumerate(parts):
@@ -209,7 +214,7 @@ def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int)
 
 
 def devices_in_words(device: torch.device, split: Split | None, in_host: int, *, drafts: bool) -> str:
-    """Who holds what.
+    """Describe the parts of the model on each device.
 
     Args:
         in_host: layers whose weights wait in host memory.
@@ -224,8 +229,9 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Bytes of a model's layers, with their copy for the middle level, and of all else that lies where passes begin:
-    embedding, head and the draft model."""
+    """Bytes of a model's layers with their copy for the middle level, and bytes of everything else on the first device:
+    embedding, head and draft model.
+    """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
     shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
@@ -253,7 +259,7 @@ def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
 
 
 def spill_folder(config: EngineConfig) -> Path | None:
-    """Where files with spilled KV are made; None is the system's own place for temporary files."""
+    """The folder for files with spilled KV; None is the system's own place for temporary files."""
     if config.spill_folder != "auto":
         return Path(config.spill_folder)
     return Path(config.snapshot_folder) if config.snapshot_folder else None
@@ -268,8 +274,8 @@ def free_resources(
     """Bytes that KV may take on this machine now, within the limits that the configuration sets for each device.
 
     Args:
-        given_back: bytes of the open book and its buffers, which make way.
-        others: further devices that have layers of the model.
+        given_back: bytes of the open book and its buffers, which are freed first.
+        others: further devices with layers of the model.
     """
     given_back = given_back or KvBytes()
     host_limit, device_limit = bytes_of(config.host_memory), bytes_of(config.device_memory)
@@ -279,7 +285,7 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        if device.type != "cpu":  # a GPU in the host's memory: what is free there, and no more than it may have of it
+        if device.type != "cpu":  # a GPU that uses the host's memory: the free part, within the GPU's own limit
             available = min(available, kinds.free_memory(device) + given_back.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
@@ -295,16 +301,16 @@ def free_resources(
 def complete_config(
     config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape, free: Resources | None = None
 ) -> EngineConfig:
-    """The configuration with its open settings chosen: by measured costs, and by memory.
+    """Complete the configuration: choose its open settings by measured costs and by memory.
 
     Args:
-        free: what retrieval cache and KV may take; None is what is free now, with the models loaded.
+        free: memory that retrieval cache and KV may take; None is the free memory now, with the models loaded.
     """
     block = config.prefill_block or (costs.prefill_block if costs else 0) or None
     budget = config.retrieval_budget or (costs.retrieval_budget(window) if costs else MIN_BUDGET)
     chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
     if share is None:
-        # On a GPU passes of one fixed shape run over all slots of the cache, and more slots make all of them slower.
+        # On a GPU passes of a fixed shape run over all slots of the cache, and more slots make all of them slower.
         share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
     kind = KINDS.get(shape.device.type)
     if config.retrieval_budget is None and kind is not None and kind.gpu and budget > MIN_BUDGET:
@@ -317,7 +323,9 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Fine chunks find what sharp attention looks for; their mean keys have to fit beside the KV of a whole window."""
+    """Choose the chunk size. Fine chunks find sharply attended tokens, but their mean keys must fit next to the KV of a
+    full window.
+    """
     if shape.device.type != "cpu":
         return CHUNK
     needed = window * (shape.bytes_per_token + shape.indexed(FINE_CHUNK).index_bytes_per_token)
@@ -326,7 +334,7 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
 
 
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
-    """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
+    """Place the KV of ``tokens`` tokens; None if there is no room for it."""
     rooms = (resources.device, *resources.others)
     found = spread_over([_size(part) for part in shape.parts], tokens, rooms, resources.host, resources.disk)
     if found is None:
@@ -342,14 +350,14 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """The plan for a book that fits, with a chat behind it."""
+    """The plan for a book that fits, followed by a chat."""
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
     return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """What KV may take beside a retrieval cache that is not there yet."""
+    """The memory that KV may take next to a retrieval cache that is not yet allocated."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
@@ -359,7 +367,7 @@ def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) 
 
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
-    """The longest context, at most ``limit``, for whose KV there is room."""
+    """The longest context, at most ``limit``, whose KV fits."""
     return largest(limit, lambda tokens: plan(shape, tokens, resources) is not None)
 
 
@@ -377,7 +385,7 @@ def fit_book(
     resources: Resources,
     costs: CostModel | None = None,
 ) -> BookFit:
-    """Compare a book with the window and with what is free, and say how long it will take."""
+    """Compare a book with the window and with free memory, and estimate its times."""
     tokens = len(book.ids)
     longest = longest_context(shape, limit, resources) - MIN_CHAT_TOKENS
     pages = book.pages_within(max(0, longest))
@@ -398,7 +406,7 @@ def fit_book(
 
 
 def tiers_in_words(kv: KvBytes) -> str:
-    """Bytes by tier in words; what is spilled makes answers slower, and that is said."""
+    """Bytes by tier in words. Spilled KV makes answers slower, and the words say so."""
     tiers = [("on the GPU", kv.device), ("of memory", kv.host), ("on disk", kv.disk)]
     words = ", ".join(f"{count / 1e9:.2f} GB {place}" for place, count in tiers if count)
     if kv.disk or (kv.device and kv.host):

@@ -1,9 +1,9 @@
 """Short probes of this machine: rates of copying and reading from disk, and the time of passes of one layer of a model.
 
-One layer of the model's own shape is built with weights that mean nothing and run over a few lengths; nothing is
-loaded or downloaded for it. All probes together stay within ``LIMIT_S`` seconds: longer ones are tried on fewer tokens.
-``cost_model`` says what follows from the numbers. The rates at the end are also the bench's, which measures them longer
-and sets attention and prefill against them.
+One layer of the model's own shape is built with meaningless weights and run over a few lengths; nothing is loaded or
+downloaded for it. All probes together stay within ``LIMIT_S`` seconds: slow ones run on fewer tokens. ``cost_model``
+draws the conclusions. The bench uses the rates at the end too: it measures them longer, and compares attention and
+prefill with them.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from engine.plan.planner import spill_folder
 from engine.quantization import BITS
 
 LIMIT_S = 2.0
-"""Seconds that all probes may take together, building the layer apart."""
+"""Seconds that all probes may take together, apart from building the layer."""
 
 Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# Share of the limit after which a probe is not repeated.
+# Share of the limit above which a probe is not repeated.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
-# Tokens of context behind which passes are timed again.
+# Tokens of context after which passes are timed again.
 _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
 _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
-# Free space that the disk must have before it is probed, in probe files.
+# Free space that the disk must have before it is probed, in multiples of the probe's file.
 _FREE_FILES = 16
-# Any value but zero: processors may be quicker with that.
+# Any value except zero: processors may compute faster with zeros.
 _FILLING = 0.01
-# Of the rates at the end.
+# Sizes for the rates at the end.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
 _RATE_REPEATS = 10
@@ -71,8 +71,8 @@ _RATE_REPEATS = 10
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
-    Where other programs were at work meanwhile it is measured again at the next start, and the better of each counts.
-    None where the configuration names no such file, and where measuring fails: a plan can do without.
+    If other programs were working meanwhile, the next start measures again, and the better value of each counts. None
+    where the configuration names no such file, or where measuring fails: a plan needs no costs.
     """
     if not config.speeds_file:
         return None
@@ -84,7 +84,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     others = OtherPrograms()
     try:
         taken = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv)
-    except (RuntimeError, MemoryError):  # a device too full for one more layer
+    except (RuntimeError, MemoryError):  # a device without memory for one more layer
         _log.exception("this machine could not be probed")
         return None
     quiet = cost_model.is_quiet(others.share())
@@ -96,21 +96,21 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
 
 
 class OtherPrograms:
-    """The share of this machine that other programs take from now on."""
+    """The share of this machine that other programs use from now on."""
 
     def __init__(self) -> None:
         self._began = self._look()
 
     def share(self) -> float:
-        """Of all processors, since this was made."""
+        """The share of all processors, since this object was made."""
         busy, own, seconds = (now - before for now, before in zip(self._look(), self._began, strict=True))
         return cost_model.others_share(busy, own, seconds, psutil.cpu_count() or 1)
 
     @staticmethod
     def _look() -> tuple[float, float, float]:
-        """Seconds that all processors worked, those for this program, and the clock's."""
+        """Seconds that all processors worked, seconds that they worked for this program, and the clock."""
         times = psutil.cpu_times()
-        # What guests take is in the user's time already.
+        # The time of guests is already included in the user's time.
         resting = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
         own = psutil.Process().cpu_times()
         return sum(times) - resting, own.user + own.system, time.monotonic()
@@ -136,21 +136,21 @@ def measure(
     clock: Clock = time.perf_counter,
     limit_s: float = LIMIT_S,
 ) -> CostModel:
-    """Measure.
+    """Measure the costs of a model on this machine.
 
     Args:
-        config: the model's.
-        dtype, device: of weights and KV.
-        folder: for spilled KV, whose disk is read; None is the system's own place.
+        config: the model's configuration.
+        dtype, device: those of weights and KV.
+        folder: folder for spilled KV, whose disk is measured; None is the system's own place.
         weights: "stored", or the format to which they are quantized.
-        kv: "model", or the format to which it is quantized.
-        clock: seconds.
+        kv: "model", or the format to which KV is quantized.
+        clock: returns seconds.
     """
     probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
-        # The retrieval cache, which middle passes attend to, holds nothing that has to be unpacked.
+        # The retrieval cache, to which middle passes attend, needs no unpacking.
         step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
@@ -158,7 +158,7 @@ def measure(
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
-    sees_all = reading / layers  # the share of layers that do: the probe's is one of them
+    sees_all = reading / layers  # the share of layers that see the whole context, like the probe's layer
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0
@@ -183,7 +183,7 @@ def _nothing() -> None:
 
 
 class _Probe:
-    """One layer and a cache behind which it can be timed."""
+    """One layer, and a cache after which it can be timed."""
 
     def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
@@ -211,7 +211,7 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Blocks of prefill, each twice the one before, as long as there is time for the next."""
+        """Time blocks of prefill, each twice the one before, while there is time for the next."""
         found, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)
@@ -222,17 +222,21 @@ class _Probe:
         return found
 
     def forget(self) -> None:
-        """KV in 8 bits that was unpacked for the last pass is unpacked again: in a whole model other layers come in
-        between. Costs other KV nothing."""
+        """Forget KV in 8 bits that was unpacked for the last pass: in a whole model other layers come in between. Other
+        KV is not affected.
+        """
         self._cache.crop(0)
 
     def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
-        """Seconds of a pass over ``tokens`` tokens through the layer, behind a context, and of what comes before it."""
+        """Seconds of a pass over ``tokens`` tokens through the layer, after a context, with the work before the
+        pass.
+        """
         layer, cache = self._layer, self._cache
         began = self._clock()
-        hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)  # each asks its own experts
+        # each run chooses its own experts
+        hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
-        self._end += self._clock() - began  # preparing is no measurement
+        self._end += self._clock() - began  # the time of preparation does not count
 
         def work() -> None:
             before()
@@ -241,8 +245,9 @@ class _Probe:
         return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
-        """The best of a few, fewer where they are slow; the first one pays for memory that is touched first, and on a
-        GPU for kernels that are loaded and chosen: it never counts there, nor does it take time from the others."""
+        """The best of a few runs, fewer where they are slow. The first run touches memory for the first time, and on a
+        GPU loads and chooses kernels: there it never counts, and takes no time from the others.
+        """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
             began = self._clock()
@@ -261,7 +266,7 @@ class _Probe:
 
 
 def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
-    """A decoder of the model's shape of one layer, which keeps the whole context; no other part has weights."""
+    """Make a decoder of the model's shape with one layer, which keeps the whole context. No other part has weights."""
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -275,7 +280,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         one.per_layer_config = None
         one.num_key_value_heads, one.head_dim = kv_heads_of(config, FULL)
     for name, every in (("num_dense_layers", 0), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
-        if hasattr(one, name):  # of a mixture the layer has experts
+        if hasattr(one, name):  # in a mixture the layer has experts
             setattr(one, name, every)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
@@ -305,14 +310,13 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
 
 
 def _noise(*shape: int) -> torch.Tensor:
-    """Numbers around zero, no two rows alike."""
+    """Numbers around zero, with all rows different."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
-    """Bytes per second from a file that the system does not hold in memory, as far as it can be told to let go of it.
-
-    0 where the disk is so full, or the folder so closed, that no file should be made for this.
+    """Bytes per second from a file that the system does not hold in memory, as far as it can be told to release it. 0
+    where the disk is too full, or the folder not writable.
     """
     try:
         place = Path(tempfile.gettempdir()) if folder is None else folder
@@ -345,14 +349,14 @@ def _file_seconds(file: IO[bytes], clock: Clock) -> float:
 
 
 def copy_rate(device: torch.device) -> float:
-    """Bytes per second of a copy within the device, what is read and what is written counted."""
+    """Bytes per second of a copy within the device, counting bytes read and bytes written."""
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * COPY_BYTES / _seconds(device, lambda: target.copy_(source))
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from host memory to the device, in copies of ``size`` bytes; pinned where it is used so."""
+    """Bytes per second from host memory to the device, in copies of ``size`` bytes; pinned where KV would be pinned."""
     source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)
     return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
@@ -366,7 +370,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    """Seconds of one call, of a few after a first."""
+    """Seconds of one call, the best of a few after a first one."""
     work()
     devices.synchronize(device)
     began = time.perf_counter()

@@ -1,9 +1,9 @@
-"""What a round takes, computed from what a machine moves: the bytes that a pass reads where it computes, those that
-come over buses, and the launches of the host. Pure arithmetic, before anything has been measured.
+"""Computes the time of a round from the data that a machine moves: the bytes that a pass reads on the device, the bytes
+that cross buses, and the launches of the host. Pure arithmetic, before any measurement.
 
-For whoever judges before a model is there, for the forecast of a book (``cost_model``, where computing is probed), for
-the tables in engine/docs/gpus.md, and for what a change should bring before a card has shown it. How much of what is
-proposed is kept nobody knows beforehand: it is given, as a range.
+Used to judge a model before its download, for the forecast of a book (``cost_model``, where computation is probed), for
+the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a card. The acceptance is not
+known beforehand: it is given as a range.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
-"""What a launch takes the host, in microseconds, roughly."""
+"""Microseconds that a launch takes the host, roughly."""
 
 FEW_TRIPS, TRIPS = 2, 8
-"""Passes over the full cache before the first word of a book's first answer: the question's and a plain step, which
-makes it; and where steps are quick more of them and verifications, which are timed. The tests count them on the
-simulated device."""
+"""Passes over the full cache before the first word of a book's first answer. At least there are the question's pass and
+a plain step, which makes the word; where steps are quick, more of them and verifications are timed. The tests count
+them on the simulated device.
+"""
 
 KEPT = (0.8, 0.95)
-"""The middle level's tokens that verifications keep: between these shares with the pairs that have been measured
-(assets/measurements)."""
+"""Range of the share of the middle level's tokens that verifications accept, with the measured pairs
+(assets/measurements).
+"""
 
 DRAFT_KEPT = 0.7
-"""The draft model's tokens that the middle level keeps."""
+"""Share of the draft model's tokens that the middle level accepts."""
 
 _MS = 1000.0
 
@@ -37,7 +39,8 @@ _MS = 1000.0
 @dataclass(frozen=True)
 class Rates:
     """Bytes per second of a device's memory, of each of the ``buses`` that bring KV or weights from the host, and of
-    the disk; 0 where there is none, or it was not measured."""
+    the disk; 0 where there is none, or it was not measured.
+    """
 
     memory: float
     bus: float = 0.0
@@ -45,14 +48,15 @@ class Rates:
     disk: float = 0.0
 
     def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
-        """Seconds of a pass that reads and moves so many bytes, one while the other is under way."""
+        """Seconds of a pass that reads and moves these bytes in parallel."""
         return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes that one pass reads where it computes, those that come over buses and from the disk for it, and launches of
-    the host. ``computing_ms`` are the milliseconds of computing it, where they have been measured."""
+    """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and launches of the host.
+    ``computing_ms`` are the milliseconds of its computation, where measured.
+    """
 
     read: float = 0.0
     moved: float = 0.0
@@ -61,15 +65,16 @@ class Pass:
     computing_ms: float = 0.0
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds: bytes, or computing or launching where that takes longer."""
+        """Milliseconds: those of moving bytes, of computing or of launching, whichever takes longest."""
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What speculation brings with a given kept share: the best plan, milliseconds of its round, and tokens in the time
-    of a plain step."""
+    """The gain of speculation at a given acceptance: the best plan, the milliseconds of its round, and tokens in the
+    time of a plain step.
+    """
 
     plan: DraftPlan
     round_ms: float
@@ -82,8 +87,8 @@ class RoundModel:
 
     Args:
         draft: one token of the draft model; None without one.
-        middle: over a few tokens on the retrieval cache.
-        verify: over one token or a few on the full cache.
+        middle: a pass over a few tokens on the retrieval cache.
+        verify: a pass over one token or a few on the full cache.
         drafts: most drafted tokens of a middle pass.
     """
 
@@ -105,15 +110,15 @@ class RoundModel:
 
     @property
     def costs(self) -> Costs:
-        """As the controller knows them."""
+        """The costs in the controller's form."""
         draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
         return Costs(draft, PassCost(self.middle.ms(self.rates), 0.0), PassCost(self.plain_ms, 0.0))
 
     def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
-        """With so large a share of the middle level's tokens kept.
+        """The gain where verifications accept this share of the middle level's tokens.
 
         Args:
-            plain_ms: of the plain step that it is compared with; None is this machine's own.
+            plain_ms: milliseconds of the plain step to compare with; None is this machine's own.
         """
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
@@ -123,28 +128,29 @@ class RoundModel:
         return Speed(plan, ms, gain)
 
     def token_ms(self) -> tuple[float, float]:
-        """Milliseconds of a token, from the largest to the smallest kept share."""
+        """Milliseconds of a token, at the largest and at the smallest acceptance."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
     def kept_for(self, token_ms: float) -> float | None:
-        """The smallest kept share, in hundredths, with which a token takes at most so many milliseconds; None where
-        none does."""
+        """The smallest acceptance, in hundredths, at which a token takes at most ``ms``; None where there is none."""
         shares = (hundredth / 100 for hundredth in range(100))
         return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
 
 
 def probed(costs: CostModel, context: int, kv: KvBytes, buses: int = 1) -> RoundModel:
-    """Passes behind a context whose computing has been probed, without a draft model; spilled KV comes by ``buses``
-    side by side. The middle level has the budget of that context."""
+    """The passes after a context whose computation has been probed, without a draft model. Spilled KV comes over
+    ``buses`` parallel buses. The middle level has the budget of that context.
+    """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
     verify = Pass(moved=kv.host, from_disk=kv.disk, computing_ms=costs.computing_ms(costs.step, context))
     return RoundModel(rates, None, Pass(computing_ms=costs.computing_ms(costs.middle, budget)), verify)
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
-    """A sentence about the time that a book will take; it says where the numbers come from. Where verifications wait
-    for a bus it also has a token's time with speculation, which depends on little else there."""
+    """A sentence about the time that a book will take, with the origin of the numbers. Where verifications wait for a
+    bus it also gives a token's time with speculation, which depends on little else there.
+    """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
