@@ -225,9 +225,12 @@ def _one_page(
     page = document[index]
     try:
         notes = read_notes(page)
-        values = [*form_values(document, index, page), *notes.typed]
         pictures: list[Box] = []
-        lines = page_lines(page, values, layers, pages.whole, pictures)
+
+        def filled(own: str) -> list[Line]:
+            return [*form_values(document, index, page, own), *notes.typed]
+
+        lines = page_lines(page, filled, layers, pages.whole, pictures)
         pages.attached += notes.files
         if notes.comments:
             pages.comments[index] = notes.comments
@@ -484,7 +487,8 @@ class _SecondReader:
         self._path = path
         self._password = password
         self._reader: Any = None
-        self._has_no_hint = not _may_name(path, b"/Type0", b"/TrueType")  # no other fonts give wrong or no text
+        # No other fonts give wrong or no text.
+        self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
@@ -507,7 +511,7 @@ class _SecondReader:
 
     def layers(self) -> Layers | None:
         """The layers of the file; None where all are shown, and where it cannot be told."""
-        if not _may_name(self._path, b"/OCProperties"):
+        if self._has_no_layers:
             return None
         try:
             found = self._open().trailer["/Root"].get("/OCProperties", {}).get_object()
@@ -537,13 +541,15 @@ class _SecondReader:
         return self._reader
 
 
-def _may_name(path: Path, *names: bytes) -> bool:
-    """Whether a file's bytes hold one of some names, or names that are packed or escaped, which may be any.
+def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
+    """Whether a file's bytes hold none of the names of each kind, nor names packed or escaped, which may be any.
 
     To look costs a hundredth of what it costs to open the file once more.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(name) >= 0 for name in (*names, b"/ObjStm")) or _ESCAPED_NAME.search(data) is not None
+        if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):
+            return [False for _ in kinds]
+        return [all(data.find(name) < 0 for name in names) for names in kinds]
 
 
 def _font_trouble(font: Any) -> FontTrouble:

@@ -19,6 +19,9 @@ import pypdfium2.raw as raw
 from app.readers import pdf_calls
 
 Box = tuple[float, float, float, float]
+Path = tuple[int, float, float, float, float]
+"""A path that is drawn, with its left, bottom, right and top edges on the page."""
+
 Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
 
@@ -28,6 +31,8 @@ THIN = 3.0
 MOST_OBJECTS = 5_000
 """Of a page, that are looked at."""
 
+_SMALL = 6.0  # points of a shape that is too small for a cell
+_SIDES = 5  # that it counts for
 _MOST_SEGMENTS = 1_500  # of the ruling lines of a page
 _CROSS = 3.0  # points by which two lines that cross may miss one another
 _ONE_LINE = 4.5  # points between two lines of which no text stands between
@@ -172,17 +177,15 @@ def _grid(down: list[Line], across: list[Line]) -> Grid:
             place = first[place]
         return place
 
-    def unite(one: int, two: int) -> None:
-        one, two = root(one), root(two)
-        first[max(one, two)] = min(one, two)
-
     for row, (top, bottom) in enumerate(pairwise(ys)):
         for column, (left, right) in enumerate(pairwise(xs)):
             place = row * width + column
+            beside = above = place
             if column and not _is_drawn(down[column][1], (top + bottom) / 2):
-                unite(place, place - 1)
+                beside = root(place - 1)
             if row and not _is_drawn(across[row][1], (left + right) / 2):
-                unite(place, place - width)
+                above = root(place - width)
+            first[place] = first[beside] = first[above] = min(beside, above)
     places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     cells: list[list[tuple[int, int]]] = []
     for row in range(len(ys) - 1):
@@ -201,26 +204,26 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
     return any(start <= place <= end for start, end in spans)
 
 
-def ruling_lines(page: pdfium.PdfPage, paths: Sequence[int]) -> Rules:
+def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
 
     A page of many lines is a drawing, of which the first ones are taken.
 
     Args:
-        paths: where what is drawn on it is; the parts of it that are drawn elsewhere are left aside.
+        paths: what is drawn on it; the parts of it that are drawn elsewhere are left aside.
     """
     rules = Rules()
     turn = turned(page)
-    edges = pdf_calls.Floats(4)
     left = _MOST_SEGMENTS
-    for item in paths:
+    for item, a, b, c, d in paths:
         if left <= 0:
             break
-        if not pdf_calls.bounds(item, *edges.places):
-            continue
-        a, b, c, d = edges.get()
+        wide, tall = c - a, d - b
         boxes = [(a, b, c, d)]
-        if min(c - a, d - b) > THIN:
+        if wide > THIN < tall:
+            if wide < _SMALL > tall:
+                left -= _SIDES
+                continue
             boxes = list(_sides(item, left))
         left -= len(boxes)
         for box in boxes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_int, c_uint, cast, sizeof
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +21,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
-from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Rules, ruling_lines, turned
+from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, Rules, ruling_lines, turned
 from app.readers.pdf_notes import TICKS, layer_of, read_ticks
 from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
@@ -73,6 +73,8 @@ _IMAGE_DEPTH = 4
 _MOST_OF_PAGE = 0.5  # of its area that a picture takes
 _ON_PICTURE = 60  # characters over a picture from which on it is a background, or a scan with its words
 _MOST_COVERS = 300  # of a page
+_BAND = 24.0  # points
+_TALLEST = 14_400.0  # points of a page
 _EDGE = 0.25  # of a line's height, above and below, without much ink
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
 _MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of them
@@ -81,14 +83,14 @@ _VALUES_APART = 1.2  # line heights between two words of one value
 
 def page_lines(
     page: pdfium.PdfPage,
-    values: Sequence[Line] = (),
+    filled: Callable[[str], Sequence[Line]] = lambda _: (),
     layers: Layers | None = None,
     whole: set[str] | None = None,
     pictures: list[Box] | None = None,
 ) -> list[Line]:
     """Args:
         page: an open page.
-        values: what was filled in on it, which is no part of its own text.
+        filled: gives what was filled in on it, which is no part of its own text, which it is given.
         layers: those of the file, where some are off.
         whole: words of the pages before that have no space in them, which are not looked at again; grows.
         pictures: the places of the page's pictures are added to it.
@@ -98,12 +100,14 @@ def page_lines(
     """
     text_page = _upright(page)
     try:
+        text = raw_text(text_page)
+        values = filled(text)
         suspects = Suspects(page, text_page, layers)
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
         shapes = small_shapes(page, suspects.drawn)
-        text = with_fractions(joined_rows(raw_text(text_page), boxes), boxes, shapes.bars)
+        text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, whole if whole is not None else set())
     finally:
         text_page.close()
@@ -492,8 +496,8 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._covers, self.drawn, self.pictures = _covers(page)
-        self._reach = _around([cover for _, cover in self._covers])
+        self._objects, covers, self.drawn, self.pictures = _drawn(page)
+        self._covers = _in_bands(covers)
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
         self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
@@ -511,17 +515,17 @@ class Suspects:
         if self._suspect or not self._covers:
             return self._suspect
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
-        if not _holds(self._reach, x, y):
+        covers = self._covers.get(y // _BAND)
+        if covers is None:
             return False
         drawn = self._order.get(piece, 0)
-        later = self._covers[bisect_right(self._covers, drawn, key=itemgetter(0)) :]
+        later = covers[bisect_right(covers, drawn, key=itemgetter(0)) :]
         return any(_holds(cover, x, y) for _, cover in later)
 
     @cached_property
     def _order(self) -> dict[int, int]:
         """The places of the runs of text in the order of drawing; asked only where something may cover one."""
-        page = pdf_calls.address(self._page.raw)
-        return {pdf_calls.page_object(page, at): at for at in range(_count_objects(self._page))}
+        return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
         """Whether a run of text may be; all its characters are drawn alike."""
@@ -539,9 +543,14 @@ class Suspects:
         return self._has_image
 
 
-def _around(boxes: Sequence[Box]) -> Box:
-    left, right, top, bottom = zip(*boxes, strict=True) if boxes else ((0.0,),) * 4
-    return min(left), max(right), min(top), max(bottom)
+def _in_bands(covers: Sequence[tuple[int, Box]]) -> dict[float, list[tuple[int, Box]]]:
+    """What may hide text by the bands across the page that it reaches into, in their order."""
+    bands: dict[float, list[tuple[int, Box]]] = {}
+    for cover in covers:
+        _, (_, _, top, bottom) = cover
+        for band in range(int(max(0.0, top) // _BAND), int(min(_TALLEST, bottom) // _BAND) + 1):
+            bands.setdefault(band, []).append(cover)
+    return bands
 
 
 def _holds(box: Box, x: float, y: float) -> bool:
@@ -560,47 +569,40 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _count_objects(page: pdfium.PdfPage) -> int:
-    """How many of the things that a page draws are looked at."""
-    return min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)
-
-
-def _covers(page: pdfium.PdfPage) -> tuple[list[tuple[int, Box]], list[int], list[Box]]:
-    """What a page draws besides its text.
+def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box]]:
+    """What a page draws.
 
     Returns:
-        what is drawn over text and may hide it, with its place in the order of drawing; all paths that are drawn; the
-        places of pictures.
+        all that is looked at, in the order of drawing; what is drawn over text and may hide it, with its place in that
+        order; all paths; the places of pictures.
     """
+    handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
+    items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
     covers: list[tuple[int, Box]] = []
     pictures: list[Box] = []
-    paths: list[int] = []
+    paths: list[Path] = []
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     turn = turned(page)
     text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
     has_text = False
-    handle, get, kind_of = pdf_calls.address(page.raw), pdf_calls.page_object, pdf_calls.kind_of
-    for at in range(_count_objects(page)):
-        item = get(handle, at)
-        kind = kind_of(item)
+    for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
             has_text = True
             continue
+        if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
+            continue
+        x0, y0, x1, y1 = edges.get()
         if kind == path:
-            paths.append(item)
-        elif kind == image and pdf_calls.bounds(item, *edges.places):
-            x0, y0, x1, y1 = edges.get()
+            paths.append((items[at], x0, y0, x1, y1))
+        else:
             pictures.append(turn(x0, y0, x1, y1))
-        if kind in (path, image) and has_text and len(covers) < _MOST_COVERS:
+        if has_text and x1 - x0 > THIN < y1 - y0 and len(covers) < _MOST_COVERS:
             if kind == path:
-                pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
+                pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
-            if pdf_calls.bounds(item, *edges.places):
-                x0, y0, x1, y1 = edges.get()
-                if min(x1 - x0, y1 - y0) > THIN:
-                    covers.append((at, turn(x0, y0, x1, y1)))
-    return covers, paths, pictures
+            covers.append((at, turn(x0, y0, x1, y1)))
+    return items, covers, paths, pictures
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
@@ -659,16 +661,14 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
     return document[index]
 
 
-def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> list[Line]:
+def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
     """What was filled in on a page, value by value, where it stands; what is hidden is left out.
 
-    pdfium's text of a page lacks it; a page that has been flattened holds it as ordinary text behind its own.
+    pdfium's text of a page lacks it; a page that has been flattened holds it as ordinary text behind its own,
+    ``own``.
     """
     if not _is_filled_in(page):
         return []
-    own = page.get_textpage()
-    before = raw_text(own)
-    own.close()
     ticks = read_ticks(document, page)
     whole = flattened(document, index, page)
     if whole is None:
@@ -677,7 +677,7 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) 
     try:
         text = raw_text(text_page)
         boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
-        values = _value_lines(text, len(before), boxes) if text.startswith(before) else []
+        values = _value_lines(text, len(own), boxes) if text.startswith(own) else []
         return ticks + [value for value in values if not any(_covers_value(tick, value) for tick in ticks)]
     finally:
         text_page.close()

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pypdfium2 as pdfium
 
-from app.readers import formulas, pdf_calls
+from app.readers import formulas
 from app.readers.layout import Line
-from app.readers.pdf_grids import Box, turned
+from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
 
 _MOST = 2_000  # drawn things of a page that are looked at
@@ -22,6 +22,8 @@ _MOST_BARS = 200  # of a page; what has more is a drawing or a table
 _MOST_DOTS = 200
 _BAR_HEIGHT = 1.5  # points
 _BAR = (2.0, 150.0)  # points of width
+_WIDE_BAR = 40.0  # points
+_RULES = 3  # wide ones with the same ends: lines of a table
 _DOT = (1.2, 9.0)  # points
 _ROUND = 0.3  # of its size by which a bullet's sides differ
 _DOT_SIZE = 0.6  # line heights
@@ -30,6 +32,7 @@ _COLUMN_LETTERS = 3  # of an item, where several bullets are one under the other
 _ALONE_LETTERS = 12
 _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # characters above or below a line
+_FARTHEST = 3 * _LONGEST  # characters from one above a line to one below it
 _CLOSING = ".,;:!?)]}%…’”»"  # what stands close to what is before it
 _NEAR = 5.0  # points from a line at which a character above or below it is looked for
 _BESIDE = 1.5  # line heights to what stands beside a fraction
@@ -48,21 +51,20 @@ class Shapes:
     dots: list[Box] = field(default_factory=list)
 
 
-def small_shapes(page: pdfium.PdfPage, paths: Sequence[int]) -> Shapes:
+def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
     """What may be bullets and lines of fractions among the drawn things of a page; nothing on one that is turned."""
     found = Shapes()
     if page.get_rotation():
         return found
-    turn, edges = turned(page), pdf_calls.Floats(4)
-    for path in paths[:_MOST]:
-        if not pdf_calls.bounds(path, *edges.places):
-            continue
-        x0, y0, x1, y1 = edges.get()
+    turn = turned(page)
+    for _, x0, y0, x1, y1 in paths[:_MOST]:
         width, height = x1 - x0, y1 - y0
         if height < _BAR_HEIGHT and _BAR[0] < width < _BAR[1]:
             found.bars.append(turn(x0, y0, x1, y1))
         elif _DOT[0] < height < _DOT[1] and abs(width - height) < _ROUND * height:
             found.dots.append(turn(x0, y0, x1, y1))
+    ends = Counter((round(x0), round(x1)) for x0, x1, *_ in found.bars if x1 - x0 > _WIDE_BAR)
+    found.bars = [bar for bar in found.bars if ends[round(bar[0]), round(bar[1])] < _RULES]
     if len(found.bars) > _MOST_BARS:
         found.bars.clear()
     if len(found.dots) > _MOST_DOTS:
@@ -142,8 +144,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
     above = boxes.found_at(x, y - _NEAR, wide / 2, _NEAR)
-    below = boxes.found_at(x, y + _NEAR, wide / 2, _NEAR)
-    if above is None or below is None or above >= below:
+    below = None if above is None else boxes.found_at(x, y + _NEAR, wide / 2, _NEAR)
+    if above is None or below is None or not 0 < below - above < _FARTHEST:
         return None
     start, over_end = _run(text, boxes, above, bar)
     under, end = _run(text, boxes, below, bar)
