@@ -8,39 +8,27 @@ answered documents are not asked again, failed ones are. Other questions go into
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
-import io
-from collections.abc import Mapping
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from app.citations import NoteTaker, evidence
-from app.cli.ask import answer, kept_in, loaded_engine, read_book, sampling_of
+from app.cli.ask import book_line, kept_in, loaded_engine, progress_line, sampling_of
 from app.cli.read import recognition
-from app.core.abilities import Abilities, abilities
-from app.core.atomic_upload import unwritable, write_whole
+from app.core.answer_table import COLUMNS, Asked, Row, ask_document, read_table, write_table
+from app.core.forecast import Remaining
 from app.core.format import counted
 from app.core.settings import Settings
-from app.launcher.console import say
+from app.launcher.console import ProgressLine, say
 from app.readers import read_document
 from engine import Question
 from engine.config import SamplingParams
+from engine.document import Document
 from engine.errors import InputError, OptionError, TrifoldError
+from engine.events import BookRead, Event, ReadingProgress
 
 if TYPE_CHECKING:
     from engine import Engine
-
-COLUMNS = (
-    *("file", "title", "question", "answer", "evidence_level", "evidence", "page"),
-    *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
-)
-_LEVELS = ("says so", "near", "not found")
-# first characters of a formula, which a spreadsheet would run; the last one is our mark
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
-_MARK = "utf-8-sig"  # with the mark at the start by which spreadsheets recognise UTF-8
-
-Row = dict[str, str]
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -85,59 +73,6 @@ def documents(place: Path, table: Path) -> dict[str, Path]:
     if not found:
         raise InputError(f"There is no document in {place}.", "Name a folder with documents.")
     return found
-
-
-def read_table(path: Path) -> dict[tuple[str, str], Row]:
-    """Read the rows that an earlier run has written, by file and question.
-
-    Raises:
-        InputError: the file is another table, or cannot be read.
-    """
-    if not path.exists():
-        return {}
-    try:
-        with path.open(encoding=_MARK, newline="") as file:
-            lines = csv.DictReader(file)
-            if tuple(lines.fieldnames or ()) != COLUMNS:
-                raise InputError(f"{path} is another table.", "Name a file that is not there yet.")
-            rows = [{name: _plain(row[name] or "") for name in COLUMNS} for row in lines]
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a table.", "Name a file that is not there yet.") from error
-    return {(row["file"], row["question"]): row for row in rows}
-
-
-def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
-    """Write the table.
-
-    Raises:
-        ResourceError: the disk refuses.
-    """
-    text = io.StringIO(newline="")
-    lines = csv.DictWriter(text, COLUMNS)
-    lines.writeheader()
-    lines.writerows({name: _safe(value) for name, value in row.items()} for row in rows.values())
-    try:
-        write_whole(path, text.getvalue().encode(_MARK, "replace"))
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
-    """The evidence of an answer: the best level of its sentences, the passages of that level with their pages, and the
-    names of the answer or the question that occur nowhere in the document.
-
-    Args:
-        record: the answer's notes, as kept.
-    """
-    found = evidence(record, answer)
-    level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
-    best = [one for one in found if one["level"] == level]
-    return {
-        "evidence_level": level,
-        "evidence": "\n".join(dict.fromkeys(one["passage"] for one in best if one["passage"])),
-        "page": "; ".join(dict.fromkeys(page["label"] for one in best for page in one["pages"])),
-        "not_found_in_document": "; ".join(record.get("missing", ())),
-    }
 
 
 def _table(options: argparse.Namespace) -> Path:
@@ -188,29 +123,27 @@ def _row(
         with recognition(path.name, books, options.recognise) as how:
             document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
         row |= {"title": document.title, "pages": str(len(document.pages))}
-        read = read_book(engine, document, options.fit)
-        model = engine.status().model
-        begun = (abilities(model.path) if model else Abilities()).lead(question)
-        asked = Question(question, sampling=sampling, mode=options.mode, begun=begun)
-        notes = NoteTaker().begin(document, question, begun, pages_read=read.pages_read)
-        done = answer(engine, asked, notes, show=False)
-        row |= {
-            "answer": done.text.strip(),
-            "pages_read": str(read.pages_read),
-            "stopped": done.stop_reason.value,
-            "model": model.name if model else "",
-        }
-        row |= evidence_of(notes.record(), done.text)
-        engine.finish_saving()
+        asked = Question(question, sampling=sampling, mode=options.mode)
+        row |= _followed(document, ask_document(engine, document, asked, fit=options.fit))
     except TrifoldError as error:
         row["error"] = f"{error.cause} {error.remedy}".strip()
     return row
 
 
-def _safe(value: str) -> str:
-    """Change a cell so that no spreadsheet takes it for a formula."""
-    return f"'{value}" if value.startswith(_FORMULA) else value
-
-
-def _plain(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
+    """What is known of a row at the end, with a line about the reading until then."""
+    with ProgressLine(f"Reading {document.title}") as line:
+        remaining = Remaining()
+        try:
+            while True:
+                event = next(steps)
+                if isinstance(event, ReadingProgress):
+                    remaining = remaining.after(event)
+                    line.update(progress_line(event, remaining))
+                elif isinstance(event, BookRead):
+                    line.done(book_line(event))
+        except StopIteration as ended:
+            asked: Asked = ended.value
+    if asked.is_stopped:
+        raise KeyboardInterrupt
+    return asked.row

@@ -11,6 +11,7 @@ import pytest
 
 from app.cli import ask_many
 from app.cli.arguments import parse
+from app.core.answer_table import COLUMNS, read_table, write_table
 from app.core.settings import make_settings
 from engine.document import Document
 from engine.errors import DocumentError, InputError, OptionError
@@ -99,28 +100,28 @@ def test_a_run_that_is_stopped_keeps_what_it_has(
     folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = folder.parent / "out.csv"
-    ask = ask_many.answer
+    ask = engine.ask
 
-    def stopped(engine: ScriptedEngine, *rest: object, **more: object) -> object:
+    def stopped(question: object, **how: object) -> object:
         if engine.asked:
             raise KeyboardInterrupt
-        return ask(engine, *rest, **more)  # type: ignore[arg-type]
+        return ask(question, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ask_many, "answer", stopped)
+    monkeypatch.setattr(engine, "ask", stopped)
     with pytest.raises(KeyboardInterrupt):
         asked(folder, QUESTION, "--csv", table)
-    assert [file for file, _ in ask_many.read_table(table)] == ["2024/b.txt"]
-    monkeypatch.setattr(ask_many, "answer", ask)
+    assert [file for file, _ in read_table(table)] == ["2024/b.txt"]
+    monkeypatch.setattr(engine, "ask", ask)
     assert len(asked(folder, QUESTION, "--csv", table)) == 3
     assert len(engine.asked) == 2
 
 
 def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
     table = tmp_path / "out.csv"
-    row = dict.fromkeys(ask_many.COLUMNS, "") | {"file": "-a.txt", "question": "'=", "answer": "=HYPERLINK(1)\n“é”"}
-    ask_many.write_table(table, {("-a.txt", "'="): row})
+    row = dict.fromkeys(COLUMNS, "") | {"file": "-a.txt", "question": "'=", "answer": "=HYPERLINK(1)\n“é”"}
+    write_table(table, {("-a.txt", "'="): row})
     assert ",'=HYPERLINK" in table.read_text("utf-8-sig") or "\"'=HYPERLINK" in table.read_text("utf-8-sig")
-    assert ask_many.read_table(table)["-a.txt", "'="]["answer"] == row["answer"]
+    assert read_table(table)["-a.txt", "'="]["answer"] == row["answer"]
 
 
 def test_what_cannot_be_done_is_said_before_any_work(folder: Path) -> None:

@@ -1,0 +1,166 @@
+"""The table of one question asked of many documents: how one of them is asked, what its row says, the table as CSV.
+
+    asked = yield from ask_document(engine, document, question)     events of reading and of answering pass by
+    asked.row, asked.places
+    write_table(path, {(file, question): row})
+
+The terminal writes it to a file (``app.cli.ask_many``); the page keeps what was answered and gives it as such a file
+(``app.core.each``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from app.citations import NoteTaker, evidence
+from app.core.abilities import Abilities, abilities
+from app.core.atomic_upload import unwritable, write_whole
+from engine import HANDOVER_S, EngineLike, Question
+from engine.document import Document
+from engine.errors import InputError
+from engine.events import Event, StopReason
+
+COLUMNS = (
+    *("file", "title", "question", "answer", "evidence_level", "evidence", "page"),
+    *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
+)
+MARK = "utf-8-sig"
+"""The encoding, with the mark at the start by which spreadsheets recognise UTF-8."""
+_LEVELS = ("says so", "near", "not found")
+# first characters of a formula, which a spreadsheet would run; the last one is our mark
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of asking one document.
+
+    ``row``: the columns that are known from it. ``places``: the passages that its answer rests on, each with its pages.
+    ``is_stopped``: it was stopped before its end, so that it is no answer.
+    """
+
+    row: Row
+    places: list[dict[str, Any]] = field(default_factory=list)
+    is_stopped: bool = False
+
+
+def ask_document(
+    engine: EngineLike,
+    document: Document,
+    question: Question,
+    *,
+    fit: bool = False,
+    cancel: threading.Event | None = None,
+) -> Generator[Event, None, Asked]:
+    """Read one document, or open it from disk, and ask it. Its reading is kept.
+
+    Args:
+        fit: of a document that is too long, the first pages that fit are read.
+        cancel: stops it.
+
+    Raises:
+        ContextTooSmall: it is too long.
+        TrifoldError: it could not be read or answered.
+    """
+    engine.finish_saving()  # opening another document ends the writing of this one
+    reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
+    yield from reading
+    read = reading.result()
+    row = {"title": document.title, "pages": str(len(document.pages)), "pages_read": str(read.pages_read)}
+    if read.stopped:
+        return Asked(row, is_stopped=True)
+    model = engine.status().model
+    begun = (abilities(str(model.path)) if model else Abilities()).lead(question.text)
+    notes = NoteTaker().begin(document, question.text, begun, pages_read=read.pages_read)
+    request = engine.ask(replace(question, begun=begun, wait=HANDOVER_S), cancel=cancel)
+    for event in request:
+        notes.take(event)
+        yield event
+    done = request.result()
+    text, record = begun + done.text, notes.record()
+    level, best = _best(record, text)
+    row |= {"answer": text.strip(), "stopped": done.stop_reason.value, "model": model.name if model else ""}
+    row |= evidence_of(record, text)
+    engine.finish_saving()
+    places = [{"passage": one["passage"], "pages": one["pages"]} for one in best if one["pages"]]
+    return Asked(row, places if level != "not found" else [], done.stop_reason is StopReason.CANCELLED)
+
+
+def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
+    """The evidence of an answer: the best level of its sentences, the passages of that level with their pages, and the
+    names of the answer or the question that occur nowhere in the document.
+
+    Args:
+        record: the answer's notes, as kept.
+    """
+    level, best = _best(record, answer)
+    return {
+        "evidence_level": level,
+        "evidence": "\n".join(dict.fromkeys(one["passage"] for one in best if one["passage"])),
+        "page": "; ".join(dict.fromkeys(page["label"] for one in best for page in one["pages"])),
+        "not_found_in_document": "; ".join(record.get("missing", ())),
+    }
+
+
+def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, Any]]]:
+    """The best level of an answer's sentences, and what is known of those that have it."""
+    found = evidence(record, answer)
+    level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
+    return level, [one for one in found if one["level"] == level]
+
+
+def read_table(path: Path) -> dict[tuple[str, str], Row]:
+    """Read the rows that an earlier run has written, by file and question.
+
+    Raises:
+        InputError: the file is another table, or cannot be read.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with path.open(encoding=MARK, newline="") as file:
+            lines = csv.DictReader(file)
+            if tuple(lines.fieldnames or ()) != COLUMNS:
+                raise InputError(f"{path} is another table.", "Name a file that is not there yet.")
+            rows = [{name: _plain(row[name] or "") for name in COLUMNS} for row in lines]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as a table.", "Name a file that is not there yet.") from error
+    return {(row["file"], row["question"]): row for row in rows}
+
+
+def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
+    """Write the table.
+
+    Raises:
+        ResourceError: the disk refuses.
+    """
+    try:
+        write_whole(path, table_of(rows.values()))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def table_of(rows: Iterable[Row]) -> bytes:
+    """The rows as a file of CSV."""
+    text = io.StringIO(newline="")
+    lines = csv.DictWriter(text, COLUMNS)
+    lines.writeheader()
+    lines.writerows({name: _safe(row.get(name, "")) for name in COLUMNS} for row in rows)
+    return text.getvalue().encode(MARK, "replace")
+
+
+def _safe(value: str) -> str:
+    """Change a cell so that no spreadsheet takes it for a formula."""
+    return f"'{value}" if value.startswith(_FORMULA) else value
+
+
+def _plain(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
