@@ -43,7 +43,8 @@ Row = dict[str, str]
 class Asked:
     """What came of asking one document.
 
-    ``row``: the columns that are known from it. ``places``: the passages that its answer rests on, each with its pages.
+    ``row``: the columns that are known from it. ``places``: the passages that its answer rests on, each with its pages
+    and what these are called.
     ``is_stopped``: it was stopped before its end, so that it is no answer.
     """
 
@@ -90,7 +91,7 @@ def ask_document(
     row |= {"answer": text.strip(), "stopped": done.stop_reason.value, "model": model.name if model else ""}
     row |= evidence_of(record, text)
     engine.finish_saving()
-    places = [{"passage": one["passage"], "pages": one["pages"]} for one in best if one["pages"]]
+    places = [{"passage": one["passage"], "pages": one["pages"], "unit": document.unit} for one in best if one["pages"]]
     return Asked(row, places if level != "not found" else [], done.stop_reason is StopReason.CANCELLED)
 
 

@@ -155,16 +155,16 @@ class Bookmark:
         if mark == self._kept:
             return
         self._kept = mark
-        _keep(self._database, _BOOKMARK, [mark.book, mark.chat, mark.ready] if mark else None)
+        keep_value(self._database, _BOOKMARK, [mark.book, mark.chat, mark.ready] if mark else None)
 
     def find(self) -> Mark | None:
-        found = _kept(self._database, _BOOKMARK)
+        found = kept_value(self._database, _BOOKMARK)
         if not (isinstance(found, list) and len(found) == 3):
             return None
         return Mark(str(found[0]), str(found[1]), bool(found[2]))
 
 
-def _keep(database: Database, name: str, value: Any) -> None:
+def keep_value(database: Database, name: str, value: Any) -> None:
     """Store a value for the next start; None deletes it."""
 
     def write(connection: sqlite3.Connection) -> None:
@@ -177,7 +177,7 @@ def _keep(database: Database, name: str, value: Any) -> None:
     database.write(write)
 
 
-def _kept(database: Database, name: str) -> Any:
+def kept_value(database: Database, name: str) -> Any:
     """The stored value; None if there is none, or if it is damaged."""
     rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
     return db.from_json(rows[0]["value"]) if rows else None
@@ -237,7 +237,7 @@ class AppState:
         self._snapshots = snapshots
         self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
-        self._comments = _kept(chats.database, _COMMENTS) is not False
+        self._comments = kept_value(chats.database, _COMMENTS) is not False
         self._current = OpenBook()
         self._lock = threading.RLock()
         self._released = threading.Condition(self._lock)
@@ -279,7 +279,7 @@ class AppState:
             if wanted == self._comments:
                 return
             self._comments = wanted
-            _keep(self.chats.database, _COMMENTS, wanted)
+            keep_value(self.chats.database, _COMMENTS, wanted)
             if (book := self._current.book) is not None:
                 self.open(book)
 
@@ -358,14 +358,14 @@ class AppState:
         return book is not None and book.sha256 in self._books_in_parts()
 
     def _books_in_parts(self) -> list[str]:
-        known = _kept(self.chats.database, _IN_PARTS)
+        known = kept_value(self.chats.database, _IN_PARTS)
         return known if isinstance(known, list) else []
 
     def _remember_parts(self, sha256: str, in_parts: bool) -> None:
         known = self._books_in_parts()
         if (sha256 in known) != in_parts:
             others = [one for one in known if one != sha256]
-            _keep(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
+            keep_value(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
         """Read the open document from its start."""
@@ -555,6 +555,19 @@ class AppState:
                 self._asking = None
                 self._current = replace(self._current, asking=False)
                 self._released.notify_all()
+
+    def read_back(self, claim: threading.Event, document: Document | None) -> None:
+        """Give back the right to ask after other documents were read in the open one's place, which is read again.
+
+        Args:
+            document: what was open when the right was taken; another one that was opened meanwhile is left alone.
+        """
+        with self._lock:
+            current = self._current
+            if document is not None and current.document is document and current.stage is Stage.READY:
+                self._read(document)
+                self._current = replace(self._current, before_notes=current.before_notes)
+            self.release(claim)
 
     def stop_asking(self, wait: float = 0.0) -> None:
         """Stop the question that is being answered, and wait up to ``wait`` seconds until it has ended."""

@@ -112,10 +112,12 @@ def guarded_app(state: AppState, settings: Settings) -> App:
 
 def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     """The parts of the page that stand by themselves; ``app.web.live`` says how to add one."""
+    from app.core.each import AskEach
     from app.core.race import Race, Verified
     from app.core.suggestions import Sample
     from app.web.contents_panel import ContentsPanel
     from app.web.documents_panel import DocumentsPanel
+    from app.web.each_panel import EachPanel
     from app.web.first_choice import FirstChoice
     from app.web.library import Library
     from app.web.notes_panel import NotesPanel
@@ -134,6 +136,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         PageViewer(state),
         ContentsPanel(state),
         DocumentsPanel(state),
+        EachPanel(state, AskEach(state)),
         PartsPanel(state),
         NotesPanel(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),

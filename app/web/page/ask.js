@@ -140,7 +140,8 @@ const chosen = new Set(); // settings that the person has made
 
 const settings = () => document.querySelectorAll("#sampling .setting");
 
-function how() {
+// How an answer is to be made, as the settings under the question say.
+export function how() {
   const values = { mode: document.querySelector("#mode input:checked").value };
   for (const setting of settings()) {
     const name = setting.dataset.setting;

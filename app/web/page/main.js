@@ -7,6 +7,7 @@ import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindContents, showContents, showContentsGlow, showContentsPaging } from "./contents.js";
 import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js";
+import { bindEach, showEach, showEachBook, showEachBooks, showEachPaging } from "./each.js";
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
@@ -45,9 +46,13 @@ const show = {
     showBook(book);
     showOpenBook(book);
     showDocumentsBook(book);
+    showEachBook(book);
     showBookSaid(book);
   },
-  books: showBooks,
+  books: (books) => {
+    showBooks(books);
+    showEachBooks(books);
+  },
   chats: showChats,
   storage: showStorage,
   map: showMap,
@@ -75,6 +80,7 @@ const show = {
     showDocuments(documents);
     showMapDocuments(documents);
   },
+  each: showEach,
   parts: showParts,
   suggestions: showSuggestions,
   language: showBookLanguage,
@@ -83,6 +89,7 @@ const show = {
     showPaging(paging);
     showContentsPaging(paging);
     showMapPaging(paging);
+    showEachPaging(paging);
   },
   race: showRace,
   verified: showVerified,
@@ -160,6 +167,7 @@ bindFind();
 bindContents();
 bindNotes();
 bindDocuments();
+bindEach();
 bindParts();
 bindRace();
 bindPreferences();

@@ -82,6 +82,24 @@ interface View {
   provenance: { turn: number; sources: any } | null;
   contents: string;
   documents: { id: string; title: string; line: string; first: number; pages: number; colour: number }[];
+  each: {
+    question: string;
+    running: boolean;
+    line: string;
+    done: number;
+    left: number;
+    unkept: boolean;
+    rows: {
+      id: string;
+      title: string;
+      busy: boolean;
+      answer: string;
+      error: string;
+      missing: string;
+      near: boolean;
+      places: { passage: string; pages: { number: number; name: string }[] }[];
+    }[];
+  };
   first: boolean;
   others: { target: string; draft: string | null; words: string }[];
   books: any[];

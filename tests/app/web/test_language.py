@@ -20,6 +20,7 @@ PAGE = ROOT / "app" / "web" / "page"
 WRITES_FOR_THE_PAGE = ("app/web/*.py", "app/core/*.py")
 # They write for other programs, for the terminal, for files, or for the model.
 OTHERS = (
+    "answer_table",
     "auth",
     "openai_api",
     "openai_schema",

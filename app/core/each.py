@@ -1,0 +1,245 @@
+"""One question asked of each of several documents by itself ("Ask each"): its run, what is kept of it, going on.
+
+    each = AskEach(state)
+    each.start("What is the notice period?", [sha256, ...], sampling, mode)      returns at once
+    each.run                                                                     what can be shown
+
+Every document is read alone, or its reading comes back from disk, and its answer is kept in its folder: nothing is
+asked twice, also after a stop or a restart; only what went wrong is asked again. While a run goes on it holds the right
+to ask, and whoever stops the answer, or opens another book, stops it. At its end the open book is read back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.core.answer_table import COLUMNS, Asked, Row, ask_document, table_of
+from app.core.atomic_upload import write_whole
+from app.core.books import Book
+from app.core.state import AppState, keep_value, kept_value, taken_apart
+from app.readers import recognition
+from app.readers.recognition import LongRecognition, Recognition
+from engine import Question
+from engine.config import Mode, SamplingParams
+from engine.errors import Busy, ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
+from engine.events import AnswerStarted, Event, ReadingProgress
+
+logger = logging.getLogger(__name__)
+
+FILE = "asked.json"
+"""What was answered about a document, by question, in the document's folder."""
+_RUN = "each"  # the row of the table ``app_state``
+_MOST_KEPT = 200  # questions of one document
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one document said: its row of the table, and the passages that it rests on, each with its pages."""
+
+    row: Row
+    places: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def error(self) -> str:
+        """Why it could not be asked."""
+        return self.row.get("error", "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A question, the hashes of the documents that it goes to, and how far it has come.
+
+    ``answers`` by document. ``at``: the document that is being asked, of which ``read`` is the part that has been read,
+    until it ``is_answering``. ``stopping``: the run is to end. ``unkept``: the disk refuses the answers, which are lost
+    at the end of the program.
+    """
+
+    question: str = ""
+    documents: tuple[str, ...] = ()
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    running: bool = False
+    stopping: bool = False
+    at: str = ""
+    read: float = 0.0
+    is_answering: bool = False
+    unkept: bool = False
+
+    @property
+    def left(self) -> int:
+        """Documents that are still to be asked, those included of which it went wrong."""
+        return sum(_is_open(self.answers.get(one)) for one in self.documents)
+
+
+class AskEach:
+    """Every method may be called from any thread.
+
+    Args:
+        state: the state of the program.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self.state = state
+        self._claim: threading.Event | None = None
+        self._lock = threading.Lock()
+        self.run = self._last()
+
+    def start(self, question: str, documents: Sequence[str], sampling: SamplingParams, mode: Mode) -> None:
+        """Ask the documents, by their hashes and in this order; those of a collection are asked one by one.
+
+        Raises:
+            Busy: a book is being read, or another question answered.
+            DocumentError: one of them is not kept here any more.
+            ModelError: no model is loaded.
+            OptionError: there is no document.
+        """
+        state = self.state
+        books = [state.books.get(sha256) for sha256 in documents]
+        parts = [part for book in books for part in (state.books.members(book) or (book,))]
+        wanted = tuple(dict.fromkeys(part.sha256 for part in parts))
+        if not wanted:
+            raise OptionError("No document is chosen.", "Tick one.")
+        status = state.engine.status()
+        if status.state == "loading":
+            raise Busy("The model is still being loaded.", "Ask when it is there.")
+        if status.model is None:
+            raise ModelError("No model is loaded.", "Choose one in the settings.")
+        if state.current.stage.is_on_the_way:
+            raise Busy("A book is still being read.", "Wait for its end, or stop it.")
+        self._claim = claim = state.claim()
+        known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
+        self.run = Run(question, wanted, known, running=True)
+        keep_value(state.chats.database, _RUN, {"question": question, "documents": wanted})
+        asked = Question(question, sampling=sampling, mode=mode)
+        threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop the run; what has been answered is kept."""
+        if self._claim is not None and self.run.running:
+            self._show(stopping=True)
+            self._claim.set()
+
+    def rows(self) -> list[tuple[Book, Answer | None]]:
+        """The documents of the run that are still in the library, in their order, each with its answer."""
+        run = self.run
+        books = {book.sha256: book for book in self.state.books.all()}
+        return [(books[one], run.answers.get(one)) for one in run.documents if one in books]
+
+    def table(self) -> bytes:
+        """The answers as CSV, with the columns that the terminal writes."""
+        return table_of(answer.row for _, answer in self.rows() if answer is not None)
+
+    # The run -------------------------------------------------------------------------------------------------
+
+    def _go(self, question: Question, claim: threading.Event) -> None:
+        document = self.state.current.document
+        try:
+            for sha256 in self.run.documents:
+                if claim.is_set():
+                    break
+                if _is_open(self.run.answers.get(sha256)):
+                    self._show(at=sha256, read=0.0, is_answering=False)
+                    self._ask(sha256, question, claim)
+        finally:
+            self._show(running=False, stopping=False, at="", read=0.0, is_answering=False)
+            self.state.read_back(claim, document)
+
+    def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
+        """Ask one document; what goes wrong with it stands in its row. What was stopped has none."""
+        row = dict.fromkeys(COLUMNS, "") | {"question": question.text, "sha256": sha256}
+        try:
+            book = self.state.books.get(sha256)
+            row |= {"file": book.name, "title": book.shown}
+            asked = self._answered(book, question, claim)
+            if asked is None or asked.is_stopped:
+                return
+            answer = Answer(row | asked.row, asked.places)
+        except TrifoldError as error:
+            if claim.is_set():
+                return
+            answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
+        except Exception:  # the others are asked all the same; the log keeps the trace
+            logger.exception("asking a document failed")
+            answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try it again."})
+        self._show(answers={**self.run.answers, sha256: answer})
+        self._keep(sha256, question.text, answer)
+
+    def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
+        """What a document says; None if it was stopped before it was asked."""
+        books = self.state.books
+        known = recognition.is_kept(books.folder(book.sha256))  # what was recognised counts, and no more is
+        how = None if known else Recognition(books.folder, stop=claim)
+        document = taken_apart(self.state, book, recognition=how)
+        if claim.is_set():
+            return None
+        return self._followed(ask_document(self.state.engine, document, question, cancel=claim))
+
+    def _followed(self, steps: Generator[Event, None, Asked]) -> Asked:
+        while True:
+            try:
+                event = next(steps)
+            except StopIteration as ended:
+                asked: Asked = ended.value
+                return asked
+            if isinstance(event, ReadingProgress):
+                self._show(read=event.tokens_done / max(1, event.tokens_total))
+            elif isinstance(event, AnswerStarted):
+                self._show(read=1.0, is_answering=True)
+
+    def _show(self, **changes: Any) -> None:
+        with self._lock:
+            self.run = replace(self.run, **changes)
+
+    # What is kept --------------------------------------------------------------------------------------------
+
+    def _last(self) -> Run:
+        """The last run, as far as it came."""
+        kept = kept_value(self.state.chats.database, _RUN)
+        try:
+            question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))
+        except (TypeError, KeyError):
+            return Run()
+        known = {one: answer for one in documents if (answer := self._kept(one).get(question)) is not None}
+        return Run(question, documents, known)
+
+    def _kept(self, sha256: str) -> dict[str, Answer]:
+        """What a document has answered, by question; nothing if the file is damaged."""
+        try:
+            found = json.loads((self.state.books.folder(sha256) / FILE).read_text("utf-8"))
+            return {str(question): Answer(dict(kept["row"]), list(kept["places"])) for question, kept in found.items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return {}
+
+    def _keep(self, sha256: str, question: str, answer: Answer) -> None:
+        folder = self.state.books.folder(sha256)
+        if not folder.is_dir():  # it was deleted meanwhile
+            return
+        every = self._kept(sha256)
+        every.pop(question, None)
+        newest = [*every.items(), (question, answer)][-_MOST_KEPT:]
+        text = json.dumps({asked: {"row": one.row, "places": one.places} for asked, one in newest}, ensure_ascii=False)
+        try:
+            write_whole(folder / FILE, text.encode("utf-8", "replace"))
+        except OSError as error:
+            logger.warning("an answer was not kept: %s", error)
+            self._show(unkept=True)
+
+
+def _is_open(answer: Answer | None) -> bool:
+    """Whether a document is still to be asked."""
+    return answer is None or bool(answer.error)
+
+
+def _remedy(error: TrifoldError) -> str:
+    """What a person can do about a document that could not be asked with the others."""
+    if isinstance(error, PasswordNeeded):
+        return "Open it by itself once, with its password, and then go on."
+    if isinstance(error, LongRecognition):
+        return "Open it by itself once, and have its pages recognised."
+    if isinstance(error, ContextTooSmall):
+        return "Open it by itself, and choose pages of it or ask its parts."
+    return error.remedy

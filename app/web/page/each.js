@@ -1,0 +1,175 @@
+// One question asked of each of several documents by itself: which ones, the table that grows, and the pages behind it.
+import { how } from "./ask.js";
+import { mayOpen } from "./books.js";
+import { documentsShown } from "./documents.js";
+import { byId, call, made, post, tell } from "./frame.js";
+import { openPage } from "./pages.js";
+
+/** @type {View["each"]} */
+let now = { question: "", running: false, line: "", done: 0, left: 0, unkept: false, rows: [] };
+let library = []; // the documents of the library
+let open = ""; // the open book
+let coming = null; // the page of another document that is being opened: { id, number, passage }
+
+/** @param {View["each"]} each */
+export function showEach(each) {
+  now = each;
+  byId("each-now").hidden = !each.question;
+  byId("each-line").textContent = each.line;
+  byId("each-bar").hidden = !each.running;
+  byId("each-bar").value = each.done;
+  byId("each-stop").hidden = !each.running;
+  byId("each-ask").disabled = each.running;
+  byId("each-on").hidden = !each.left;
+  byId("each-save").hidden = !each.rows.some((row) => row.answer || row.error);
+  byId("each-unkept").hidden = !each.unkept;
+  byId("each-asked").textContent = each.question;
+  byId("each-table").hidden = !each.rows.length;
+  drawRows();
+}
+
+/** @param {View["books"]} books */
+export function showEachBooks(books) {
+  library = books.filter((book) => !book.several);
+  byId("trifold").dataset.each = library.length > 1 ? "yes" : "no";
+  if (byId("each").open) drawChoice(ticked());
+}
+
+/** @param {View["book"]} book */
+export function showEachBook(book) {
+  open = book.id ?? "";
+}
+
+/** @param {View["paging"]} paging */
+export function showEachPaging(paging) {
+  if (!coming || paging.book !== coming.id) return;
+  const { number, passage } = coming;
+  coming = null;
+  turnTo(number, passage);
+}
+
+// The table -----------------------------------------------------------------------------------------------------------
+
+// What has the focus is drawn anew like the rest, and has it again.
+function drawRows() {
+  const body = byId("each-rows");
+  const buttons = () => [...body.querySelectorAll("button")];
+  const focused = buttons().indexOf(document.activeElement);
+  body.replaceChildren(...now.rows.map(rowOf));
+  if (focused >= 0) buttons()[focused]?.focus();
+}
+
+function rowOf(row) {
+  const line = made("tr", "", row.busy ? "busy" : "");
+  const title = made("th", row.title, "title");
+  title.scope = "row";
+  const answer = made("td", "", "answer");
+  const words = made("div");
+  words.translate = false;
+  words.innerHTML = row.answer; // the server's own, in which no tag is a model's
+  answer.append(row.error ? made("p", row.error, "trouble") : words);
+  if (row.missing) answer.append(made("p", row.missing, "missing"));
+  const places = made("td", "", "places");
+  if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));
+  places.append(...row.places.map((place) => placeOf(row, place)));
+  line.append(title, answer, places);
+  return line;
+}
+
+function placeOf(row, { passage, pages }) {
+  const place = made("p");
+  const quote = made("q", passage);
+  quote.translate = false;
+  place.append(quote);
+  for (const { number, name } of pages) {
+    const button = made("button", name, "tf-small");
+    button.type = "button";
+    button.addEventListener("click", () => showPlace(row, number, passage));
+    place.append(" ", button);
+  }
+  return place;
+}
+
+// A page of the open documents is shown beside the chat; another document is opened first.
+async function showPlace(row, number, passage) {
+  const here = documentsShown().find((one) => one.id === row.id);
+  if (here || row.id === open) {
+    byId("each").close();
+    return turnTo(here ? here.first - 1 + number : number, passage);
+  }
+  if ((await mayOpen(row.title)) !== "yes") return;
+  byId("each").close();
+  coming = { id: row.id, number, passage };
+  tell(await post("/books/open", { id: row.id }));
+}
+
+const turnTo = (number, passage) => openPage(number, passage ? { why: { find: passage } } : {});
+
+// Asking --------------------------------------------------------------------------------------------------------------
+
+const boxes = () => [...byId("each-documents").querySelectorAll("input")];
+const ticked = () => boxes().flatMap((box) => (box.checked ? [box.value] : []));
+
+function drawChoice(chosen) {
+  byId("each-documents").replaceChildren(
+    ...library.map((book) => {
+      const item = made("li");
+      const label = made("label");
+      const box = made("input");
+      Object.assign(box, { type: "checkbox", checked: chosen.includes(book.id), value: book.id });
+      label.append(box, made("span", book.title, "title"), made("small", book.line));
+      item.append(label);
+      return item;
+    }),
+  );
+  count();
+}
+
+function count() {
+  const number = ticked().length;
+  byId("each-count").textContent = `${number} of ${library.length} documents`;
+  byId("each-all").textContent = number < library.length ? "Tick all" : "Tick none";
+}
+
+// The documents that are open together come ticked, else those that were asked last.
+function openEach() {
+  const together = documentsShown().map((one) => one.id);
+  const last = now.rows.map((row) => row.id);
+  const chosen = together.length ? together : last;
+  byId("each").showModal();
+  drawChoice(chosen);
+  byId("each-choice").open = chosen.length < 2;
+  if (!byId("each-question").value) byId("each-question").value = now.question;
+}
+
+// Documents of the open conversation go in its order, then the others as the library has them.
+function inOrder(ids) {
+  const order = documentsShown().map((one) => one.id);
+  return [...order.filter((id) => ids.includes(id)), ...ids.filter((id) => !order.includes(id))];
+}
+
+async function ask(question, ids) {
+  byId("each-trouble").hidden = true;
+  const told = await call("/each", { ...how(), question, ids });
+  byId("each-trouble").textContent = [told.cause, told.remedy].filter(Boolean).join(" ");
+  byId("each-trouble").hidden = !told.cause;
+}
+
+export function bindEach() {
+  for (const id of ["open-each", "each-books", "each-library"]) byId(id).addEventListener("click", openEach);
+  byId("each-close").addEventListener("click", () => byId("each").close());
+  byId("each").addEventListener("click", (event) => event.target === byId("each") && byId("each").close());
+  byId("each-documents").addEventListener("change", count);
+  byId("each-all").addEventListener("click", () => drawChoice(ticked().length < library.length ? library.map((book) => book.id) : []));
+  byId("each-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    ask(byId("each-question").value, inOrder(ticked()));
+  });
+  byId("each-question").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    byId("each-form").requestSubmit();
+  });
+  byId("each-stop").addEventListener("click", () => post("/each/stop").then(tell));
+  byId("each-on").addEventListener("click", () => ask(now.question, now.rows.map((row) => row.id)));
+}

@@ -1,0 +1,178 @@
+"""One question asked of each of several documents: its run, stopping, a restart, the open book after it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.answer_table import COLUMNS, MARK
+from app.core.books import Books
+from app.core.each import AskEach
+from app.core.state import AppState, Stage
+from engine import Question
+from engine.config import GREEDY
+from engine.document import Document
+from engine.errors import Busy, DocumentError, ModelError, OptionError, PasswordNeeded
+from tests.app.scripted import ScriptedEngine, wait_for
+
+ASKED = "What is the rent?"
+ANSWER = "The rent is 1,200 euros a month."
+
+
+def reader(path: Path, password: str | None = None) -> Document:
+    text = path.read_text()
+    if text == "locked":
+        raise PasswordNeeded("This book is locked.")
+    return replace(Document.from_pages(text, ["Preface.", ANSWER, text]), sha256=path.parent.name)
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(ANSWER, word_seconds=0.0, reading_seconds=0.001)
+
+
+@pytest.fixture
+def state(make_state: Callable[..., AppState], engine: ScriptedEngine) -> AppState:
+    return make_state(engine, reader=reader)
+
+
+def kept(books: Books, folder: Path, names: Sequence[str]) -> list[str]:
+    ids = []
+    for name in names:
+        (folder / f"{name}.txt").write_text(name)
+        ids.append(books.copy_in(folder / f"{name}.txt").sha256)
+    return ids
+
+
+def asked(each: AskEach, ids: Sequence[str], question: str = ASKED) -> None:
+    each.start(question, ids, GREEDY, "hierarchical")
+    wait_for(lambda: not (each.run.running or each.state.current.asking))
+
+
+def answers(each: AskEach) -> list[str]:
+    return [answer.row["answer"] or answer.error if answer else "" for _, answer in each.rows()]
+
+
+def test_each_document_answers_by_itself_with_its_page(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["b", "a"])
+    asked(each, ids)
+    assert [(book.shown, answer.row["answer"]) for book, answer in each.rows() if answer] == [
+        ("b.txt", ANSWER),
+        ("a.txt", ANSWER),
+    ]
+    place = each.run.answers[ids[0]].places[0]
+    assert (place["pages"], place["passage"]) == ([{"number": 2, "label": "2"}], "The rent is 1,200 euros a month")
+    assert [question.history for question in engine.asked] == [(), ()]
+    (first, _) = csv.DictReader(io.StringIO(each.table().decode(MARK)))
+    assert tuple(first) == COLUMNS
+    assert (first["file"], first["question"], first["page"], first["sha256"]) == ("b.txt", ASKED, "2", ids[0])
+
+
+def test_nothing_is_asked_twice_also_after_a_restart(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "locked", "c"])
+    asked(each, ids)
+    assert len(engine.asked) == 2
+    assert answers(each)[1] == "This book is locked. Open it by itself once, with its password, and then go on."
+    again = AskEach(state)
+    assert (again.run, again.run.left) == (each.run, 1), "what went wrong is left, and nothing else"
+    asked(again, ids)
+    assert len(engine.asked) == 2
+    asked(again, ids, "And who pays?")
+    assert len(engine.asked) == 4
+
+
+def test_what_is_stopped_goes_on_with_the_next_document(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b", "c"])
+    ask = engine.ask
+
+    def stopped(question: Question, *, cancel: threading.Event) -> Any:
+        if len(engine.asked) == 1:
+            each.stop()
+        return ask(question, cancel=cancel)
+
+    monkeypatch.setattr(engine, "ask", stopped)
+    asked(each, ids)
+    assert answers(each) == [ANSWER, "", ""]
+    assert not state.current.asking
+    monkeypatch.setattr(engine, "ask", ask)
+    asked(each, ids)
+    assert (answers(each), each.run.left) == ([ANSWER] * 3, 0)
+    assert len(engine.asked) == 4, "the one that was stopped is asked once more, the first is not"
+
+
+def test_the_open_book_is_read_back_and_nobody_asks_meanwhile(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b"])
+    state.arrange(ids)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    document, chat = state.current.document, state.current.chat
+    read, titles, refused = engine.read, list[str](), list[str]()
+
+    def reading(document: Document, **how: Any) -> Any:
+        titles.append(document.title)
+        if len(titles) == 1:
+            with pytest.raises(Busy) as error:
+                state.claim()
+            refused.append(error.value.cause)
+        return read(document, **how)
+
+    monkeypatch.setattr(engine, "read", reading)
+    assert state.current.book is not None
+    asked(each, [state.current.book.sha256])
+    wait_for(lambda: state.current.stage is Stage.READY and not state.current.asking)
+    assert titles == ["a", "b", document.title if document else ""]
+    assert (len(refused), state.current.document, state.current.chat) == (1, document, chat)
+
+
+def test_a_book_that_is_opened_meanwhile_ends_it_and_stays(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b", "c"])
+    state.open(state.books.get(ids[2]))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    ask = engine.ask
+
+    def opening(question: Question, *, cancel: threading.Event) -> Any:
+        state.open(state.books.get(ids[1]))
+        return ask(question, cancel=cancel)
+
+    monkeypatch.setattr(engine, "ask", opening)
+    asked(each, ids)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert answers(each) == ["", "", ""]
+    assert state.current.document is not None
+    assert state.current.document.title == "b"
+
+
+def test_a_deleted_document_takes_its_answers_with_it(state: AppState, tmp_path: Path) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b"])
+    asked(each, ids)
+    state.delete(ids[0])
+    assert [book.sha256 for book, _ in each.rows()] == ids[1:]
+    assert ANSWER not in "".join(path.read_text() for path in (tmp_path / "books").glob(f"{ids[0]}/*"))
+    assert [book.sha256 for book, _ in AskEach(state).rows()] == ids[1:]
+
+
+def test_what_cannot_be_asked_is_said_before_any_work(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a"])
+    with pytest.raises(OptionError, match="No document"):
+        each.start(ASKED, [], GREEDY, "plain")
+    with pytest.raises(DocumentError):
+        each.start(ASKED, ["0" * 64], GREEDY, "plain")
+    engine.now = replace(engine.now, state="loading")
+    with pytest.raises(Busy):
+        each.start(ASKED, ids, GREEDY, "plain")
+    engine.now = replace(engine.now, state="failed", model=None)
+    with pytest.raises(ModelError, match="No model"):
+        each.start(ASKED, ids, GREEDY, "plain")
+    assert (each.run.question, engine.asked, state.current.asking) == ("", [], False)

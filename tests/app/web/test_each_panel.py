@@ -1,0 +1,78 @@
+"""The table of one question asked of each of several documents: what the page is told, and the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from app.core.each import AskEach
+from app.core.state import AppState
+from app.web.each_panel import EachPanel
+from engine.document import Document
+from engine.errors import OptionError
+from tests import loops
+from tests.app.scripted import ScriptedEngine, wait_for
+
+ANSWER = "The **rent** is 1,200 euros. Bruno Keller pays <b>it</b>."
+HOW = {"question": "What is the rent?", "mode": "plain", "length": 64}
+
+
+def reader(path: Path, password: str | None = None) -> Document:
+    name = path.read_text()
+    return replace(
+        Document.from_pages(f"Lease {name}", ["The rent is 1,200 euros."]), sha256=path.parent.name, unit="section"
+    )
+
+
+@pytest.fixture
+def state(make_state: Callable[..., AppState]) -> AppState:
+    return make_state(ScriptedEngine(ANSWER, word_seconds=0.0, reading_seconds=0.001), reader=reader)
+
+
+def sent(body: Any) -> Request:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "query_string": b"", "headers": []}, receive)
+
+
+def test_the_table_and_its_file(state: AppState, tmp_path: Path) -> None:
+    each = AskEach(state)
+    panel, ids = EachPanel(state, each), []
+    assert panel.view()["each"]["question"] == ""
+    for name in ("2023", "2024"):
+        (tmp_path / f"{name}.txt").write_text(name)
+        ids.append(state.books.copy_in(tmp_path / f"{name}.txt").sha256)
+    assert json.loads(bytes(loops.run(panel.ask(sent({**HOW, "ids": ids}))).body)) == {}
+    wait_for(lambda: not (each.run.running or state.current.asking))
+    view = panel.view()["each"]
+    assert (view["line"], view["done"], view["left"], view["running"]) == ("2 of 2 documents answered", 1.0, 0, False)
+    (first, second) = view["rows"]
+    assert (first["title"], second["title"], first["error"]) == ("Lease 2023", "Lease 2024", "")
+    assert "<strong>rent</strong>" in first["answer"]
+    assert "<b>" not in first["answer"]
+    assert first["missing"] == "Not found in the book: Keller"
+    assert first["places"] == [{"passage": "The rent is 1,200 euros", "pages": [{"number": 1, "name": "section 1"}]}]
+    file = loops.run(panel.export(sent({})))
+    assert file.headers["content-disposition"].endswith("What%20is%20the%20rent.csv")
+    assert bytes(file.body).decode("utf-8-sig").count("What is the rent?") == 2
+
+
+def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: Path) -> None:
+    panel = EachPanel(state, AskEach(state))
+    (tmp_path / "a.txt").write_text("a")
+    book = state.books.copy_in(tmp_path / "a.txt")
+    claim = state.claim()
+    told = json.loads(bytes(loops.run(panel.ask(sent({**HOW, "ids": [book.sha256]}))).body))
+    state.release(claim)
+    assert told["busy"]
+    with pytest.raises(OptionError):
+        loops.run(panel.ask(sent({**HOW, "ids": []})))
+    with pytest.raises(OptionError):
+        loops.run(panel.ask(sent({**HOW, "question": " ", "ids": [book.sha256]})))
