@@ -132,10 +132,12 @@ class NoteStore:
         OptionError: no such note was deleted since the program began.
         """
         with self._lock:
-            note = self._deleted.pop(id, None)
+            note = self._deleted.get(id)
         if note is None:
             raise OptionError("This note cannot be brought back any more.")
         self._put(note)
+        with self._lock:
+            self._deleted.pop(id, None)
 
     def forget_book(self, book: str) -> None:
         """Delete all notes of a file, also those that could be put back."""
