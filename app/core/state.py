@@ -469,7 +469,8 @@ class AppState:
         if current.book is not None and document is not current.whole and document.kind != NOTES:
             self._remember_parts(current.book.sha256, False)
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
-        job = self._take_over(stage=Stage.WAITING, **kept)
+        before = current.before_notes if document.kind == NOTES else None
+        job = self._take_over(stage=Stage.WAITING, **kept, before_notes=before)
         start(self, job, lambda: prepare(self, job, document))
 
     # Its chats -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from app.core.books import Book
 from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
 from app.core.languages import language_of
+from app.core.notes import NOTES
 from app.core.state import AppState
 from app.core.suggestions import Sample, continuations, language_of_book, phrase_questions, suggestions
 from app.core.trial import Trial
@@ -150,7 +151,8 @@ class Library:
         if document is None or current.book is None or not read or model is None:
             return []
         card = abilities(str(model.path))
-        own = self._sample.questions if current.book.sha256 == self._sample.sha256 else ()
+        is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
+        own = self._sample.questions if is_sample else ()
         if card.refusals and not (own and card.only_quotes):  # the sample's own were tried when it was written
 
             def candidates() -> list[str]:

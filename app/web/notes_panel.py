@@ -37,7 +37,8 @@ from app.web.routes import SMALL_BODY, Asked, Handler, MessageAsked, NumberIfSai
 from engine.document import Document
 from engine.errors import OptionError
 
-_LARGEST = 8 * notes.LONGEST  # bytes of a request
+_LARGEST = 8 * notes.LONGEST  # bytes of a request that has a passage, or a person's own words
+_WRITTEN = ("/notes/add", "/notes/change")
 _FOUND = ("quoted", "verbatim", "says", "near")  # citations that a passage stands behind
 
 
@@ -72,10 +73,7 @@ class NotesPanel:
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
         return (
-            *(
-                AllowedRoute("POST", path, limit=_LARGEST if path == "/notes/add" else SMALL_BODY)
-                for path in self._posts()
-            ),
+            *(AllowedRoute("POST", path, limit=_LARGEST if path in _WRITTEN else SMALL_BODY) for path in self._posts()),
             AllowedRoute("GET", "/notes/page/*"),
             AllowedRoute("GET", "/notes/export"),
         )

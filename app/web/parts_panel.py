@@ -45,13 +45,14 @@ class PartsPanel:
         """``count`` of the parts, 0 where there are none; ``said``: what they take; ``every``: what asking all takes;
         ``some``: pages or chapters of the book are read, so that others may be chosen."""
         current = self._state.current
-        seen = (current.parts, current.stage, current.document, current.whole)
+        seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)
         if self._shown[0] != seen:
             self._shown = seen, {"parts": self._parts(current)}
         return self._shown[1]
 
     def _parts(self, current: OpenBook) -> View:
         some = current.whole is not None and current.document is not current.whole and current.stage is Stage.READY
+        some = some and not current.before_notes
         if not current.parts or current.whole is None:
             return {"count": 0, "said": "", "every": "", "few": "", "some": some}
         each, whole = self._times(current)

@@ -13,11 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.core import chat_run
-from app.core.notes import NOTES, Note
+from app.core.notes import LONGEST, NOTES, Note
 from app.core.state import AppState, Stage
+from app.core.suggestions import Sample
 from app.web import messages
+from app.web.library import Library
 from app.web.notes_panel import NotesPanel
 from app.web.page_viewer import PageViewer
+from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import OptionError
@@ -160,6 +163,30 @@ def test_answers_come_from_the_notes_and_lead_back_to_the_pages(state: AppState,
     assert (state.current.document, state.current.chat) == (whole, before.id)
     assert state.current.book is not None
     assert state.books.get(state.current.book.sha256).pages_read == 5, "the library says what was read of the book"
+
+
+def test_notes_that_are_read_again_are_still_read_in_the_place_of_the_book(state: AppState, panel: NotesPanel) -> None:
+    told(panel.add(posted(page=2, passage="The oil is dear")))
+    whole = state.current.document
+    told(panel.read(posted()))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    state.read_again()  # another model answers now
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert panel.view()["notes"]["asked"]
+    assert not PartsPanel(state).view()["parts"]["some"], "no pages of the book are read, to choose others instead"
+    assert state.current.document is not None
+    assert state.current.book is not None
+    sample = Sample(Path("nowhere"))
+    sample.sha256, sample.questions = state.current.book.sha256, ("Where is the harbour?",)
+    assert "Where is the harbour?" not in Library(state, sample).suggestions(), "that is of the book"
+    told(panel.leave(posted()))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.current.document is whole
+
+
+def test_own_words_may_be_as_long_when_they_are_changed_as_when_they_are_written(panel: NotesPanel) -> None:
+    limits = {route.path: route.limit for route in panel.allowed}
+    assert limits["/notes/change"] == limits["/notes/add"] > 4 * LONGEST, "bytes of characters beyond the plane"
 
 
 def test_notes_are_saved_and_go_with_their_book(state: AppState, panel: NotesPanel) -> None:
