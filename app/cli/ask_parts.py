@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     for line in evidence_lines(done.record, document.unit):
         say(line)
     for mention in plan.mentions:
-        say(mentioned(mention, plan.reach, document.unit))
+        say(mentioned(mention, plan.reach, document))
     if said := left_out(plan, parts, [one.part for one in done.answers]):
         say(f"Note: {said}")
     if done.done is not None:

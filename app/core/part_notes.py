@@ -18,7 +18,7 @@ from app.citations import UNQUOTED
 from app.core import format
 from app.core.forecast import Range, Remaining
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
-from app.core.parts import Part, Plan, left_out, mentioned, numbered
+from app.core.parts import Mention, Part, Plan, left_out, mentioned, numbered
 from engine.document import Document
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
 
@@ -125,19 +125,24 @@ class PartNotes:
             "left": len(self._parts) - len(asked),
             "said": left_out(self._plan, list(self._parts.values()), asked),
             "mentions": [
-                {
-                    "said": mentioned(one, self._plan.reach, self._document.unit),
-                    "chip": {
-                        "kind": "names",
-                        "pages": [{"number": one.page, "label": one.label}],
-                        "marks": [[one.page, start, end] for start, end in one.marks],
-                    },
-                }
+                {"said": mentioned(one, self._plan.reach, self._document), "chip": self._chip(one)}
                 for one in self._plan.mentions
             ],
             "now": dict(self._now) if self._now else None,
             "seconds": round(seconds, 1),
         }
+
+    def _chip(self, mention: Mention) -> dict[str, Any]:
+        """Of several documents with the page numbers of its own one, as every citation has them."""
+        member = self._document.member_at(mention.page)
+        number = mention.page - (member.before if member else 0)
+        chip = {
+            "kind": "names",
+            "unit": (member or self._document).unit,
+            "pages": [{"number": number, "label": mention.label}],
+            "marks": [[number, start, end] for start, end in mention.marks],
+        }
+        return chip | ({"of": member.sha256, "document": member.title} if member else {})
 
     def _kept(self, answer: PartAnswer) -> dict[str, Any]:
         part = self._parts[answer.part]

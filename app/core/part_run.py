@@ -237,7 +237,7 @@ class _Run:
         return request.result()
 
     def _join(self, answers: Sequence[PartAnswer]) -> Steps:
-        texts = [f"{one.pages.capitalize()}:\n{_once(one)}" for one in worth_joining(answers)]
+        texts = [f"{one.pages[:1].upper()}{one.pages[1:]}:\n{_once(one)}" for one in worth_joining(answers)]
         while True:
             notes = replace(Document.from_pages(f"Answers about {self.document.title}", texts), sha256="")
             groups = cut(notes, self.engine.measure(notes))
@@ -281,7 +281,7 @@ class _Run:
         text, chips = "", list[Any]()
         # each answer with its own evidence: a sentence that one page supports is not looked for on another page
         for one in said:
-            text += ("\n\n" if text else "") + f"{one.pages.capitalize()}: "
+            text += ("\n\n" if text else "") + f"{one.pages[:1].upper()}{one.pages[1:]}: "
             chips += shifted(one.record, len(text))["chips"]
             text += one.text
         record = {"v": VERSION, "unit": self.document.unit, "ink": "", "chips": chips}

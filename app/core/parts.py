@@ -276,11 +276,13 @@ def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
     return " ".join(part for part in (words, plan.said if others else "") if part)
 
 
-def mentioned(mention: Mention, reach: Reach, unit: str) -> str:
-    """ "“Ahab” first stands on page 93."."""
+def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
+    """ "“Ahab” first stands on page 93."; of several documents "“Ahab” first stands in Log, page 3."."""
     last = "last" if reach is Reach.LAST else "first"
-    where = page_name(mention.label, unit, long=True)
-    return f"“{mention.words}” {last} stands {'on' if unit == 'page' else 'in'} {where}."
+    member = document.member_at(mention.page)
+    where = page_name(mention.label, (member or document).unit, long=True)
+    place = f"in {member.title}, {where}" if member else f"{'on' if document.unit == 'page' else 'in'} {where}"
+    return f"“{mention.words}” {last} stands {place}."
 
 
 def numbered(numbers: Sequence[int], one: str, several: str) -> str:

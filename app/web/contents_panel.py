@@ -34,6 +34,7 @@ class ContentsPanel:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._known: tuple[Document | None, tuple[Chapter, ...]] = None, ()
+        self._numbered: tuple[Document | None, int] = None, 0
 
     def routes(self) -> Sequence[Route]:
         return (Route("/contents", said(self.contents)),)
@@ -42,9 +43,12 @@ class ContentsPanel:
         """Another name whenever the panel has something else to show."""
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
-        pages = len(current.document.pages) if current.document else 0
-        sized = current.whole_fit is not None
-        return {"contents": f"{book}.{pages}.{pages_read(current)}.{self._only_quotes()}.{sized}"}
+        if self._numbered[0] is not current.document:
+            numbers = tuple(page.number for page in current.document.pages) if current.document else ()
+            self._numbered = current.document, hash(numbers)
+        stage, sized = current.stage.value, current.whole_fit is not None
+        read = f"{self._numbered[1]}.{pages_read(current)}.{stage}"
+        return {"contents": f"{book}.{read}.{self._only_quotes()}.{sized}"}
 
     async def contents(self, request: Request) -> Response:
         current = self._state.current

@@ -121,7 +121,7 @@ def test_what_is_first_is_looked_for_from_the_start_in_the_parts_that_name_it() 
     assert plan.said == "Part 1 does not name “goose”."
     assert left_out(plan, in_parts(), [2]) == "Parts 1 and 3 were not asked. Part 1 does not name “goose”."
     assert left_out(plan, in_parts(), [1, 2, 3]) == ""
-    assert mentioned(plan.mentions[0], Reach.FIRST, "page") == "“goose” first stands on page 4."
+    assert mentioned(plan.mentions[0], Reach.FIRST, BOOK) == "“goose” first stands on page 4."
 
 
 def test_what_is_last_is_looked_for_from_the_end() -> None:
@@ -232,6 +232,17 @@ def test_a_model_that_only_quotes_puts_nothing_together() -> None:
     done = asked(engine, "List what Marta did.", card=Abilities(only_quotes=True))[-1]
     assert not done.joined
     assert done.text.startswith("Pages 1 to 2: “The mill stood by th”\n\nPages 3 to 4: “Old Jonas")
+
+
+def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
+    pages = tuple(replace(page, label=f"The {name} Gale") for page, name in zip(BOOK.pages, "ABCDEF", strict=True))
+    book = replace(BOOK, pages=pages, unit="section")
+    question, taker = "List what Marta did.", NoteTaker()
+    plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result())
+    engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
+    *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), taker=taker)
+    assert isinstance(done, PartsAnswered)
+    assert done.text.startswith("The A Gale to The B Gale: “The mill")
 
 
 def test_answers_side_by_side_keep_the_pages_that_their_parts_gave_them() -> None:

@@ -17,9 +17,10 @@ from app.core.export import as_markdown
 from app.core.forecast import Range, stretch
 from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
-from app.core.parts import Plan, Reach, cut
+from app.core.parts import Mention, Plan, Reach, cut
 from app.core.state import AppState, Stage
 from app.web import live, messages
+from app.web.contents_panel import ContentsPanel
 from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
 from engine.document import Document
@@ -84,7 +85,7 @@ def test_parts_are_offered_with_what_they_take_before_any_of_them_is_read(make_s
     assert engine.opened == []
     state.show(parts=state.current.parts[:2])
     view = PartsPanel(state).view()["parts"]
-    assert view["few"].removeprefix("the parts that it needs, up to ") in view["every"], "three of two were counted"
+    assert view["few"].removeprefix("the parts that it needs, at most ") in view["every"], "three of two were counted"
     state.show(parts=cut(BOOK, measure(BOOK)))
     state.read_in_parts()
     assert (state.current.stage, live.pages_read(state.current)) == (Stage.PARTS, 6)
@@ -214,3 +215,27 @@ def test_the_time_of_a_part_is_the_one_that_was_told_before(state: AppState) -> 
     notes.take(ReadingProgress(0, part.tokens, 0, 2, 1.0, 9999.0))
     line = notes.view()["now"]["line"]
     assert line == f"reading, 0 % · {stretch(Range(part.tokens, 2 * part.tokens))} left"
+
+
+def test_of_several_documents_it_is_said_in_which_one_a_name_stands() -> None:
+    log = replace(Document.from_pages("Log", ["The Gale.", "Nothing.", "Marta sold a goose."]), sha256="b" * 64)
+    both = Document.together([replace(BOOK, sha256="a" * 64), replace(log, unit="section")], sha256="c" * 64)
+    at = len(BOOK.pages) + 3
+    plan = Plan(Reach.FIRST, (), False, mentions=(Mention("goose", at, "3", ((13, 18),)),))
+    (one,) = PartNotes(both, (), plan).view()["mentions"]
+    assert one["said"] == "“goose” first stands in Log, section 3."
+    assert one["chip"]["of"] == "b" * 64
+    assert one["chip"]["marks"] == [[3, 13, 18]], "its own page, as in every citation"
+    alone = Plan(Reach.FIRST, (), False, mentions=(Mention("goose", 3, "3"),))
+    (one,) = PartNotes(replace(log, unit="section"), (), alone).view()["mentions"]
+    button = messages._mentions({"mentions": [one]}, 0)
+    assert button[0].count("section 3") == 2, "the sentence and its button"
+
+
+def test_the_contents_are_told_anew_when_as_many_other_pages_are_read(state: AppState) -> None:
+    panel, seen = ContentsPanel(state), set()
+    for page in (1, 2):
+        state.choose_pages({page})
+        wait_for(lambda: state.current.stage is Stage.READY)
+        seen.add(panel.view()["contents"])
+    assert len(seen) == 2
