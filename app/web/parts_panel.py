@@ -58,12 +58,13 @@ class PartsPanel:
         each, whole = self._times(current)
         unit, count = current.whole.unit, len(current.parts)
         longest = max(len(part.document.pages) for part in current.parts)
+        most = f", at most {stretch(each.times(min(MOST_ASKED, count)))}" if each else ""
         time = f", {stretch(each)} each the first time; {stretch(whole)} for all {count}" if each and whole else ""
         return {
             "count": count,
             "said": f"{counted(count, 'part')} of up to {counted(longest, unit)}{time}. A question goes to the parts "
             f"that it needs, and each is read when one first does. What was read is kept.",
-            "few": f"the parts that it needs{f', up to {stretch(each.times(min(MOST_ASKED, count)))}' if each else ''}",
+            "few": f"the parts that it needs{most}",
             "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",
             "some": some,
         }
