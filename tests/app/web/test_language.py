@@ -266,6 +266,12 @@ def _composed(plain: frozenset[str], fewest: int) -> re.Pattern[str]:
     return re.compile("|".join(".+".join(map(re.escape, text.split("{}"))) for text in made), re.I)
 
 
+def test_what_is_asked_is_named_in_german_in_every_hint() -> None:
+    begun = ("Ask anything about", "Ask where something is said in")
+    hints = [f"{words} {what}." for words in begun for what in ("this book", "your notes")]
+    assert [hint for hint in hints if hint not in entries()] == []
+
+
 def test_a_translation_has_the_places_of_its_text() -> None:
     for text, translation in entries().items():
         places = {str(place) for place in range(len(re.findall(r"\{n?\}", text)))}
