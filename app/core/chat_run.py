@@ -523,7 +523,8 @@ class _ExchangeWriter:
             notes.pop("missing", None)
             notes["refused"] = "only quotes" if self.abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
-        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
+        refused, ended = "refused" in notes, self._exchange.stopped is not None
+        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:

@@ -64,21 +64,25 @@ def speeds_agree(one: float | None, other: float | None) -> bool:
     return max(one, other) <= AGREE * min(one, other)
 
 
-def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False) -> str:
+def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
     """Why the speed of an answer tells nothing about the book; empty where it tells something.
 
     Args:
         earlier: the answers before it.
         refused: whether it is one of the model's refusals.
+        ended: whether it is all written: its first words alone are no repetition.
 
     Returns:
         a key of ``WHY_NO_SPEED``.
     """
     if refused:
         return REFUSED
-    spans = list(_spans(_words(answer)))
+    words = _words(answer)
+    spans = list(_spans(words))
     if len(spans) > _FEWEST - _SPAN and len(set(spans)) <= _HALF * len(spans):
         return CIRCLES
+    if not ended and len(words) < _SPAN:
+        return ""
     known = {span for text in earlier for span in _spans(_words(text), len(spans[0]) if spans else _SPAN)}
     if spans and sum(span in known for span in spans) > _HALF * len(spans):
         return REPEATS

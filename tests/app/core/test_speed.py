@@ -54,6 +54,13 @@ def test_circles_and_repetitions_are_counted_apart(answer: str, earlier: tuple[s
     assert speed.uncounted(answer, earlier) == why
 
 
+def test_the_first_words_of_an_answer_repeat_none() -> None:
+    """Below an answer of one word, "The", stood that it repeats an earlier one."""
+    assert speed.uncounted("The", (QUOTE, "the light"), ended=False) == ""
+    assert speed.uncounted(QUOTE, (QUOTE,), ended=False) == speed.REPEATS
+    assert speed.uncounted("The", ("the",)) == speed.REPEATS
+
+
 def test_a_refusal_is_no_text_to_be_fast_at() -> None:
     assert speed.uncounted("The book does not say that.", refused=True) == speed.REFUSED
 
