@@ -80,13 +80,12 @@ def settled(scripted: Server, open_page: Open, text: str) -> Page:
     chat_is_shown(page)
     read_text(page, text)
     clean_page(page)
-    until(page, lambda: watched(page, QUIET_MS)["asked"] <= ONCE)
+    until(page, lambda: watched(page, QUIET_MS)["asked"] <= ONCE)  # never, where something draws by itself
     return page
 
 
 def test_a_page_where_nothing_happens_draws_nothing(scripted: Server, open_page: Open) -> None:
     page = settled(scripted, open_page, "Words of a quiet lamplighter")
-    assert watched(page, QUIET_MS)["asked"] <= ONCE
     assert page.evaluate(ENDLESS) == []
 
 
@@ -106,7 +105,7 @@ def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripte
     assert page.locator("#chat .live").count() == 0
     assert 0 < rates["drawn"].get("map-canvas", 0) <= MAP_RATE, rates
     assert 0 < rates["drawn"].get("pace", 0) <= PACE_RATE, rates
-    assert rates["frames"] <= FRAME_RATE, rates
+    assert 0 < rates["frames"] <= FRAME_RATE, f"the page draws with the screen, where Gradio has a slow clock: {rates}"
 
 
 @pytest.mark.parametrize(

@@ -47,23 +47,13 @@ function follow() {
 function bringGradio() {
   // What it describes its routes with; ours are private, and the route that would tell so is shut.
   window.gradio_api_info = { named_endpoints: {}, unnamed_endpoints: {} };
-  // Its loading sign asks for a frame in every frame, for good: nobody tells it when it is taken away. It takes the
-  // function for that as it finds it, so until Gradio is there this is a slow clock, which draws nothing.
-  const frame = window.requestAnimationFrame;
+  // Its loading sign asks for a frame in every frame, for good: nobody tells it when it is taken away. So the
+  // window has a slow clock for that, which draws nothing; what moves has the screen's (frame.js).
   window.requestAnimationFrame = (then) => setTimeout(() => then(performance.now()), BEAT_MS);
   const app = document.createElement("gradio-app");
   app.setAttribute("embed", "false");
   app.setAttribute("eager", "true");
   app.setAttribute("theme_mode", document.documentElement.dataset.theme);
-  app.addEventListener(
-    "render",
-    () => {
-      window.requestAnimationFrame = frame;
-      window.trifoldTheme.apply();
-      follow();
-    },
-    { once: true },
-  );
   byId("chat").prepend(app);
   // @ts-expect-error -- Gradio's own script, which is not in this folder
   import("/gradio.js");

@@ -4,6 +4,9 @@
 
 export const byId = (id) => document.getElementById(id);
 
+// With the screen's next frame, for what moves or changes colour. The window's own function is a slow clock (chat.js).
+export const nextFrame = window.requestAnimationFrame.bind(window);
+
 // An element with a text and a class.
 export function made(tag, words, kind) {
   const element = document.createElement(tag);

@@ -1,6 +1,6 @@
 // The live map: every page of the book as one bar. Pages that were read are filled, pages that are being read glow.
 
-import { byId, made } from "./frame.js";
+import { byId, made, nextFrame } from "./frame.js";
 
 const FADE_MS = 420; // a glow fades to a third in this time
 // The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
@@ -102,7 +102,7 @@ function redraw() {
 function soon() {
   clearTimeout(later);
   later = 0;
-  if (!frame) frame = requestAnimationFrame(draw);
+  if (!frame) frame = nextFrame(draw);
 }
 
 function drawLater(wait) {

@@ -1,5 +1,5 @@
 // The race: two runs that have been recorded, replayed side by side on one clock. Every sentence comes from the server.
-import { byId, post } from "./frame.js";
+import { byId, nextFrame, post } from "./frame.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -134,7 +134,7 @@ function tick(now) {
   byId("race-clock").textContent = `${(clock / 1000).toFixed(1)} s`;
   recorded.runs.forEach(drawRun);
   if (over) finish();
-  else frame = requestAnimationFrame(tick);
+  else frame = nextFrame(tick);
 }
 
 // What is said up to a moment: the steps of every question that has begun by then. The last moment has everything.
