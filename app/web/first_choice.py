@@ -214,6 +214,7 @@ class FirstChoice:
         state: the state of the program.
         switch: changes the model.
         rates: of this machine.
+        news: whether a look is worth while (``Preferences.news``).
     """
 
     allowed: Sequence[AllowedRoute] = (
@@ -221,9 +222,12 @@ class FirstChoice:
         AllowedRoute("POST", "/models/first/look", limit=SMALL_BODY),
     )
 
-    def __init__(self, state: AppState, switch: ModelSwitch, rates: Callable[[], MachineRates | None]) -> None:
+    def __init__(
+        self, state: AppState, switch: ModelSwitch, rates: Callable[[], MachineRates | None], news: Callable[[], str]
+    ) -> None:
         self._state = state
         self._rates = rates
+        self._news = news
         self._switch = switch
         self._others: tuple[object, list[View]] = None, []
 
@@ -235,12 +239,12 @@ class FirstChoice:
 
     def view(self) -> View:
         """The choice to show. ``first``: no model has been chosen yet. ``others``: models for a book that is too
-        long."""
+        long. ``rates``: what is new of how fast a model would be."""
         current = self._state.current
         seen = (current.stage, id(current.fit), self._switch.present)
         if self._others[0] != seen:
             self._others = seen, others(current, self._switch)
-        return {"first": not self._switch.chosen, "others": self._others[1]}
+        return {"first": not self._switch.chosen, "others": self._others[1], "rates": self._news()}
 
     async def show(self, request: Request) -> Response:
         return JSONResponse({"options": await run_in_threadpool(self._options)})

@@ -461,13 +461,26 @@ class Preferences:
         last: the page asks again as long as something is being measured.
         """
         with self._lock:
-            known, resting = self._measured, self._state.engine.status().state in ("idle", "loading", "failed")
-            if (known is None or not known.quiet) and resting and not self.measuring and not self._failed:
+            known = self._measured
+            if (known is None or not known.quiet) and self._may_measure:
                 self._ended.clear()
                 threading.Thread(target=self._measure, name="trifold-rates", daemon=True).start()
         if known is None:
             self._ended.wait(_RATES_S)
         return self._measured
+
+    @property
+    def news(self) -> str:
+        """Why a look at a model may say how fast it would be: that is "known", or can be measured "now"; else empty.
+
+        For the live stream: who looked in vain looks again when it changes.
+        """
+        return "known" if self._measured else "now" if self._may_measure else ""
+
+    @property
+    def _may_measure(self) -> bool:
+        resting = self._state.engine.status().state in ("idle", "loading", "failed")
+        return resting and not self.measuring and not self._failed
 
     @property
     def measuring(self) -> bool:

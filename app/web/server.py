@@ -142,7 +142,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         preferences,
-        FirstChoice(state, switch, preferences.rates),
+        FirstChoice(state, switch, preferences.rates, lambda: preferences.news),
     )
 
 

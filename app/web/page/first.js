@@ -1,11 +1,12 @@
 // The choice of a model before the first book, and the models that would hold a book that is too long for this one.
 import { byId, call, made } from "./frame.js";
 
-const AGAIN_MS = 3000; // from one look at a busy machine to the next
 let wanted = false; // nobody has chosen yet
 let options = null;
 let turned = ""; // the option that is turned to
 let setup = { stage: "" };
+let rates = ""; // why a look may say how fast a model would be
+let told = 0; // how often that has changed
 const looked = {}; // what this machine, and the hub, said of an option's model
 
 /** @param {View["first"]} first */
@@ -65,11 +66,25 @@ async function look(option) {
   if (looked[option.id]?.has || looked[option.id]?.asking || (!option.look && setup.stage)) return;
   looked[option.id] = { line: option.look ? "Asking the Hugging Face hub…" : "", asking: true };
   draw();
+  const before = told;
   const said = await call("/models/first/look", { target: option.target, draft: option.draft });
   const trouble = option.look ? `${said.cause} ${said.remedy}` : "";
   looked[option.id] = said.cause ? { line: trouble } : { line: said.line, has: Boolean(said.line) };
   draw();
-  if (!said.cause && !said.line) setTimeout(() => wanted && turned === option.id && look(option), AGAIN_MS); // it is busy
+  if (!said.cause && !said.line && told !== before) lookAgain(); // the news came before the answer
+}
+
+// Whoever looked while the machine was busy, or was being measured, is told when it no longer is.
+/** @param {View["rates"]} news */
+export function showRates(news) {
+  rates = news;
+  told += 1;
+  lookAgain();
+}
+
+function lookAgain() {
+  const option = wanted && rates && options?.find((one) => one.id === turned);
+  if (option && !option.look) look(option);
 }
 
 async function use(option) {
@@ -94,8 +109,7 @@ export function showFirstSetup(news) {
   if (setup.stage) complain({});
   else if (ended) complain(setup.cause ? setup : { cause: setup.note });
   draw();
-  const option = wanted && options?.find((one) => one.id === turned);
-  if (ended && option && !option.look) look(option);
+  if (ended) lookAgain();
 }
 
 // A book that is too long: what is here and would hold it, and the way to all the others.

@@ -9,7 +9,7 @@ import { bindContents, showContents, showContentsGlow, showContentsPaging } from
 import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js";
 import { bindEach, showEach, showEachBook, showEachBooks, showEachPaging } from "./each.js";
 import { bindFind } from "./find.js";
-import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
+import { bindFirst, showFirst, showFirstSetup, showOthers, showRates } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindLanguage, showBookLanguage } from "./language.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
@@ -101,6 +101,7 @@ const show = {
   notes: showNotes,
   first: showFirst,
   others: showOthers,
+  rates: showRates,
 };
 
 let missed = 0; // runs out when the connection has been gone for so long that it is worth a word

@@ -101,6 +101,7 @@ interface View {
     }[];
   };
   first: boolean;
+  rates: string;
   others: { target: string; draft: string | null; words: string }[];
   books: any[];
   notes: { version: string; count: number; on_pages: number; asked: boolean };

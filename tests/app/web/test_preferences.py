@@ -51,11 +51,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preferences:
 
 def test_a_look_does_not_wait_for_a_slow_machine(made: Preferences) -> None:
     """It waited for all that was measured, half a minute on a busy machine."""
+    assert made.news == "now"
     assert made.rates() is None
     assert made._later({"size": "1 GB"}) == {"size": "1 GB", "measuring": True}
+    assert made.news == "", "nothing new before it ends"
     assert made.rates() is None  # and begins no second measurement
     _Child.may.set()
     assert made._ended.wait(60)
+    assert made.news == "known"
     assert made.rates() is _Child.found
     assert not made._later({})["measuring"]
 
@@ -67,6 +70,7 @@ def test_what_cannot_be_measured_is_tried_once(made: Preferences, monkeypatch: p
     _Child.may.set()
     assert made._ended.wait(60)
     assert not made._later({})["measuring"]
+    assert made.news == "", "a look would bring nothing"
     _Child.may.clear()
     assert made.rates() is None
     assert not made.measuring
