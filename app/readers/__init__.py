@@ -1,7 +1,7 @@
 """Files become books: ``read_document`` reads one into a ``Document``, ``page_images`` draws and searches PDF pages.
 
-Foreign bytes are parsed in a child process only. This module is imported by that child too, so the parent's half
-(which needs ``engine``) is looked up when it is first asked for and the child starts light.
+Foreign bytes are parsed in a child process only. The child imports this module too, so the parent's half (which needs
+``engine``) is imported on first use, and the child starts quickly.
 """
 
 from __future__ import annotations

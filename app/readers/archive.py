@@ -1,4 +1,6 @@
-"""Zip containers held to bounds before anything is unpacked, and XML without entities. Child only."""
+"""Opens zip containers within limits that are checked before anything is unpacked, and parses XML without entities.
+Child only.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from xml.etree import ElementTree
 
 from app.readers.parsed import Limits, Refused, damaged
 
-_ENCRYPTED = 1  # the flag of an entry that is
-_RATIO_FROM = 1 << 20  # bytes; smaller entries may be packed as tightly as they like
+_ENCRYPTED = 1  # flag of an encrypted entry
+_RATIO_FROM = 1 << 20  # bytes; smaller entries may have any compression ratio
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
 
@@ -21,7 +23,7 @@ _HOSTILE = "It was made to harm readers, or is damaged. Get it from another sour
 def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
     """Open a zip file whose table of contents keeps within the limits.
 
-    Python's reader never unpacks more of an entry than the table promises, so that checking the table is enough.
+    Python's reader never unpacks more of an entry than the table states, so checking the table is enough.
 
     Raises:
         Refused: too many entries, too large, too tightly packed, names that lead outside.
@@ -64,7 +66,7 @@ class Names:
         return self.find(name) is not None
 
     def find(self, name: str) -> str | None:
-        """The name of the entry that is meant."""
+        """Find the name of the entry that a reference means."""
         return self._names.get(name) or self._folded.get(_folded(name))
 
 
@@ -76,7 +78,7 @@ def read_xml(data: bytes, what: str) -> ElementTree.Element:
     """Parse XML that may not define entities.
 
     Raises:
-        Refused: it defines entities, or is not well formed; ``what`` names it.
+        Refused: the XML defines entities, or is not well formed; ``what`` names it.
     """
     try:
         return _parsed(data, what)
@@ -90,7 +92,7 @@ def read_xml(data: bytes, what: str) -> ElementTree.Element:
 
 
 class BrokenXml(Refused):
-    """It is not well formed, and not hostile either."""
+    """Raised for XML that is not well formed, but not hostile either."""
 
 
 def _parsed(data: bytes, what: str) -> ElementTree.Element:
@@ -100,8 +102,9 @@ def _parsed(data: bytes, what: str) -> ElementTree.Element:
 
 
 def _mended(data: bytes) -> bytes:
-    """XML as careless programs write it, with what they forget: a bare "&", names of signs that only HTML knows, spaces
-    before the beginning, prefixes that nobody declared."""
+    """Repair common mistakes in XML: a bare "&", names of signs that only HTML knows, spaces before the beginning,
+    undeclared prefixes.
+    """
     data = _AMPERSAND.sub(_spelled, data.removeprefix(b"\xef\xbb\xbf").lstrip())
     declared = {match[1] for match in _DECLARED.finditer(data)} | {b"xml", b"xmlns"}
     return _PREFIX.sub(lambda found: found[0] if found[2] in declared else found[1], data)

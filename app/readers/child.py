@@ -1,6 +1,6 @@
 """The process in which foreign bytes are parsed: ``python -m app.readers.child``, a child of ``engine.sandbox``.
 
-Imports nothing else of the engine, nothing of the app, and the parser that a request needs when its limits are set.
+Imports no other module of the engine or the app. The parser of a request is imported after the limits are set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Characters that help nobody are dropped, and words cut at a line end are made whole. Child only.
+"""Drops characters without use, and joins words that were cut at a line end. Child only.
 
-What stays is what the model reads and what the reader sees quoted: composed (NFC), without controls, without the
-overrides that can show one thing and say another, one kind of space.
+The remaining text is read by the model and quoted to the reader: composed (NFC), with one kind of space, without
+controls, and without overrides that can display another text than the stored one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DROPPED = [
     0xAD, 0x200B, 0x2060, 0xFEFF, 0x180E,  # soft hyphen, zero width
     0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidi marks and overrides
     *range(0x206A, 0x2070), *range(0xFFF0, 0xFFFD), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000),
-    *range(0xE000, 0xF900),  # private use: a font's own signs, nothing that can be quoted
+    *range(0xE000, 0xF900),  # private use: a font's own signs, which cannot be quoted
 ]  # fmt: skip
 _SPACES = [0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F]
 _BREAKS = [0x0B, 0x0C, 0x85, 0x2028, 0x2029]
@@ -36,14 +36,15 @@ _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
 PRIVATE = re.compile(
     f"(?![{''.join(map(chr, _BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
 )
-"""Signs of a font's or a program's own, and the place of what is not text; they are dropped."""
+"""Signs of a font or a program, and placeholders for objects, which are dropped."""
 
-# More marks on one letter than any script has; putting a longer run into order takes the square of its length.
+# More marks on one letter than any script has. Putting a longer run into order takes quadratic time.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
 )
-_PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")  # on one line, with no sign to change
+# text on one line without a sign to change
+_PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
@@ -58,20 +59,22 @@ _CLOSED_FIRST = frozenset(
         " back down hand him her our your them copy",
     )
 )
-"""First halves that English writes as one word with what follows far more often than with a hyphen."""
+"""First parts that English joins with the next word far more often than it hyphenates them."""
 
 _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
 
 
 def characters(text: str) -> str:
-    """The same text with unwanted characters dropped, ligatures spelled out, composed; line breaks are ``\\n``."""
+    """Clean the characters of a text: drop unwanted ones, spell out ligatures, compose. Line breaks become ``\
+    ``.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _PILED_MARKS.sub(r"\1", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
     return unicodedata.normalize("NFC", text)
 
 
 def tidy(text: str) -> str:
-    """A run of text as pdfium gives it: surrogate pairs put together, unwanted signs dropped, one kind of space."""
+    """Clean a run of text from pdfium: join surrogate pairs, drop unwanted signs, use one kind of space."""
     if _PLAIN.match(text):
         return " ".join(text.split())
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
@@ -79,22 +82,23 @@ def tidy(text: str) -> str:
 
 
 def spaces(text: str) -> str:
-    """Runs of spaces made one, line ends trimmed, at most one blank line between paragraphs."""
+    """Merge runs of spaces, trim line ends, and keep at most one blank line between paragraphs."""
     text = re.sub(r" {2,}", " ", text)
     text = re.sub(r" ?\n ?", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
 def paragraph(text: str) -> str:
-    """Both at once; text that needs neither comes back as it is, which takes no time."""
+    """Clean characters and spaces. Text that needs neither is returned unchanged, which takes no time."""
     if _PLAIN.match(text):
         return text.strip(" ") if "  " not in text else spaces(text)
     return spaces(characters(text))
 
 
 def line_ends(text: str) -> str:
-    """Line ends trimmed and blank lines made one; spaces within and before a line stay (program text, tables)."""
-    trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))  # a pattern would try every space of a run
+    """Trim line ends and merge blank lines. Spaces within and before a line stay (program text, tables)."""
+    # a regular expression would try every space of a run
+    trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n")
 
 
@@ -105,7 +109,7 @@ def one_line(text: str, longest: int = 200) -> str:
 
 
 def vocabulary(lines: Iterable[str]) -> Counter[str]:
-    """How often each word is in the book; compounds are counted with their hyphens."""
+    """The number of times that each word is in the book; compounds count with their hyphens."""
     counts: Counter[str] = Counter()
     for line in lines:
         words = [word.casefold() for word in _WORD.findall(line)]
@@ -114,17 +118,17 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 
 
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
-    """Two lines made one where the first ends in a hyphen.
+    """Join two lines of which the first ends in a hyphen.
 
-    The hyphen goes when a lowercase letter follows, unless the book itself writes the word with it, or the two
-    halves are words of the book and the whole is not.
+    The hyphen is dropped before a lowercase letter, unless the book writes the word with it elsewhere, or the book has
+    the two halves as words but not the whole.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():
         return left + right
     one, two = last[1].casefold(), first[0].casefold()
     whole, compound = words[one + two], words[f"{one}-{two}"]
-    if compound > whole or right[first.end() :].startswith("-"):  # well-known; state-of-the-art
+    if compound > whole or right[first.end() :].startswith("-"):  # such as well-known, or state-of-the-art
         return left + right
     words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
     if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):

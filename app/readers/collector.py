@@ -1,6 +1,6 @@
-"""The events of an HTML parser made into blocks of text: paragraphs, headings, tables, lists, formulas. Child only.
+"""Turns the events of an HTML parser into blocks of text: paragraphs, headings, tables, lists, formulas. Child only.
 
-Owns what a browser would show of a page in words: numbers of lists, marks of notes, raised and lowered text, ticks of
+Owns the words that a browser would show: numbers of lists, marks of notes, raised and lowered text, ticks of
 forms, readings above words, alternative texts of pictures. Every character that is left out is counted by its reason.
 """
 
@@ -20,14 +20,14 @@ from app.readers.tables import Cell, Row, Table
 
 _SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript iframe object rp button title"))
 _FRAMES = frozenset(("iframe", "frame", "object", "embed"))
-_TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)  # beside the page
+_TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)  # a text file in the page's folder
 _NOT_TEXT = frozenset(("script", "style", "template", "title", "rp"))
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
         "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption"
         " figure footer form header hr html legend li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
-        # of DTBook, the books of DAISY
+        # elements of DTBook, the books of DAISY
         " author bridgehead byline dateline docauthor doctitle epigraph hd level level1 level2 level3 level4 level5"
         " level6 line linegroup list note poem prodnote sidebar",
     )
@@ -41,7 +41,7 @@ _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _LONGEST_TITLE = 1000
 PUT_AWAY = "\ue000"
-"""What stands for a "<" that begins no tag while the text is parsed."""
+"""Replaces a "<" that begins no tag while the text is parsed."""
 
 _KEPT_CLASSES = frozenset(("mwe-math-mathml-a11y", "mwe-math-mathml-inline", "katex-mathml", "mjx_assistive_mathml"))
 _REPEATED_CLASSES = frozenset(
@@ -60,17 +60,17 @@ NAMELESS = re.compile(
     r"[ .:_\-\d]*)*(?:[ivxlcdm\d]+)?$|[a-z_-]+\d+[a-z]?$|\S+\.(?:jpe?g|png|gif|svg|webp|bmp|tiff?)$|https?://\S*$",
     re.I,
 )
-"""An alternative text that only says that there is a picture."""
+"""Alternative texts that only say that there is a picture."""
 
-_DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
+_DEEPEST_FORMULA = 200  # nested elements; deeper ones belong to the one around them
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # parts of a block that are looked at before raised or lowered text
-_BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
-_DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
+_NEAR = 4  # parts of a block that are examined before raised or lowered text
+_BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # signs of links from a note back to the text
+_DEEPEST_FRAME = 40  # open elements whose end changes their text; elements within deeper ones are read unchanged
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
-_SWITCHED = ("MathML", "xhtml", "svg")  # what is read of the namespaces that a book offers a choice of
+_SWITCHED = ("MathML", "xhtml", "svg")  # namespaces that are read where a book offers a choice
 
 
 @dataclass
@@ -84,7 +84,7 @@ class _OpenTable:
 
 @dataclass
 class _Frame:
-    """An open element whose end changes the text since its start. ``start``: an index into the parts of the block."""
+    """An open element whose end changes the text since its start. ``start`` is an index into the parts of the block."""
 
     kind: str
     start: int = 0
@@ -97,13 +97,13 @@ class _Frame:
 class BlockCollector:
     """Takes the parser's events and makes blocks of them; ``title``, ``author`` and ``date`` come from the head.
 
-    ``framed``: files of text that the page shows a part of. ``inner``: pages that it holds as an attribute.
+    ``framed``: files of text of which the page shows a part. ``inner``: pages that it holds as an attribute.
 
     Args:
-        text: the whole markup, in which some things are looked up ahead.
-        hides: leave out what no browser shows: what a reader cannot see is not read to the model either.
+        text: the whole markup, for looking ahead.
+        hides: whether to leave out text that no browser shows: the model reads only what a person could see.
         styles: rules of style sheets outside of the text.
-        contents: read lists of contents too.
+        contents: whether to read lists of contents too.
     """
 
     def __init__(self, text: str, *, hides: bool, styles: Styles | None = None, contents: bool = True) -> None:
@@ -114,8 +114,8 @@ class BlockCollector:
         self._targets: set[str] | None = None
         self._repeats_formulas = 'type="math/tex' in text
         self._has_katex = "katex-mathml" in text
-        self.at_end = False  # all of the text is parsed: what ends now was never closed
-        self.lost = False  # something hidden was open at the end
+        self.at_end = False  # all text has been parsed: elements that end now were never closed
+        self.lost = False  # a hidden element was open at the end
         self.blocks: list[Block] = []
         self.title = ""
         self.author = ""
@@ -124,30 +124,30 @@ class BlockCollector:
         self.inner: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
-        self._images: dict[int, str] = {}  # places among the parts that hold the alternative text of a picture
+        self._images: dict[int, str] = {}  # alternative texts of pictures by their place among the parts
         self._anchors: list[str] = []
         self._level = 0
-        self._skipped: list[str] = []  # the elements that are open, from the skipped or hidden one on
-        self._reason = ""  # why they are
-        self._captured: list[str] = []  # text of a skipped element that is wanted all the same
+        self._skipped: list[str] = []  # open elements, from the skipped or hidden one on
+        self._reason = ""  # the reason for skipping them
+        self._captured: list[str] = []  # text of a skipped element that is needed all the same
         self._preformatted = 0
-        self._initial = False  # the open block may be the first letter of the next one
+        self._initial = False  # whether the open block may be the first letter of the next one
         self._held = ""
-        self._open: list[_Frame | None] = []  # a frame for each open element that needs one
+        self._open: list[_Frame | None] = []  # a frame for each open element that needs one, else None
         self._frames: list[_Frame] = []
         self._lists = Lists()
-        self._marks: dict[str, str] = {}  # anchors of notes -> the marks that lead to them
+        self._marks: dict[str, str] = {}  # the marks that lead to notes, by the note's anchor
         self._tables: list[_OpenTable] = []
-        self._flat_tables = 0  # open tables that lie too deep
+        self._flat_tables = 0  # number of open tables that are nested too deep
         self._navigation = 0
         self._formula: ElementTree.TreeBuilder | None = None
         self._formula_tags: list[str] = []
         self._after_formula = False
         self._after_script = False
-        self._drawing: list[str] = []  # heights of the last text in each open drawing
-        self._switch: list[bool] = []  # whether a case of each open choice was taken
+        self._drawing: list[str] = []  # height of the last text in each open drawing
+        self._switch: list[bool] = []  # for each open choice, whether a case was taken
 
-    # What the parser calls.
+    # Methods that the parser calls.
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         if self._formula is not None:
@@ -204,7 +204,7 @@ class BlockCollector:
         elif tag == "q":
             self._parts.append("”")
         elif tag == "span" and self._level and _SECTION.match("".join(self._parts[-_NEAR:])):
-            self._parts.append(" ")  # a style sheet sets the number of a heading apart
+            self._parts.append(" ")  # a style sheet separates the number of a heading
 
     def data(self, data: str) -> None:
         if self._formula is not None:
@@ -233,7 +233,7 @@ class BlockCollector:
         self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
 
     def comment(self, text: str) -> None:
-        """Word hides the formulas of a page in a comment that only Word reads."""
+        """Read formulas that Word hides in comments that only Word reads."""
         if "msEquation" in text and not self._skipped and self._formula is None:
             for found in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
                 self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{found}</r>'))
@@ -247,10 +247,10 @@ class BlockCollector:
         if self._anchors:
             self.blocks.append(Block("", 0, tuple(self._anchors)))
 
-    # What is left out.
+    # Skipped elements.
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
-        """Why an element is not read; None where it is."""
+        """Why an element is skipped; None where it is read."""
         if tag in _FRAMES:
             self._remember_frame(attributes)
         if tag in _SKIPPED:
@@ -298,7 +298,7 @@ class BlockCollector:
         return not (_NOTE_TYPES.search(kind) or self._is_linked_note(kind, classes, attributes.get("id", "")))
 
     def _is_linked_note(self, kind: str, classes: list[str], anchor: str) -> bool:
-        """Whether a link shows this hidden element, as readers of books show a note."""
+        """Whether a link shows this hidden element, as e-readers show a note."""
         if not anchor or not _NOTE_LIKE.search(" ".join((kind, anchor, *classes))):
             return False
         if self._targets is None:
@@ -442,7 +442,7 @@ class BlockCollector:
                 here.table.rows.append(here.row)
             columns, rows = whole(attributes.get("colspan")), whole(attributes.get("rowspan"))
             here.cell = Cell(columns=columns or 1, rows=rows or 1)
-            if not here.in_head:  # a first row of nothing but heads is the header too
+            if not here.in_head:  # a first row of only header cells is the header too
                 first = here.row is here.table.rows[0] and (not here.row.cells or here.row.header)
                 here.row.header = tag == "th" and first
             here.row.cells.append(here.cell)
@@ -487,7 +487,7 @@ class BlockCollector:
             self._parts.append("")
 
     def _spell_images(self) -> None:
-        """Write the alternative texts of the pictures of a block: initials and formulas as text, others marked."""
+        """Write the alternative texts of a block's pictures: initials and formulas as text, others marked."""
         around = any(sign.isalnum() for part in self._parts for sign in part)
         for place, alt in self._images.items():
             if self._level and not around:
@@ -499,7 +499,7 @@ class BlockCollector:
         self._images.clear()
 
     def _start_drawn(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Text in a drawing: what stands at another height is another line."""
+        """Begin text in a drawing: text at another height is another line."""
         height = attributes.get("y") or (attributes.get("dy") if attributes.get("x") else None) or ""
         if tag == "text":
             height = height or attributes.get("transform", "") or " "
@@ -575,7 +575,7 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """A link that may lead to a note: its mark is told apart from the word before it."""
+        """Close a link that may lead to a note. Its mark is separated from the word before it."""
         if not text or len(text) > 8:
             return
         raised = next((outer for outer in reversed(self._frames) if outer.kind in ("sup", "super")), None)
@@ -615,7 +615,7 @@ class BlockCollector:
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
-                self._held = text  # the next block goes on with it
+                self._held = text  # the next block goes on with this text
             elif text.strip():
                 text, self._held = self._held + text, ""
                 text, marked = self._lists.headed(text)
@@ -630,7 +630,7 @@ class BlockCollector:
         cell = self._cell()
         last = next(_last_text(self.blocks if cell is None else cell.content), None)
         block = Block(text, self._level, tuple(self._anchors))
-        if last is not None and last.text == f"[Image: {text}]":  # a picture's caption says it
+        if last is not None and last.text == f"[Image: {text}]":  # the picture's caption repeats it
             last.text = text
             last.anchors += block.anchors
         elif cell is None:
@@ -653,7 +653,7 @@ def _size(text: str) -> int:
 
 
 def _entered(attributes: Mapping[str, str]) -> str:
-    """What an input of a form shows."""
+    """The text that an input of a form shows."""
     kind = attributes.get("type", "text").casefold()
     if kind in ("checkbox", "radio"):
         return f" {_TICKED if 'checked' in attributes else _OPEN} "

@@ -1,4 +1,4 @@
-"""The few rules of a style sheet that change what a reader reads: list numbers, hidden text, raised text. Child only.
+"""Reads the few rules of a style sheet that change a reader's text: list numbers, hidden text, raised text. Child only.
 
 Selectors of one element, one class, or a list item within one of those; the last rule wins. Rules for certain media
 and everything else of CSS are passed over.
@@ -16,7 +16,7 @@ _SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
 _ITEM = re.compile(r"\s*>?\s*\bli(:{1,2}before)?$", re.I)
 _WANTED = frozenset(("content", "list-style", "list-style-type", "display", "visibility", "vertical-align"))
 _COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
-_LONGEST = 200_000  # characters of a style sheet that are looked at
+_LONGEST = 200_000  # characters of a style sheet that are read
 _NOT_A_TYPE = frozenset(("inside", "outside", "inherit", "initial", "unset", "!important"))
 
 Declarations = dict[str, str]
@@ -32,7 +32,7 @@ class Styles:
             self._add(sheet)
 
     def joined(self, sheet: str) -> Styles:
-        """These rules and a style sheet's, which win."""
+        """These rules combined with a style sheet's rules, which take precedence."""
         joined = Styles()
         joined._rules = {key: dict(found) for key, found in self._rules.items()}
         joined._add(sheet)
@@ -60,7 +60,7 @@ class Styles:
         return bool(self._rules)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
-        """What holds for an element; with ``items`` for the list items in it."""
+        """The rules for an element, or with ``items`` for the list items in it."""
         if not self._rules:
             return _NONE
         found: Declarations = {}
@@ -72,7 +72,7 @@ class Styles:
 
 
 def declarations(body: str) -> Declarations:
-    """The declarations that matter of a rule's body or of a ``style`` attribute."""
+    """The relevant declarations in a rule's body or a ``style`` attribute."""
     found: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")
@@ -85,13 +85,13 @@ def declarations(body: str) -> Declarations:
 
 
 def list_type(found: Declarations) -> str:
-    """The kind of a list's numbers, "none", or "" where nothing is said."""
+    """The kind of a list's numbers, "none", or "" where it is not stated."""
     words = [word for word in found.get("list-style-type", "").split() if word not in _NOT_A_TYPE]
     return words[0] if words else ""
 
 
 def counters(found: Declarations) -> list[tuple[str, str]]:
-    """What is generated in front of an item: (name, style) of counters and ("", text) between them; [] without one."""
+    """The generated text in front of an item: (name, style) of counters and ("", text) between them; [] without one."""
     parts = [
         (name, style or "decimal") if name else ("", text)
         for text, name, style in _COUNTER.findall(found.get("content", ""))
@@ -100,5 +100,5 @@ def counters(found: Declarations) -> list[tuple[str, str]]:
 
 
 def hides(found: Declarations) -> bool:
-    """Whether a browser shows nothing of the element."""
+    """Whether a browser hides the element."""
     return found.get("display", "").startswith("none") or found.get("visibility", "").startswith("hidden")

@@ -1,8 +1,7 @@
-"""What a file is, by its content, and the parser that reads it. Child only.
+"""Tells the kind of a file by its content, and calls its parser. Child only.
 
-A file's name only tells Markdown and tables from plain text. What is no book is refused by
-its name. Owns what every book gets
-whatever its format, too: a title, an author, bounds.
+A file's name only distinguishes Markdown and tables from plain text. The error for a file that is no book names its
+kind. Also owns the parts that every book gets whatever its format: a title, an author, limits.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
 _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")  # formats that are text themselves; a tale may well begin with "RIFF"
-_OLE_KINDS = (  # what a stream inside is called tells the program
+_OLE_KINDS = (  # names of streams within, by which the program is recognised
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
     ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
     ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
-_ZIP_KINDS = (  # a name inside, or its end
+_ZIP_KINDS = (  # names within, or their endings
     (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
     (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
@@ -90,7 +89,7 @@ _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
 _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_PDF_REACH = 1024  # bytes at either end within which readers of PDF look for its marks
+_PDF_REACH = 1024  # bytes at either end of a file in which readers of PDF look for its marks
 _PDF = re.compile(rb"%PDF-\d\.\d")
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
@@ -98,10 +97,10 @@ _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 
 
-# A PDF with something readable before it, such as what a server said; a text about PDFs has no object next to it.
+# A PDF with readable text before it, such as a server's reply. A text about PDFs has no object next to the mark.
 _PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b", re.S | re.M)
 
-_WARNINGS = 30  # that are said one by one
+_WARNINGS = 30  # warnings that are listed one by one
 _PARSERS = {
     "pdf": "app.readers.pdf",
     "epub": "app.readers.epub",
@@ -118,7 +117,7 @@ _NOT_A_TITLE = re.compile(
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )
-_LONGEST_DATE = 40  # characters
+_LONGEST_DATE = 40  # characters of a date at most
 _NOT_AN_AUTHOR = re.compile(
     r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
 )
@@ -128,7 +127,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a file of any known format.
 
     Raises:
-        Refused: it cannot be read as a book.
+        Refused: the file cannot be read as a book.
     """
     kind = kind_of(path, limits)
     parsed: Parsed = import_module(_PARSERS[kind]).parse(path, {**request, "kind": kind}, limits, step)
@@ -171,7 +170,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     """ "pdf", "epub", "docx", "html", "mail", "markdown", "notebook", "table" or "text".
 
     Raises:
-        Refused: the file is something else; says what.
+        Refused: the file is of another kind, which the message names.
     """
     with path.open("rb") as file:
         head = file.read(encoding.HEAD)
@@ -187,7 +186,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
     if pictures.is_picture(path):
-        return "pdf"  # is made one
+        return "pdf"  # a picture is made into a PDF
     if head.startswith(_OLE):
         raise _old_office(path)
     for place, magic, what, remedy in _MAGIC:
@@ -203,7 +202,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> str:
-    from app.readers import docx  # not for a PDF, which it would cost a tenth of a second
+    from app.readers import docx  # not imported for a PDF, which it would cost a tenth of a second
 
     try:
         with archive.open_bounded(path, limits) as files:
@@ -241,7 +240,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import mail, rows
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # with something in front of it
+        if zipfile.is_zipfile(path):  # with other bytes in front of it
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

@@ -1,7 +1,7 @@
 """Word files (DOCX): the text by its headings, then notes, comments, headers and footers. Child only.
 
-Our own walk over the XML, because mammoth reads text that Word hides out to the model, gives up a book for a broken
-list of styles or notes, and takes eight times as long without a sign of life.
+The XML is walked by our own code. mammoth would pass hidden text to the model, gives up a book with a broken list of
+styles or notes, and takes eight times as long without a sign of life.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-_HEADER_LETTERS = 12  # letters beside a page's number from which on a header says something
+_HEADER_LETTERS = 12  # letters in addition to a page's number from which on a header is text
 _DEEPEST_INSERTED = 3  # documents within documents
 _EQUATIONS = ("equation", "mathtype")
 
@@ -57,7 +57,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def body(files: zipfile.ZipFile) -> str:
-    """The name of the part that holds the text; "" where this is no Word file."""
+    """The name of the part with the text; "" where the file is no Word file."""
     names = files.namelist()
     if _BODY in names:
         return _BODY
@@ -71,7 +71,7 @@ def body(files: zipfile.ZipFile) -> str:
 
 
 class _File:
-    """A Word file and its parts. What lies beside the text may be damaged: the book is not lost for it."""
+    """A Word file and its parts. Damaged parts next to the text do not lose the book."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class _File:
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
         styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
-        self._reading = self._body  # the part that the walk is in, whose relations hold
+        self._reading = self._body  # the part that is being walked, whose relations apply
         self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
 
     def chapters(self) -> list[Chapter]:
-        """The text by its headings, then what stands beside it."""
+        """The text by its headings, then the other parts."""
         root = self._xml(self._body, "its text")
         if root is None:
             raise KeyError(self._body)
@@ -115,7 +115,7 @@ class _File:
         return [chapter for chapter in chapters if chapter.text]
 
     def names(self) -> tuple[str, str]:
-        """Title and author as the properties name them."""
+        """Title and author from the properties."""
 
         def look_up() -> tuple[str, str]:
             root = self._xml(_CORE, "its list of properties")
@@ -134,12 +134,12 @@ class _File:
             return otherwise
 
     def _xml(self, name: str, what: str) -> ElementTree.Element | None:
-        """A part; None where the file has none of this name."""
+        """A part as XML; None where the file has none of this name."""
         found = self._names.find(name) if name else None
         return archive.read_xml(self._files.read(found), what) if found is not None else None
 
     def _related(self, part: str) -> dict[str, tuple[str, str]]:
-        """The relations of a part: id -> kind and name of the part that is meant."""
+        """The relations of a part: id -> kind and name of the related part."""
         if part not in self._relations:
             folder, name = posixpath.split(part)
             found: dict[str, tuple[str, str]] = {}
@@ -159,7 +159,7 @@ class _File:
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
 
     def _drawn(self, identity: str) -> list[Block]:
-        """A diagram's or a chart's text."""
+        """The text of a diagram or a chart."""
         kind, name = self._related(self._reading).get(identity, ("", ""))
         root = self._attempt(lambda: self._xml(name, "a drawing"), None)
         if root is None:
@@ -167,7 +167,7 @@ class _File:
         return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
 
     def _inserted(self, identity: str) -> list[Block]:
-        """The text of a document that is kept within this one."""
+        """The text of a document that is embedded in this one."""
         name = self._names.find(self._related(self._reading).get(identity, ("", ""))[1])
         blocks: list[Block] | None = None
         if name is not None and self._depth < _DEEPEST_INSERTED:
@@ -204,7 +204,7 @@ class _File:
         self.walk.left_out.update(inner.walk.left_out)
         return [Block(part) for chapter in chapters for part in chapter.text.split("\n\n")]
 
-    # What stands beside the text.
+    # Parts other than the text.
 
     def _text(self, node: ElementTree.Element, part: str) -> str:
         """A note's, a comment's or a header's text."""
@@ -223,7 +223,7 @@ class _File:
         return "\n\n".join(f"{marks[at]}. {texts[at]}" if marks[at] else texts[at] for at in order)
 
     def _comments(self) -> str:
-        """Comments of reviewers with their authors and the passages that they are about."""
+        """Reviewers' comments with their authors and the passages that they are about."""
         part = self._part("comments")
         root = self._xml(part, "its comments")
         lines = []
@@ -242,7 +242,7 @@ class _File:
         return "\n\n".join(lines)
 
     def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
-        """Headers and footers that are shown and say more than the text does, each once."""
+        """Shown headers and footers with more words than the text has, each once."""
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}
         related = self._related(self._body)
@@ -259,7 +259,7 @@ class _File:
         return "\n\n".join(found)
 
     def _tell_objects(self) -> None:
-        """Embedded objects, which only the programs that made them can show."""
+        """Count embedded objects, which only their own programs can show."""
         old = sum(count for name, count in self.walk.objects.items() if name.casefold().startswith(_EQUATIONS))
         others = {
             name: count for name, count in self.walk.objects.items() if not name.casefold().startswith(_EQUATIONS)
@@ -281,7 +281,9 @@ def _around(node: ElementTree.Element) -> ElementTree.Element:
 
 
 def _headers_shown(root: ElementTree.Element) -> list[str]:
-    """Relations of the headers and footers of all sections; those of a first page only where it has its own."""
+    """Relations of the headers and footers of all sections. First-page ones count only where the section has a first
+    page of its own.
+    """
     found: dict[str, None] = {}
     for section in root.iter(_named(root, "sectPr")):
         parts = {local(part.tag): part for part in section}
@@ -294,8 +296,9 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in the order of the text, as the page shows them: id -> number; "" where the
-    text has a mark of its own."""
+    """Number the references to notes in the order of the text, as the page shows them: id -> number; "" where the text
+    has its own mark.
+    """
     numbers: dict[str, str] = {}
     count = 0
     for node in list(root.iter(_named(root, kind))):
@@ -310,5 +313,5 @@ def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
 
 
 def _named(root: ElementTree.Element, name: str) -> str:
-    """A name in the root's namespace, by which a tree is searched fast."""
+    """A name in the root's namespace, for a fast search of the tree."""
     return f"{root.tag.rpartition('}')[0]}}}{name}" if "}" in root.tag else name

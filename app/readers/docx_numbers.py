@@ -1,7 +1,7 @@
-"""The numbers that Word sets in front of paragraphs, counted as Word counts them. Child only.
+"""Counts the numbers in front of paragraphs as Word does. Child only.
 
-Source: ECMA-376, part 1, 17.9. A list has levels; a paragraph at a level counts it on and restarts those below. Lists
-made from one abstract list go on counting together, but where one of them says that it starts anew.
+Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments its level and restarts those below. Lists of
+one abstract list count together, unless one of them states a new start.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    restart: int | None = None  # level, from 1, that restarts this one; 0: none does
+    restart: int | None = None  # level, from 1, that restarts this one; 0: no level does
     legal: bool = False
     style: str = ""
     font: str = ""
     hidden: bool = False
-    digits: int = 0  # at least, with zeros in front
+    digits: int = 0  # digits at least, with zeros in front
 
 
 @dataclass
 class _List:
-    """One list of the document: the abstract list that it counts with, and what it changes."""
+    """One list of the document: its abstract list, and its changes to it."""
 
     abstract: str
     levels: dict[int, _Level]
@@ -47,7 +47,7 @@ _LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
 _LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
 _LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
 _LISTNUM_LEVELS = 9
-_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # level by level, as Word writes them
+_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # forms level by level, as Word writes them
     "NumberDefault": [
         ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
         ("lowerRoman", "({})"), ("decimal", "{}."), ("lowerLetter", "{}."), ("lowerRoman", "{}."),
@@ -61,7 +61,7 @@ _LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # level by level, as Word 
 
 
 class Numbering:
-    """The lists of a document, and how far each has counted."""
+    """The lines of counting for all lists of a document."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._lists: dict[str, _List] = {}
@@ -69,8 +69,8 @@ class Numbering:
         self._started: set[tuple[str, int]] = set()
         self._listnums: dict[str, dict[int, int]] = {}
         abstracts: dict[str, dict[int, _Level]] = {}
-        links: dict[str, str] = {}  # styles of lists -> the abstract list that spells them out
-        linked: dict[str, str] = {}  # abstract lists -> the style of lists that stands for them
+        links: dict[str, str] = {}  # abstract lists that define a style of lists, by the style
+        linked: dict[str, str] = {}  # styles of lists that an abstract list refers to, by the abstract list
         for node in root or ():
             if local(node.tag) != "abstractNum":
                 continue
@@ -107,7 +107,7 @@ class Numbering:
         self._lists[attribute(node, "numId")] = found
 
     def listnum(self, code: str) -> str:
-        """The number that a LISTNUM field shows within a paragraph; lists of a writer's own count as usual ones."""
+        """The number that a LISTNUM field shows within a paragraph. A writer's own lists count like the usual ones."""
         name, level, start = (pattern.search(code) for pattern in (_LISTNUM, _LISTNUM_LEVEL, _LISTNUM_START))
         kind = name[1] if name and name[1] in _LISTNUM_FORMS else "NumberDefault"
         at = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
@@ -121,14 +121,14 @@ class Numbering:
         return around.format(numerals.written(counts[at], form))
 
     def level_of(self, number: str, style: str) -> int | None:
-        """The level of a list that a style of paragraphs stands for."""
+        """The list level that a paragraph style stands for."""
         found = self._lists.get(number)
         return (
             next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
         )
 
     def count(self, number: str, at: int) -> str:
-        """Count a paragraph of a list at a level, from 0, and return what stands in front of it."""
+        """Count a paragraph of a list at a level, from 0. Return the text in front of it."""
         found = self._lists.get(number)
         if found is None or at not in found.levels or at >= _LEVELS:
             return ""
@@ -190,7 +190,7 @@ def _level(node: ElementTree.Element) -> _Level:
 
 
 def _bullet(level: _Level) -> str:
-    """Bullets have many shapes and one meaning; a box to tick has another."""
+    """The sign for a bullet. All shapes mean the same, except a box to tick."""
     if not level.text.strip():
         return ""
     sign = symbols.sign(level.font, ord(level.text[0])) if symbols.is_symbolic(level.font) else level.text[0]

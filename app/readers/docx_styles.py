@@ -1,4 +1,5 @@
-"""What a paragraph and a run of Word take over from their styles: levels, numbers, fonts, hidden and raised text.
+"""Resolves the properties that a paragraph and a run of Word inherit from their styles: levels, numbers, fonts, hidden
+and raised text.
 
 Child only.
 """
@@ -16,7 +17,7 @@ _NO = ("0", "false", "off")
 
 @dataclass
 class Look:
-    """Properties of text. None: nothing is said here. ``script``: "superscript", "subscript" or "baseline"."""
+    """Properties of text. None means not stated. ``script``: "superscript", "subscript" or "baseline"."""
 
     hidden: bool | None = None
     script: str | None = None
@@ -25,7 +26,7 @@ class Look:
 
 @dataclass
 class Numbered:
-    """Which list a paragraph belongs to, and at which level; None: nothing is said here."""
+    """The list of a paragraph, and its level. None means not stated."""
 
     number: str | None = None
     level: int | None = None
@@ -33,7 +34,7 @@ class Numbered:
 
 @dataclass
 class Style:
-    """A style with what it took over from the style that it is based on. ``heading``: 0 for text."""
+    """A style with the properties of the style that it is based on. ``heading``: 0 for text."""
 
     heading: int | None = None
     look: Look = field(default_factory=Look)
@@ -41,9 +42,9 @@ class Style:
     is_contents: bool = False
 
 
-_MOVED = 4  # half points
+_MOVED = 4  # half points by which moved text is raised or lowered at least
 RAISED, SUNK = "raised", "sunk"
-"""By a distance: of short text a superscript or a subscript."""
+"""Text moved by a distance: where it is short, a superscript or a subscript."""
 
 _PLAIN = Style()
 
@@ -61,11 +62,11 @@ class Styles:
             self._resolve(identity, nodes)
 
     def of(self, identity: str) -> Style:
-        """A style; for a paragraph without one the default."""
+        """Find a style; the default for a paragraph without one."""
         return self._found.get(identity or self._default, _PLAIN)
 
     def _resolve(self, identity: str, nodes: dict[str, ElementTree.Element]) -> None:
-        """Resolve a style after those that it is based on."""
+        """Resolve a style after the styles that it is based on."""
         chain: list[str] = []
         while identity in nodes and identity not in self._found and identity not in chain:
             chain.append(identity)
@@ -123,7 +124,7 @@ def numbered(properties: ElementTree.Element) -> Numbered:
 
 
 def look(properties: ElementTree.Element) -> Look:
-    """How a run's properties make its text look."""
+    """The look of text by a run's properties."""
     found = Look()
     for setting in properties:
         tag = local(setting.tag)
@@ -139,7 +140,7 @@ def look(properties: ElementTree.Element) -> Look:
 
 
 def _moved(half_points: str) -> str | None:
-    """Whether text that is set higher or lower than its line is a superscript or a subscript."""
+    """Whether text above or below its line is a superscript or a subscript."""
     try:
         height = int(half_points)
     except ValueError:
@@ -148,7 +149,7 @@ def _moved(half_points: str) -> str | None:
 
 
 def over(below: Look, above: Look) -> Look:
-    """Two looks, where what is said above wins."""
+    """Combine two looks; the upper one takes precedence."""
     return Look(
         below.hidden if above.hidden is None else above.hidden,
         below.script if above.script is None else above.script,

@@ -1,6 +1,6 @@
-"""The walk over the text of a Word file: paragraphs, tables, fields, notes' marks, formulas, boxes. Child only.
+"""Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, boxes. Child only.
 
-Everything that Word shows is read in its order; what it does not show (hidden, deleted) is counted by the reason.
+Text that Word shows is read in its order; other text (hidden, deleted) is counted by the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
 MARK = "note-mark"
-"""What a reference to a note is made into before the walk: its number in the text."""
+"""The element that replaces a reference to a note before the walk, with the note's number."""
 
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
 _LEFT_OUT = frozenset(
@@ -30,10 +30,10 @@ _HIDDEN, _DELETED = "hidden", "deleted"
 _TICKED, _OPEN = "☒", "☐"
 _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
-_LONGEST_SCRIPT = 4  # characters of text that is raised by a distance and may be a power or a note
+_LONGEST_SCRIPT = 4  # characters of text raised by a distance that may be a power or a note
 _LONGEST_NUMBER = 8  # characters of a page's number
 _ALIVE = 500  # paragraphs between two signs of life
-_DEEPEST = 12  # boxes within boxes; what lies deeper is read as the text around it
+_DEEPEST = 12  # boxes within boxes; deeper ones are read as the text around them
 _LONGEST_ANCHOR = 120  # characters of the passage that a comment is about
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 _COLUMNS = 2  # tabs in a line from which on it may be a row of columns
@@ -41,8 +41,8 @@ _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
-_INDENTATION = 4  # blanks of a tab in program text
-_LONGEST_ENTRY = 60  # characters of the second of two columns that tabs part
+_INDENTATION = 4  # spaces for a tab in program text
+_LONGEST_ENTRY = 60  # characters of the second of two columns separated by tabs
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
@@ -61,7 +61,7 @@ class _Field:
 
 @dataclass(slots=True)
 class _Run:
-    """Text of one script; ``script``: "superscript", "subscript" or ""."""
+    """Text in one script: "superscript", "subscript" or ""."""
 
     text: str
     script: str = ""
@@ -69,7 +69,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _About:
-    """What a paragraph says of itself. ``heading``: its level, 0 for text, None where the style says it."""
+    """The stated properties of a paragraph. ``heading``: its level, 0 for text, None where the style decides."""
 
     style: str = ""
     heading: int | None = None
@@ -83,10 +83,10 @@ _NOTHING = _About()
 
 @dataclass
 class Surroundings:
-    """What the walk needs of the other parts of the file.
+    """Access to the other parts of the file.
 
-    ``drawn`` returns the text of a diagram or a chart by its relation's id, ``inserted`` the blocks of a document
-    that is kept within this one.
+    ``drawn`` returns the text of a diagram or a chart by its relation's id, ``inserted`` the blocks of an embedded
+    document.
     """
 
     styles: Styles = field(default_factory=Styles)
@@ -97,20 +97,20 @@ class Surroundings:
 
 
 class Walk:
-    """Reads one part of the file after the other; counts and comments go on from part to part."""
+    """Reads one part of the file after another. Counts and comments continue from part to part."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self.left_out: Counter[str] = Counter()
-        self.objects: Counter[str] = Counter()  # embedded objects by the program that made them
-        self.anchors: dict[str, str] = {}  # comments -> the passages that they are about
-        self.page_fields = False  # whether a number of pages was passed over since this was last reset
+        self.objects: Counter[str] = Counter()  # number of embedded objects by program
+        self.anchors: dict[str, str] = {}  # passages that comments are about, by comment
+        self.page_fields = False  # whether a page number field was skipped since the last reset
         self._open_comments: set[str] = set()
         self._fields: list[_Field] = []
         self._runs: list[_Run] = []
         self._boxes: list[Block] = []  # text of boxes and drawings, which follows its paragraph
-        self._held = ""  # an initial, or a paragraph whose end is deleted: the next one goes on with it
-        self._monospaced = False  # of the paragraph so far: only program text is
+        self._held = ""  # an initial, or a paragraph whose end is deleted: the next one continues it
+        self._monospaced = False  # whether the paragraph so far has only program text
         self._depth = 0
         self._in_table = 0
         self._paragraphs = 0
@@ -144,7 +144,7 @@ class Walk:
                 yield from self._loose(part)
 
     def _parts(self, node: ElementTree.Element) -> Iterator[ElementTree.Element]:
-        """Paragraphs, tables and what else stands between them, through whatever surrounds them."""
+        """Paragraphs, tables and other elements between them, within any wrappers."""
         stack = [*reversed(node)]
         while stack:
             current = stack.pop()
@@ -173,7 +173,7 @@ class Walk:
             self._around.alive()
         for at, around in enumerate(self._fields):
             if not around.in_result:
-                del self._fields[at:]  # nobody closed it: what follows is text
+                del self._fields[at:]  # an unclosed field: text follows
                 break
         about = _about(node)
         style = self._around.styles.of(about.style)
@@ -242,7 +242,7 @@ class Walk:
         return table
 
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
-        """A cell, and whether it goes on with the one above it."""
+        """A cell, and whether it continues the one above it."""
         cell, goes_on = Cell(), False
         has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
         for setting in node[0] if has_settings else ():
@@ -252,7 +252,7 @@ class Walk:
             elif tag in ("vMerge", "hMerge"):
                 goes_on = attribute(setting, "val") != "restart"
         parts = node[1:] if has_settings else node[:]
-        if len(parts) == 1 and local(parts[0].tag) == "p":  # most cells: they need no search
+        if len(parts) == 1 and local(parts[0].tag) == "p":  # most cells need no search
             cell.content = list(self._paragraph(parts[0]))
         elif self._in_table < tables.DEEPEST:
             cell.content = list(self._content(node))
@@ -284,7 +284,7 @@ class Walk:
                 self._count_deleted(current)
             elif tag == "ruby":
                 self._ruby(current, base)
-            elif tag == "p":  # a paragraph in a paragraph, which careless programs write
+            elif tag == "p":  # a paragraph in a paragraph, written by careless programs
                 self._add("\n")
                 stack.extend(reversed(current))
             elif tag == "t":
@@ -303,7 +303,7 @@ class Walk:
         script = own.script if own.script in ("superscript", "subscript") else ""
         if own.script in (RAISED, SUNK) and len("".join(node.itertext()).strip()) <= _LONGEST_SCRIPT:
             script = "superscript" if own.script == RAISED else "subscript"
-        if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":  # most runs: they need no search
+        if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":  # most runs need no search
             self._text(node[-1].text or "", own, script)
             return
         stack = [*reversed(node)]
@@ -340,7 +340,7 @@ class Walk:
             self.left_out[_HIDDEN] += _size(text)
             return
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
-            self.left_out["codes"] += _size(text)  # the result of a field in another's code
+            self.left_out["codes"] += _size(text)  # the result of a field in another field's code
             return
         if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
             self.page_fields = True
@@ -366,7 +366,7 @@ class Walk:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
-        """The text of the runs so far, raised and lowered parts written on the line."""
+        """Take the text of the runs so far, with raised and lowered parts written on the line."""
         if len(self._runs) == 1 and not self._runs[0].script:
             return self._runs.pop().text
         text = ""
@@ -386,13 +386,13 @@ class Walk:
         before = self._runs[-1].text if self._runs else ""
         if text and before[-1:].isalnum() and text[0].isalnum():
             text = f" {text}"
-        self._runs.append(_Run(text))  # a run of its own: what follows is not fused with it
+        self._runs.append(_Run(text))  # a run of its own, so that it is not fused with the next one
         if self._open_comments:
             for comment in self._open_comments:
                 self.anchors[comment] += text
 
     def _ruby(self, node: ElementTree.Element, base: Look) -> None:
-        """A word and its reading, which stands above it in print and after it here."""
+        """Write a word, then its reading, which print sets above the word."""
         for name, form in (("rubyBase", "{}"), ("rt", "({})")):
             runs, self._runs = self._runs, []
             part = next((part for part in node if local(part.tag) == name), None)
@@ -451,7 +451,7 @@ class Walk:
                     self._picture(alt)
             elif tag == "shape" and any(local(part.tag) == "imagedata" for part in current):
                 self._picture(" ".join(attribute(current, "alt").split()))
-            elif tag == "t":  # of a locked drawing
+            elif tag == "t":  # the text of a locked drawing
                 if words := _cleaned(current.text or ""):
                     self._boxes.append(Block(words))
             else:
@@ -459,7 +459,7 @@ class Walk:
         self._depth -= 1
 
     def _picture(self, alt: str) -> None:
-        """What stands for a picture; a file's name and what Word says of itself are left aside."""
+        """The text for a picture. A file's name and Word's own descriptions are ignored."""
         words = _AUTOMATIC.sub("", alt).strip()
         if words and not NAMELESS.match(words):
             self._add(f"[Image: {words}]")
@@ -483,7 +483,7 @@ class Walk:
             self._open_comments.discard(identity)
 
     def _count_deleted(self, node: ElementTree.Element) -> None:
-        if local(node.tag) == "del":  # what was moved stands elsewhere
+        if local(node.tag) == "del":  # moved text is read at its new place
             texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
             self.left_out[_DELETED] += sum(map(_size, texts))
 
@@ -495,7 +495,7 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
 
 
 def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """What is read of the forms in which something is kept: the first, or the last where the first has no text."""
+    """Read one of the forms in which content is stored: the first, or the last where the first has no text."""
     choices = [part for part in node if local(part.tag) == "Choice"]
     fallback = [part for part in node if local(part.tag) == "Fallback"]
     wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")
@@ -506,7 +506,7 @@ def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    """Rows of a table or cells of a row, through the controls that may surround them."""
+    """Rows of a table or cells of a row, within any controls."""
     stack = [*reversed(node)]
     while stack:
         current = stack.pop()
@@ -518,7 +518,7 @@ def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Elemen
 
 
 def _about(node: ElementTree.Element) -> _About:
-    """The properties of a paragraph. A deleted end lets the next paragraph go on with this one."""
+    """Read the properties of a paragraph. If its end is deleted, the next paragraph continues it."""
     if not len(node) or local(node[0].tag) != "pPr":
         return _NOTHING
     properties, about = node[0], _About()
@@ -543,7 +543,7 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """What a field shows that keeps no result: a tick, a choice, a fraction, a sign."""
+    """The text of a field without a stored result: a tick, a choice, a fraction, a sign."""
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)
         if tag == "checkBox":
@@ -560,7 +560,7 @@ def _shown(ended: _Field) -> str:
 
 
 def _chosen(node: ElementTree.Element) -> str:
-    """The entry that is chosen in a list of a form."""
+    """The chosen entry in a list of a form."""
     entries = [attribute(part, "val") for part in node if local(part.tag) == "listEntry"]
     places = {local(part.tag): _whole(attribute(part, "val"), 0) for part in node}
     at = places.get("result", places.get("default", 0))
@@ -568,7 +568,7 @@ def _chosen(node: ElementTree.Element) -> str:
 
 
 def _equation(code: str) -> str:
-    """A formula of Word before it had formulas: {EQ \\f(1;4)}."""
+    """Read a formula of older versions of Word: {EQ \\f(1;4)}."""
     text = code.strip()[2:]
     for _ in range(_DEEPEST):
         again = _FRACTION.sub(lambda found: f"{_grouped(found[1])}/{_grouped(found[2])}", text)
@@ -597,14 +597,14 @@ def _size(text: str) -> int:
 
 
 def _cleaned(text: str) -> str:
-    """Text without unwanted signs; tabs stay until it is known whether they part columns."""
+    """Drop unwanted signs. Tabs stay until it is known whether they separate columns."""
     if "\t" not in text:
         return cleaning.paragraph(text)
     return "\t".join(map(cleaning.paragraph, text.split("\t")))
 
 
 def _columns(blocks: list[Block]) -> list[Block]:
-    """Blocks whose tabs are gone: neighbours with the same tabs are the rows of a table."""
+    """Replace the tabs of blocks: neighbours with the same tabs become the rows of a table."""
     found: list[Block] = []
     at = 0
     while at < len(blocks):
@@ -627,7 +627,7 @@ def _columns(blocks: list[Block]) -> list[Block]:
 
 
 def _are_columns(rows: list[list[str]]) -> bool:
-    """Whether tabs part columns: two in a row do; a single one may also stand after a number or a name."""
+    """Whether tabs separate columns: two in a row do, but a single one may also follow a number or a name."""
     if any("\n" in part for row in rows for part in row):
         return False
     if len(rows[0]) > _COLUMNS:

@@ -1,7 +1,7 @@
-"""Bytes of a text file become text. Child only.
+"""Decodes the bytes of a text file. Child only.
 
-Marks, escapes and zeros tell an encoding for sure, and what decodes as UTF-8 is UTF-8. The rest is told by
-``guess``, and by charset-normalizer what makes no sense there: it is made for long texts of rare scripts.
+Byte order marks, escapes and zeros identify an encoding for sure, and bytes that decode as UTF-8 are UTF-8. ``guess``
+handles the rest. Bytes that it cannot explain go to charset-normalizer, which is made for long texts of rare scripts.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _MARKS = (
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
 _HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # Chinese in seven bits (RFC 1843)
-_FIRST_CHARACTER = 0x30  # the lead byte in seven bits of the first character; below it are signs
-_LAST_COMMON = 0x57  # and of the last one of the standard's first level, which holds the common characters
-_SIGNS = (0x21, 0x23)  # punctuation and full-width forms
-_COMMON = 0.7  # of the pairs between escapes are common ones in what is Chinese
+_FIRST_CHARACTER = 0x30  # the lowest lead byte of a character, in seven bits; lower ones are signs
+_LAST_COMMON = 0x57  # the last lead byte of the standard's first level, which holds the common characters
+_SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
+_COMMON = 0.7  # share of common characters among the pairs between escapes in Chinese
 _SAMPLE = 256 << 10
-_LAST_PLANE = 0x10  # of Unicode
-_NOTHING = 0.9  # of the bytes are zero in what is no text; UTF-32 has three quarters
+_LAST_PLANE = 0x10  # the last plane of Unicode
+_NOTHING = 0.9  # share of zero bytes from which on a file is no text; UTF-32 has three quarters
 _ONE_SCRIPT = 0.95
-_MOSTLY = 0.4  # of the even or odd bytes are zero in UTF-16 of a Latin text
+_MOSTLY = 0.4  # share of zeros among the even or odd bytes in UTF-16 of a Latin text
 HEAD = 64 << 10
 """Bytes of a file's beginning by which its kind is told."""
 
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
-"""Bytes that stand in no text."""
+"""Bytes that occur in no text."""
 
-_MOST_CONTROL = 0.005  # of the bytes of a text
-_BROKEN = 0.002  # of the characters may be wrong in a text that is still UTF-8
+_MOST_CONTROL = 0.005  # share of control bytes in a text at most
+_BROKEN = 0.002  # share of wrong characters in a text that still counts as UTF-8
 MIXED = "utf-8 mixed with cp1252"
 _WESTERN_PIECES = "trifold-western-pieces"
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """The text and the name of its encoding; what cannot be decoded becomes U+FFFD."""
+    """Decode text. Return it with the name of its encoding; undecodable bytes become U+FFFD."""
     encoding = decode_sample(data)
     if encoding is not None:
         return data.decode(encoding, errors="replace"), encoding
@@ -63,14 +63,14 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes can be text of any encoding; what is locked or packed is not."""
+    """Whether bytes can be text of any encoding; encrypted or packed ones cannot."""
     head = data[:HEAD]
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
     return wide or len(CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
 
 
 def _mixed(data: bytes) -> str | None:
-    """UTF-8 with pieces of a Western encoding between; None where it is not mostly that."""
+    """Decode UTF-8 with pieces of a Western encoding; None where it is not mostly UTF-8."""
     text = data.decode("utf-8", errors=_WESTERN_PIECES)
     wrong = data.decode("utf-8", errors="replace").count("\ufffd")
     right = sum(sign > "\x7f" for sign in text) - wrong
@@ -93,7 +93,7 @@ codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
 def decode_sample(data: bytes) -> str | None:
-    """The encoding that marks, escapes or zeros give away; None for all others."""
+    """The encoding that marks, escapes or zeros identify; None otherwise."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return encoding
@@ -122,13 +122,14 @@ def decode_sample(data: bytes) -> str | None:
 
 
 def _escaped(data: bytes) -> str | None:
-    """The encoding of seven bits that a text's escapes are of."""
+    """The seven-bit encoding that a text's escapes identify."""
     head = data[:_SAMPLE]
     for escape, encoding in _ESCAPES:
         if escape in head:
             return encoding
     leads = b"".join(_HZ.findall(head))[::2]
-    # A program may hold tildes and braces too: what stands between them is Chinese only as common characters.
+    # Programs also contain tildes and braces: the bytes between them count as Chinese only if they are common
+    # characters.
     common = sum(_FIRST_CHARACTER <= lead <= _LAST_COMMON or lead in _SIGNS for lead in leads)
     if any(lead >= _FIRST_CHARACTER for lead in leads) and common > _COMMON * len(leads):
         return "hz"
@@ -136,7 +137,7 @@ def _escaped(data: bytes) -> str | None:
 
 
 def _leading(half: bytes) -> int:
-    """How many bytes are the first halves of an alphabet's letters (U+0100 to U+10FF) or of spaces and ASCII."""
+    """The number of bytes that are first halves of letters (U+0100 to U+10FF), or of spaces and ASCII."""
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))
     return scripts + counts[0] + counts[0x20] if scripts > 0.3 * len(half) else 0

@@ -33,18 +33,18 @@ _NO_TEXT_TYPES = re.compile(
 _TEXT_NAMES = (".xhtml", ".html", ".htm")
 _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
 _NO_TEXT = "what is in it is not text"
-_MOST_SAID = 20  # warnings of one kind
+_MOST_SAID = 20  # warnings of one kind at most
 _MOST_FALLBACKS = 10
 _HEAD = 20_000  # characters of a chapter in which its style sheets are named
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-_NAMED_SHARE = 0.5  # of the spine's files; below it the table of contents does not tell chapters from their rest
+_NAMED_SHARE = 0.5  # share of the spine's files below which the table of contents does not separate chapters
 
 
 @dataclass
 class _Package:
-    """What the package file says: names are paths inside the container."""
+    """The content of the package file. Names are paths inside the container."""
 
     title: str = ""
     author: str = ""
@@ -52,8 +52,8 @@ class _Package:
     spine: list[str] = field(default_factory=list)
     nav: str = ""
     ncx: str = ""
-    texts: list[str] = field(default_factory=list)  # in the container and not in the spine
-    pictures: int = 0  # in the spine, without a text that could stand for them
+    texts: list[str] = field(default_factory=list)  # texts in the container but not in the spine
+    pictures: int = 0  # number of pictures in the spine without a replacing text
     warnings: list[str] = field(default_factory=list)
 
 
@@ -71,7 +71,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read an EPUB book.
 
     Args:
-        request: holds ``trouble`` (number of a file in the spine as text -> how it failed).
+        request: holds ``trouble``, the failure of a file in the spine by its number as text.
     """
     try:
         with archive.open_bounded(path, limits) as files:
@@ -136,7 +136,7 @@ def _package(files: zipfile.ZipFile) -> _Package:
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
-    """The item, or the first one with text that the book names for readers that cannot show it."""
+    """The item, or its first fallback with text that the book names for other readers."""
     for _ in range(_MOST_FALLBACKS):
         if item is None or _is_text(item):
             return item
@@ -149,7 +149,7 @@ def _is_text(item: ElementTree.Element) -> bool:
 
 
 def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
-    """A book whose list of chapters is gone: all its texts, in the order of their names."""
+    """Read a book whose spine is missing: all its texts, in the order of their names."""
     names = [name for name in files.namelist() if name.lower().endswith(_TEXT_NAMES) and name != found.nav]
     if not names:
         raise damaged("is damaged: it has no list of chapters, and no chapters.")
@@ -159,7 +159,7 @@ def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
 
 
 def _counting(name: str) -> list[tuple[int, str]]:
-    """A key by which chapter10 comes behind chapter9."""
+    """A key for sorting that puts chapter10 after chapter9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
@@ -170,11 +170,11 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     try:
         root = archive.read_xml(files.read(names.find(_ENCRYPTION) or ""), "its encryption file")
     except archive.BrokenXml:
-        return  # what is locked is seen by its bytes
+        return  # encrypted files are recognised by their bytes
     locked = {
         _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
     }
-    if locked & {name.casefold() for name in package.spine}:  # locked fonts are common and harm nobody
+    if locked & {name.casefold() for name in package.spine}:  # encrypted fonts are common and do no harm
         raise _locked()
 
 
@@ -183,7 +183,7 @@ def _locked() -> Refused:
 
 
 def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list[Chapter], warnings: list[str]) -> None:
-    """Nothing could be read: say why, which is more than that there is no text."""
+    """Refuse a book of which no text could be read, with the reason."""
     if any(chapter.text for chapter in chapters) or not warnings:
         return
     if any(_NO_TEXT in warning for warning in warnings) and any(name in archive.Names(files) for name in _RIGHTS):
@@ -208,7 +208,7 @@ def _chapters(
     characters, waiting = 0, list[_Entry]()
     reader = _ChapterReader(files, package)
     spine = list(package.spine)
-    for number, name in enumerate(spine, 1):  # grows by the texts that only links lead to
+    for number, name in enumerate(spine, 1):  # grows by texts that only links lead to
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
         blocks: list[Block] = []
@@ -230,14 +230,14 @@ def _chapters(
         waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
         if entries:
             _split(blocks, here, chapters, named=named)
-        else:  # nothing names the chapters but their own headings
+        else:  # only the chapters' own headings name them
             chapters += by_headings(blocks, split_levels(blocks))
     warnings += reader.warnings[:_MOST_SAID]
     return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
 
 
 class _ChapterReader:
-    """Reads the files of a book, with their style sheets, and remembers which files they lead to."""
+    """Reads the files of a book with their style sheets, and collects the files that they link to."""
 
     def __init__(self, files: zipfile.ZipFile, package: _Package) -> None:
         self._files = files
@@ -250,7 +250,7 @@ class _ChapterReader:
         self.left_out: Counter[str] = Counter()
 
     def read(self, name: str) -> tuple[list[Block], str | None]:
-        """The blocks of a file, and why there are none."""
+        """Return the blocks of a file, and the reason where there are none."""
         data = self._files.read(self._names.find(name) or name)
         if not encoding.is_text(data):
             return [], _NO_TEXT
@@ -275,7 +275,7 @@ class _ChapterReader:
         return found.blocks, None
 
     def linked(self) -> list[str]:
-        """Texts outside of the spine to which a file that was read leads, or of which it shows a part."""
+        """Texts outside of the spine that a read file links to, or of which it shows a part."""
         linked = [name for name in self._package.texts if name in self._links]
         return [name for name in dict.fromkeys([*linked, *self._framed]) if name != self._package.nav]
 
@@ -290,7 +290,7 @@ class _ChapterReader:
         try:
             return self._files.read(self._names.find(place) or place).decode("utf-8", errors="replace")
         except (KeyError, zipfile.BadZipFile, OSError, NotImplementedError, zlib.error):
-            return ""  # a book is read without its looks
+            return ""  # a book is read without its styles
 
 
 def _spelled(link: bytes) -> str:
@@ -298,7 +298,7 @@ def _spelled(link: bytes) -> str:
 
 
 def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
-    """One file of the spine as chapters: cut where the table of contents points into it."""
+    """Cut one file of the spine into chapters where the table of contents points into it."""
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
     starts: dict[int, _Entry] = {}
     for entry in entries:
@@ -324,10 +324,10 @@ def _joined(blocks: list[Block]) -> str:
 
 
 def _table_of_contents(files: zipfile.ZipFile, nav: str, ncx: str) -> list[_Entry]:
-    """The table of contents; a broken one costs the names, not the book.
+    """Read the table of contents. A broken one loses the names, not the book.
 
     Args:
-        nav, ncx: where it is as a page and as a file of its own, as paths inside the container; "" where it is not.
+        nav, ncx: paths inside the container of its two forms, a page and a file of its own; "" where one is missing.
     """
     names = archive.Names(files)
     try:
@@ -386,7 +386,7 @@ def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list
 
 
 def _inside(base: str, reference: str) -> tuple[str, str]:
-    """A reference as a path inside the container, and its anchor."""
+    """Resolve a reference to a path inside the container, and its anchor."""
     target, _, anchor = reference.partition("#")
     if not target:
         return "", anchor
@@ -395,5 +395,5 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
 
 
 def _is_of_file(node: ElementTree.Element) -> bool:
-    """Whether a date is of a change of the file, and not of the publication."""
+    """Whether a date is that of a change of the file, and not of publication."""
     return any(local(name) == "event" and "publication" not in value for name, value in node.attrib.items())

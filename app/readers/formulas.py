@@ -1,7 +1,7 @@
-"""Formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Child only.
+"""Writes formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Child only.
 
-A tree of fractions, roots and scripts read letter by letter loses its order: a quarter becomes 14. Written on a line,
-1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep it. TeX is a line already and stays as it is, without what surrounds it.
+Fractions, roots and scripts lose their structure when they are read letter by letter: a quarter becomes 14. On a line,
+1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep it. TeX is a line already, and only loses its delimiters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from app.readers.archive import local
 
 _DEEPEST = 60
-"""Levels of a formula; what is nested deeper is read letter by letter."""
+"""Levels of a formula; deeper ones are read letter by letter."""
 
 _ATOM = re.compile(r"[+\-−±]?\d+(?:[.,]\d+)*%?$|[^\W\d_]['′″]*$|[^\W\d_]{2,}$|[^\w\s]$")
 _ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")  # letters in italics, bold and other faces
@@ -37,7 +37,7 @@ _LOOKS = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
 
 
 def looks_like(text: str) -> bool:
-    """Whether the words that stand for a picture in a line are a formula or a letter, and no description."""
+    """Whether the text of a picture within a line is a formula or a letter, and not a description."""
     return bool(_LOOKS.search(text))
 
 
@@ -47,7 +47,7 @@ def is_tex(encoding: str) -> bool:
 
 
 def tex(text: str) -> str:
-    """TeX without the braces and marks around it, on one line."""
+    """TeX on one line, without the braces and marks around it."""
     text = " ".join(text.split())
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening):
@@ -59,7 +59,7 @@ def tex(text: str) -> str:
 
 
 def _closes(text: str) -> int:
-    """Where the brace that a text begins with is closed; -1 where it is not."""
+    """The place where the brace at the beginning of a text is closed; -1 where it is not."""
     depth = 0
     for at, sign in enumerate(text):
         if text[at - 1 : at] != "\\":
@@ -70,7 +70,7 @@ def _closes(text: str) -> int:
 
 
 def linear(formula: ElementTree.Element) -> str:
-    """A formula of MathML or OMML on one line."""
+    """Write a formula of MathML or OMML on one line."""
     text = _ALPHABETS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _said(formula, 0)[0])
     text = _APPLIED.sub(" ", text).translate(_UNSEEN)
     text = re.sub(rf"(?<=\d){_TIMES}(?=\d)", "·", text).replace(_TIMES, "")
@@ -78,7 +78,7 @@ def linear(formula: ElementTree.Element) -> str:
 
 
 _Piece = tuple[str, str]
-"""Text, and what it is where its neighbours must know: "fraction", "name", "script", "matrix", "text" or ""."""
+"""Text, with its kind where neighbours need it: "fraction", "name", "script", "matrix", "text" or ""."""
 
 _APART = ("name", "script")
 
@@ -111,7 +111,7 @@ def _leaf(node: ElementTree.Element, name: str) -> _Piece:
 
 
 def _row(nodes: Iterable[ElementTree.Element], depth: int) -> _Piece:
-    """Pieces in order, apart where they would run into one number or name."""
+    """Join pieces in order, with a space where they would become one number or name."""
     pieces = [piece for node in nodes if (piece := _said(node, depth))[0]]
     if len(pieces) == 1:
         return pieces[0]
@@ -134,7 +134,7 @@ def _joins(sign: str) -> bool:
 
 
 def _group(text: str) -> str:
-    """A part of a fraction, a root or a script, in brackets where it is more than one thing."""
+    """A part of a fraction, a root or a script, in brackets where it has several pieces."""
     text = text.strip()
     if not text or _ATOM.match(text) or _is_bracketed(text):
         return text
@@ -153,7 +153,7 @@ def _is_bracketed(text: str) -> bool:
 
 
 def fraction(over: str, under: str) -> str:
-    """A fraction on one line."""
+    """Write a fraction on one line."""
     return _fraction(over, under)[0]
 
 
@@ -186,7 +186,7 @@ def _rows(rows: Sequence[Sequence[str]], between: str = ", ") -> _Piece:
     return "; ".join(between.join(row) for row in rows), "matrix"
 
 
-# MathML: the children of an element stand in a fixed order.
+# MathML, where the children of an element have a fixed order.
 
 
 def _children(node: ElementTree.Element, depth: int, count: int) -> list[_Piece]:
@@ -287,7 +287,7 @@ def _mspace(node: ElementTree.Element, depth: int) -> _Piece:
     return (" ", "text") if width and float(width[1].strip(".") or 0) >= 0.25 else ("", "")
 
 
-# OMML: the children of an element have names of their own.
+# OMML, where the children of an element have names.
 
 
 def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:
@@ -296,7 +296,7 @@ def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:
 
 
 def _setting(node: ElementTree.Element, name: str) -> str | None:
-    """A setting in the properties of an element, "" where it has no value."""
+    """A setting in the properties of an element; "" where it has no value."""
     for child in node:
         if local(child.tag).endswith("Pr"):
             for setting in child:

@@ -1,7 +1,8 @@
-"""What a GGUF file holds, or a model in several, from headers alone: its numbers, and whether all weights are there.
+"""Reads the facts of a GGUF file, or of a model in several files, from headers alone: its numbers, and whether all
+weights are there.
 
-Runs in the child process (``app.readers.child``), as whatever parses foreign bytes does; nothing is allocated whose
-size a file has merely claimed, and of the vocabulary only the length is kept. The format:
+Runs in the child process (``app.readers.child``), like all parsing of foreign bytes. No memory is allocated by a size
+that a file merely claims, and only the length of the vocabulary is kept. The format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -21,18 +22,18 @@ MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
-_LONGEST_NAME = 512  # bytes, of a field or a tensor
-_LONGEST_STRING = 1 << 22  # bytes that are kept or skipped at once; the longest is a chat template
+_LONGEST_NAME = 512  # bytes of the name of a field or a tensor
+_LONGEST_STRING = 1 << 22  # bytes that are kept or skipped at once; the longest string is a chat template
 _LONGEST_ARRAY = 1 << 20  # elements: vocabularies have up to 300,000, and the merges of one up to 600,000
 _MOST_HEADER = 1 << 28  # bytes
 _MOST_DIMENSIONS = 4
-_LARGEST = 1 << 40  # values of one tensor
-_SHORT = 1 << 10  # elements: of a list of numbers of layers, which is kept
+_LARGEST = 1 << 40  # values of one tensor at most
+_SHORT = 1 << 10  # elements of a list that is kept: numbers of layers
 _ALIGNMENT = 32
 _LOOKED_AT = 1 << 20  # bytes of strings in memory
 _LENGTH = struct.Struct("<Q")
 
-# Kinds of values of a field: struct's letters; a string and an array are their own.
+# Kinds of values of a field by struct's letters; strings and arrays are kinds of their own.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _FLOATS = (6, 12)
@@ -49,7 +50,7 @@ BLOCKS = {
 _TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # lists with a value for each token
-_ENDS = ("bos", "eos", "eot", "eom", "padding")  # tokens that are named
+_ENDS = ("bos", "eos", "eot", "eom", "padding")  # tokens with names of their own
 _KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
 _AGAIN = "Get the file again."
 _WHOLE = "A language model is read, with its vocabulary in it."
@@ -57,13 +58,13 @@ _WHOLE = "A language model is read, with its vocabulary in it."
 
 def header(paths: Sequence[Path]) -> dict[str, Any]:
     """The facts of a model, as plain JSON: ``fields`` (numbers, short lists of them, and words), ``vocabulary`` (its
-    length), ``parameters``, ``names`` of tensors beside layers, ``kinds``: numbers of those of all tensors.
+    length), ``parameters``, ``names`` of tensors outside of layers, and ``kinds``, the kinds' numbers of all tensors.
 
     Args:
-        paths: of the file, or of all parts in their order.
+        paths: paths of the file, or of all parts in order.
 
     Raises:
-        Refused: one is none, cut off or altered, is no such part, or they hold no whole model.
+        Refused: a file is no GGUF file, cut off, altered or the wrong part, or the files hold no whole model.
     """
     found = _one(paths[0])
     _check_part(found, 0, len(paths), paths[0].name)
@@ -92,8 +93,9 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
 
 @dataclass
 class _Found:
-    """What is in a file: ``lengths`` are those of lists; ``shapes`` and ``kinds`` of tensors, which have ``parameters``
-    in all."""
+    """The facts found in a file. ``lengths`` are those of lists; ``shapes`` and ``kinds`` those of tensors, which have
+    ``parameters`` in all.
+    """
 
     fields: dict[str, Any]
     lengths: dict[str, int]
@@ -102,7 +104,7 @@ class _Found:
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
-        """The tensors of another part; what it says beside them is only which part it is."""
+        """Add the tensors of another part. Its other fields only tell which part it is."""
         if twice := self.shapes.keys() & part.shapes.keys():
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes
@@ -111,7 +113,7 @@ class _Found:
 
 
 def _check_part(found: _Found, number: int, count: int, name: str) -> None:
-    """Whether a file is this part of so many, counted from 0."""
+    """Check that a file is the expected part of the expected number, counted from 0."""
     stated, whole = (found.fields.get(f"split.{each}") or 0 for each in ("no", "count"))
     if not type(stated) is type(whole) is int:
         raise Refused("is damaged: it does not say which part of a model it is.", _AGAIN)
@@ -136,7 +138,7 @@ def _one(path: Path) -> _Found:
 
 
 class _Bytes:
-    """The bytes of the header, in order, and never more of them than there are."""
+    """The bytes of the header in order, never more than the file has."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -166,7 +168,7 @@ class _Bytes:
         return self.take(length).decode("utf-8")
 
     def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
-        """So many numbers of one kind, piece by piece."""
+        """Read ``count`` numbers of one kind, piece by piece."""
         size = struct.calcsize(f"<{letter}")
         while count:
             piece = min(count, _LOOKED_AT // size)
@@ -174,7 +176,7 @@ class _Bytes:
             count -= piece
 
     def skip_texts(self, count: int) -> None:
-        """So many strings: hundreds of thousands, so that they are looked at in memory."""
+        """Skip ``count`` strings: hundreds of thousands, so they are scanned in memory."""
         while count:
             start = self.at
             held = self._file.read(min(_LOOKED_AT, self._end - start))
@@ -218,7 +220,7 @@ def _found(taken: _Bytes, size: int) -> _Found:
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
-    """A vocabulary must be there, and no longer than is stated or the embedding is: each token has a row of that."""
+    """Check that there is a vocabulary, no longer than stated, and with a row of the embedding for each token."""
     tokens = lengths.get(_TOKENS, 0)
     if not tokens:
         raise Refused("holds no vocabulary.", _WHOLE)
@@ -236,7 +238,7 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
 
 
 def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
-    """Its length, and its values where it is a short one of numbers."""
+    """Read an array: its length, and its values where it is a short list of numbers."""
     kind, length = taken.number("I"), taken.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
@@ -255,7 +257,7 @@ def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
 
 
 def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
-    """Look where they lie, in a file of so many bytes."""
+    """Read the places of the tensors in a file of this size."""
     alignment = found.fields.get("general.alignment", _ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)

@@ -1,8 +1,9 @@
-"""Which of the older encodings makes sense of bytes beyond ASCII: by where signs stand, which letters are common, and
-which characters. Child only. Works on a line as well as on a book, and knows nothing of marks, escapes and UTF-8.
+"""Guesses the older encoding of bytes beyond ASCII: by the places of signs, the common letters, and the characters.
+Child only.
 
-Every encoding gives a reading; every character of a reading is worth between 0 and 1. The encoding with the best mean
-is taken, the more common one of equals.
+Works on a line as well as on a book. Knows nothing of marks, escapes and UTF-8. Every encoding gives a reading, and
+every character of a reading is worth between 0 and 1. The encoding with the best mean is taken; among equals, the more
+common one.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-_BYTES = 8 << 10  # that are looked at, of lines with something beyond ASCII
-_ENOUGH = 0.45  # less than this is no text in any of these encodings
-_STEP = 0.002  # what a place further down the list costs
-_TYPICAL = 0.55  # share of the ten commonest letters in a text of a language, at least
+_BYTES = 8 << 10  # bytes that are examined, from lines with characters beyond ASCII
+_ENOUGH = 0.45  # mean worth below which a reading is no text
+_STEP = 0.002  # worth that each further place in the list costs
+_TYPICAL = 0.55  # least share of the ten commonest letters in a text of a language
 
-# Of Latin letters: with the letters of each language that is written in them.
+# Encodings of Latin letters, with the letters of each language.
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú", "áðéíóúýþæö", "äëéèïöüê", "äöüõšž",
 )  # fmt: skip
@@ -81,14 +82,14 @@ _WIDE_SIGNS = re.compile("[\u3000-\u3011\u3014-\u301f\uff01-\uff5e“”‘’�
 _PAIR = re.compile(rb"[\x80-\xff]{2}")
 _RUN = re.compile(r"([a-z]?)([^\x00-\x7f]+)(?=([a-z]?))")
 _WORD = re.compile(r"[^\W\d_]+")
-_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # that are words
+_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that are words by themselves
 _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›“‘")
 
 
 def guess(data: bytes) -> str | None:
     """The likeliest encoding of a text with bytes beyond ASCII; None where none makes sense of it.
 
-    Where none does and the bytes stand one by one among others, they are signs of a Western text.
+    Where no encoding makes sense and the bytes are single, they are signs of a Western text.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH
@@ -109,7 +110,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Lines with something beyond ASCII."""
+    """Lines with characters beyond ASCII."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -129,7 +130,7 @@ def _decoded(sample: bytes, name: str) -> str:
 
 
 def _alphabet(text: str, letters: str, top: str) -> float:
-    """A script that is no Latin one: its words are of it alone, and its common letters are common."""
+    """The worth of a script other than Latin: its words have only its letters, and common letters are frequent."""
     beyond = sum(sign > "\x7f" for sign in text)
     script = re.compile(f"[{letters}]+")
     good = common = counted = 0.0
@@ -151,7 +152,7 @@ def _cased(word: str) -> bool:
 
 
 def _latin(text: str, languages: tuple[str, ...]) -> float:
-    """Latin letters within words, of the alphabet of one language, and signs where such signs stand."""
+    """The worth of Latin text: letters within words from the alphabet of one language, and signs at usual places."""
     beyond = sum(sign > "\x7f" for sign in text)
     letters: dict[str, float] = {}
     for match in _WORD.finditer(text):
@@ -168,7 +169,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """What each letter beyond ASCII of a word is worth."""
+    """The worth of each letter beyond ASCII in a word."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:
@@ -183,7 +184,7 @@ def _latin_word(text: str, start: int, word: str) -> float:
 
 
 def _in_place(text: str, at: int) -> float:
-    """Whether a sign stands where such a sign does."""
+    """Whether a sign is at a usual place for it."""
     sign, before, after = text[at], text[at - 1 : at] or " ", text[at + 1 : at + 2] or " "
     outside = before.isspace() or before in "([{\"'/=*_-–—>,;:|"
     place = {
@@ -226,7 +227,7 @@ def _in_place(text: str, at: int) -> float:
 
 
 def _wide(sample: bytes, name: str) -> float:
-    """Chinese, Japanese or Korean: the characters are common ones, and stand together."""
+    """The worth of Chinese, Japanese or Korean: the characters are common, and next to each other."""
     try:
         text = codecs.getincrementaldecoder(name)("strict").decode(sample)
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Lines of print made into paragraphs. Child only.
+"""Joins lines of print to paragraphs. Child only.
 
-A line of a paragraph ends where the next word would not have fitted. A line that ends earlier was ended on purpose:
-the last of a paragraph, a heading, an item, a verse. That one test serves justified and ragged text, and files of
-plain text with hard line ends, alike. Distances are in any unit.
+A line within a paragraph ends where the next word would not have fitted. A line that ends earlier was ended on purpose:
+the last of a paragraph, a heading, an item, a verse. This single test works for justified and ragged text, and for
+plain text with hard line ends. Distances may have any unit.
 """
 
 from __future__ import annotations
@@ -19,51 +19,54 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-_SLACK = 0.6  # line heights that a word may be too wide by and still count as fitting
-_INDENT = 0.7  # line heights
-_LOOSE = 2.5  # line heights
+_SLACK = 0.6  # line heights by which a word may be too wide and still counts as fitting
+_INDENT = 0.7  # line heights of an indentation at least
+_LOOSE = 2.5  # line heights of a distance that is loose
 _GAP = 1.35  # line pitches between two lines of different paragraphs
-_NEIGHBOURS = 8  # lines looked at on either side
+_NEIGHBOURS = 8  # lines examined on either side
 _CUT_REACH = 3.0  # line heights to the next line of a paragraph
 _LARGER = 0.2  # relative difference of height that tells a heading from text
 _VERSE_SHARE = 0.85
-_VERSE_WIDTH = 60  # characters
+_VERSE_WIDTH = 60  # characters of a line of verse at most
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
-_INITIAL = 2  # signs of a large letter at the start of a chapter, a quotation mark among them
-_INITIAL_SIZE = 1.7  # times the type beside it
-_ONE_LETTER = frozenset("aioeyàéóú")  # that are words
+_INITIAL = 2  # signs of a large letter at the start of a chapter, possibly with a quotation mark
+_INITIAL_SIZE = 1.7  # factor of the size of the text next to it
+_ONE_LETTER = frozenset("aioeyàéóú")  # letters that are words
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
-_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # by dots to a page
+_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line led by dots to a page number
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
-_LONG = 25  # characters of a line that says something about the margin
+_LONG = 25  # characters of a line that is long enough to tell the margin
 _SAME_ROW = 0.3  # line heights between the tops of two pieces of one row
-_FAR_OUT = 100  # line heights
-_GOES_ON = 0.3  # of the lines of prose, and more, begin in small letters
+_FAR_OUT = 100  # line heights of a distance that is far outside
+_GOES_ON = 0.3  # share of the lines from which on prose begins them in lower case
 _BIN = 4.0  # units of x that count as the same start
-_REACH = 12  # bins to the left in which the column's own start is looked for
+_REACH = 12  # bins to the left in which the column's own start is searched
 
 
 @dataclass
 class Line:
-    """One printed line. ``top`` grows downwards; ``x0`` is where reading starts, also for right-to-left pages."""
+    """One printed line. ``top`` grows downwards; ``x0`` is the edge where reading starts, also on right-to-left
+    pages.
+    """
 
     text: str
     x0: float
     x1: float
     top: float
     bottom: float
-    cut: bool = False  # the last word goes on in the next line
-    size: float = 0.0  # height of the type where it is known, else of the box
-    shown: bool = True  # False outside of the visible part of the page, and of what nobody sees
-    suspect: bool = False  # drawn in a way that may be unseen
+    cut: bool = False  # whether the next line continues the last word
+    size: float = 0.0  # height of the type where known, else of the box
+    shown: bool = True  # False outside of the visible part of the page, and for unseen text
+    suspect: bool = False  # whether its drawing may be unseen
     unseen: bool = False
-    columns: tuple[float, ...] = ()  # of a table whose row this is: where they begin
-    head: bool = False  # the row that names its columns
-    words: list[tuple[str, float, float]] = field(default_factory=list)  # with where they begin and end, while known
-    first_gap: float = 0.0  # after the first word
-    last_gap: float = 0.0  # before the last one
+    columns: tuple[float, ...] = ()  # beginnings of the columns of the table that has this row
+    head: bool = False  # whether this row names the table's columns
+    # words with their beginning and end, while known
+    words: list[tuple[str, float, float]] = field(default_factory=list)
+    first_gap: float = 0.0  # gap after the first word
+    last_gap: float = 0.0  # gap before the last word
     widest_gap: float = 0.0
     doubled: int = 0  # characters left out because they are drawn twice
 
@@ -74,7 +77,7 @@ class Line:
     @property
     def height(self) -> float:
         height = self.bottom - self.top
-        return height if height > 1e-3 else 1e-3  # a call of max would be felt
+        return height if height > 1e-3 else 1e-3  # written without max, which would be slow here
 
     @property
     def type_size(self) -> float:
@@ -82,10 +85,10 @@ class Line:
 
 
 def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = None) -> str:
-    """The text of lines in reading order: paragraphs on one line each, a blank line between them.
+    """Join lines in reading order to text: paragraphs on one line each, with a blank line between them.
 
     Args:
-        lines: of one page.
+        lines: lines of one page.
         words: the book's vocabulary, for hyphens at line ends.
         margin: the right margins of pages like this one.
     """
@@ -110,7 +113,7 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 
 
 def is_initial(above: Line, line: Line) -> bool:
-    """Whether a line goes on beside the large letter of a first word."""
+    """Whether a line continues the word of a large first letter next to it."""
     return (
         len(above.text) <= _INITIAL
         and above.text[-1].isupper()
@@ -130,7 +133,7 @@ def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
 
 
 def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:
-    """How line ``index`` follows the one above it."""
+    """How line ``index`` is joined to the line above it."""
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
@@ -138,7 +141,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if beside or (above.cut and _goes_on(above, line)):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
-    if line.top < above.top - above.height / 2:  # up again: the next column, or text set apart
+    if line.top < above.top - above.height / 2:  # further up again: the next column, or separate text
         full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
@@ -159,7 +162,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
 
 
 def _is_next_item(above: str, line: str) -> bool:
-    """Whether both begin items of one list: with the same bullet, or with numbers that count on."""
+    """Whether both lines begin items of one list: with the same bullet, or with consecutive numbers."""
     one, two = _ITEM.match(above), _ITEM.match(line)
     if one is None or two is None:
         return False
@@ -172,13 +175,13 @@ def _is_next_item(above: str, line: str) -> bool:
 
 
 def _goes_on(above: Line, line: Line) -> bool:
-    """Whether ``line`` can hold the rest of the word that was cut at the end of ``above``."""
+    """Whether ``line`` can begin with the rest of the word that was cut at the end of ``above``."""
     below = 0 < line.top - above.top < _CUT_REACH * above.height
     return line.text[0].islower() and (below or line.top < above.top)
 
 
 class Margins:
-    """Where lines end at most, by where they start: the right edge of the column that a line stands in."""
+    """The furthest ends of lines by their starts: the right edge of each column."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
         ends: dict[int, list[float]] = {}
@@ -195,7 +198,7 @@ class Margins:
         self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
-        """The right edge for a line: that of the commonest start at or a little left of its own."""
+        """The right edge for a line, from the most common start at or slightly left of its own."""
         key = round(line.x0 / _BIN)
         low = bisect_left(self._starts, key - _REACH)
         best, most = line.x1, 0
@@ -208,10 +211,10 @@ class Margins:
 
 
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
-    """The right edges of columns of nothing but short lines, by their starts.
+    """The right edges of columns that have only short lines, by their starts.
 
-    It is where the longest line ends if lines end for want of room. Of a list, whose lines end on purpose, it
-    lies so far out that no line reaches it.
+    Where lines end for lack of room, the edge is the end of the longest line. For a list, whose lines end on purpose,
+    the edge is too far out for any line to reach.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:
@@ -241,13 +244,13 @@ def _has_room(above: Line, line: Line, edge: float) -> bool:
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:
-    """The usual distance from line to line; no more than loosely set type has."""
+    """The usual distance between lines, bounded by that of loosely set type."""
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
     return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 
 
 def _base(lines: Sequence[Line], index: int) -> float:
-    """Where most of the lines around this one start, within its column."""
+    """The most common start of the lines around this one, within its column."""
     line = lines[index]
     nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
     width = max(line.x1 - line.x0, 1e-3)

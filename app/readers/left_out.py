@@ -1,10 +1,10 @@
-"""What a reader leaves out of a document, counted by its reason, and how that is told. Child only."""
+"""Counts the text that a reader leaves out of a document, by its reason, and words the warnings. Child only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_TOLD = 0.02  # share of a document's characters from which on it is said what was left out
+_TOLD = 0.02  # share of a document's characters from which on a warning is given
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",
@@ -24,7 +24,7 @@ def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
 
     Args:
         counts: characters without spaces by reason.
-        texts: what was read.
+        texts: the texts that were read.
     """
     if not counts:
         return []

@@ -1,7 +1,7 @@
-"""Text whose lines are not those of paragraphs: logs, program text, subtitles, columns, lists. Child only.
+"""Keeps the lines of text that is not in paragraphs: logs, program text, subtitles, columns, lists. Child only.
 
-Lines are kept where anything speaks for it; only prose is re-flowed. Tabs become what they show: an indentation, or
-the border of two cells.
+Lines are kept wherever there is a sign for it; only prose is re-flowed. A tab becomes an indentation or the border of
+two cells.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NAMES = frozenset(
         " .tsx .v .vb .vbs .vcf .vhd .vim .vtt .vue .wiki .yaml .yml .zig",
     )
 )
-"""Ends of the names of texts whose line ends mean something."""
+"""Endings of the names of texts whose line ends have a meaning."""
 
-_TAB = 4  # blanks of an indentation
-_SAMPLE = 2_000  # lines by which a text is told
-_FEWEST = 3  # lines
+_TAB = 4  # spaces of an indentation
+_SAMPLE = 2_000  # lines by which the kind of a text is told
+_FEWEST = 3  # lines that are needed at least
 _STAMP = (
     r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
     r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "
@@ -47,11 +47,11 @@ _SOME = 0.25
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
-_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # drawn under a heading, or between two parts
-_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # of a table of contents, of a form
+_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a line drawn under a heading, or between two parts
+_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # a leader in a table of contents or a form
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
-_WIDE_GAP = "   "  # two blanks also come after a full stop, and in justified text
+_WIDE_GAP = "   "  # two spaces also follow a full stop, and occur in justified text
 _ITEMS = (
     re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
     re.compile(r"\s*(?:\d{1,3}(?:\.\d{1,3})*[.)]|\d{1,3}(?:\.\d{1,3})+|\[\d{1,3}\]|§ ?\d+\w?)\s+\S"),
@@ -67,7 +67,7 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether all lines of a text stay as they are: it is a log, subtitles, program text, or says so by its name."""
+    """Whether all lines of a text are kept: it is a log, subtitles or program text, by its content or its name."""
     if suffix in NAMES:
         return True
     rows = [row for row in text.split("\n")[:_SAMPLE] if row.strip()]
@@ -89,7 +89,7 @@ def _is_program(rows: Sequence[str]) -> bool:
 
 
 def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
-    """A group of lines (no blank one among them) in runs that keep their lines and runs of prose, in order."""
+    """Divide a group of lines without a blank one into runs that keep their lines and runs of prose, in order."""
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
@@ -124,14 +124,14 @@ def _has_cells(row: str) -> bool:
 
 
 def _is_drawn(row: str) -> bool:
-    """Whether a line is one of a drawn table, a rule, or led by dots to a page or to a place to write."""
+    """Whether a line belongs to a drawn table, is a rule, or is led by dots to a page or a blank to fill in."""
     if row.lstrip()[:1].isalnum() and not any(leader in row for leader in _LEADERS):
         return False
     return bool(_DRAWN.search(row) or _LEADER.search(row))
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have gaps, and words of neighbouring lines begin or end one under the other beside them."""
+    """Whether most lines have gaps, and words of neighbouring lines begin or end below one another next to the gaps."""
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
     if sum(_has_cells(row) for row in rows) <= _MOST * len(rows):
@@ -141,14 +141,14 @@ def _in_columns(rows: Sequence[str]) -> bool:
 
 
 def _edges(row: str) -> set[tuple[str, int]]:
-    """Where the words after gaps begin and those before them end; the end of the line is one too."""
+    """The beginnings of words after gaps and the ends of words before them; the end of the line counts too."""
     lead = len(row) - len(row.lstrip())
     gaps = [gap.span() for gap in _GAP.finditer(row, lead)]
     return {("begins", end) for _, end in gaps} | {("ends", start) for start, _ in gaps} | {("ends", len(row))}
 
 
 def _are_records(rows: Sequence[str]) -> bool:
-    """Whether nearly every line begins with a number or a sign, as lines of a paragraph never do."""
+    """Whether nearly every line begins with a number or a sign, which lines of a paragraph never do."""
     return len(rows) >= _FEWEST and sum(not _begins_in_words(row) for row in rows) > _NEARLY_ALL * len(rows)
 
 
@@ -158,14 +158,14 @@ def _begins_in_words(row: str) -> bool:
 
 
 def _may_begin(row: str) -> bool:
-    """Whether a line may begin an item at all: most lines of prose go on in small letters."""
+    """Whether a line may begin an item: most lines of prose begin in lower case."""
     return not row[:1].islower() or ")" in row[:_LONGEST_MARK] or "." in row[:_LONGEST_MARK]
 
 
 def items(rows: Sequence[str]) -> list[list[str]]:
-    """A group cut before each line that begins an item of a list, a speech or an entry, where several do.
+    """Cut a group before each line that begins an item of a list, a speech or an entry, where several lines do.
 
-    The first begins the group or follows what is finished: a dash can stand at the head of any line of a paragraph.
+    The first such line begins the group or follows a finished sentence, since a dash may begin any line of a paragraph.
     """
     starts: set[int] = set()
     likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
@@ -180,11 +180,11 @@ def items(rows: Sequence[str]) -> list[list[str]]:
 
 
 def tabs(text: str, whole: bool) -> str:
-    """Tabs as what they show.
+    """Replace tabs by indentations or cell borders.
 
     Args:
         text: with line breaks of one kind.
-        whole: all lines of it are kept; then a tab between words only holds them apart.
+        whole: whether all lines are kept; then a tab between words only separates them.
     """
     if "\t" not in text:
         return text
@@ -203,7 +203,9 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Neighbouring lines with tabs between words. As many in each: every tab is a border, also of an empty cell."""
+    """Replace the tabs between words in neighbouring lines. With equally many in each line, every tab is a border, even
+    of an empty cell.
+    """
     if whole or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]
     border = r" *\t *" if len({row.count("\t") for row in rows}) == 1 else r" *\t[\t ]*"

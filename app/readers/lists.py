@@ -1,4 +1,4 @@
-"""The numbers and bullets in front of the items of HTML lists, as a browser counts them. Child only."""
+"""Makes the numbers and bullets of HTML lists, counted as a browser counts them. Child only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.readers.css import Styles
 from app.readers.sections import Block
 
 TAGS = frozenset(("ol", "ul", "menu", "dir", "list"))
-"""Elements that hold items; the last is of DTBook."""
+"""Elements that hold items; the last one belongs to DTBook."""
 
 _HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
 _BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
@@ -22,9 +22,9 @@ _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
 
 @dataclass
 class List:
-    """An open list: how its items are marked, and which number comes next.
+    """An open list: the kind of its marks, and the next number.
 
-    ``counters``: what a style sheet sets in front of its items. ``marked``: the blocks with a number of a list that
+    ``counters``: text that a style sheet sets in front of its items. ``marked``: the numbered blocks of a list that
     counts down to one.
     """
 
@@ -37,15 +37,15 @@ class List:
 
 
 class Lists:
-    """The open lists, and the marks that stand in front of the next text."""
+    """The open lists, and the marks that wait for the next text."""
 
     def __init__(self) -> None:
         self._open: list[List] = []
         self._waiting: list[tuple[str, List | None]] = []
-        self._counts: dict[str, int] = {}  # counters of style sheets
+        self._counts: dict[str, int] = {}  # values of style sheets' counters
 
     def start(self, tag: str, attributes: Mapping[str, str], styles: Styles, *, bare: bool) -> None:
-        """A list begins; a ``bare`` one has no numbers."""
+        """Begin a list; a ``bare`` one has no numbers."""
         kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
         if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
             kind = _ONES.get(kind, "decimal")
@@ -62,7 +62,7 @@ class Lists:
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
-        """An item begins: its number waits for its text."""
+        """Begin an item, whose number waits for its text."""
         if not self._open:
             return
         around = self._open[-1]
@@ -77,11 +77,11 @@ class Lists:
         around.value += around.step
 
     def end_item(self) -> None:
-        """An item ends: a number without text is shown to nobody."""
+        """End an item. A number without text is not shown."""
         self._waiting.clear()
 
     def end(self) -> None:
-        """A list ends: how many items it has is only known now."""
+        """End a list, whose number of items is known only now."""
         if not self._open:
             return
         ended = self._open.pop()
@@ -89,11 +89,13 @@ class Lists:
             block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
 
     def note(self, mark: str) -> None:
-        """A note begins, to which this mark in the text leads."""
+        """Begin a note to which this mark in the text leads."""
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
-        """A block's text with the marks that wait for it, but where it says them itself; and what was set."""
+        """Put the waiting marks before a block's text, unless the text has them itself. Return it with the marks that
+        were put.
+        """
         if not self._waiting:
             return text, []
         head = _HEADED.match(text)
@@ -112,7 +114,7 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """A number that a style sheet sets, as Google writes it: the last counter is the list's own."""
+        """A number that a style sheet generates, in Google's form: the last counter is the list's own."""
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value
         texts = (
@@ -122,7 +124,7 @@ class Lists:
 
 
 def _mark(kind: str, value: int) -> str:
-    """What stands in front of a list's item."""
+    """The mark in front of a list's item."""
     if kind == _NO_NUMBERS:
         return ""
     if kind in ("disc", "circle", "square") or kind.startswith("disclosure"):
@@ -133,6 +135,6 @@ def _mark(kind: str, value: int) -> str:
 
 
 def whole(text: str | None) -> int | None:
-    """A whole number at the head of an attribute."""
+    """The whole number at the beginning of an attribute."""
     match = re.match(r"\s*([+-]?\d{1,9})", text or "")
     return int(match[1]) if match else None

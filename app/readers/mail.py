@@ -1,7 +1,7 @@
-"""Mails, one (.eml) or a box of them (.mbox): who wrote to whom, and the words of every part, decoded. Child only.
+"""Mails, one (.eml) or a box of them (.mbox): sender and recipients, and the decoded words of every part. Child only.
 
-Python's own parser takes a mail apart. Technical heads (the way that it took, signatures of servers) are left out; a
-part that is no text is named in a warning.
+Python's own parser splits a mail. Technical headers (the route, signatures of servers) are left out; a part that is no
+text is named in a warning.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-_NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)  # of mails; a person may write such a line too
+# headers with the ids of mails; a person may write such a line too
+_NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
 _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # mails in mails
-_MORE_IN_HTML = 3  # times as many characters in the HTML form of a text as in the plain one: the plain one is a stub
+# factor of characters by which the HTML form of a text must exceed the plain one for the plain one to count as a stub
+_MORE_IN_HTML = 3
 _MOST_NAMED = 5
 
 
 def is_mail(start: str) -> bool:
-    """Whether a text begins as a mail does, or as a box of mails: a sender, and another head of a mail."""
+    """Whether a text begins like a mail or a box of mails: with a sender, and another header."""
     rows = start.split("\n")
     if rows and rows[0].startswith("From "):
         rows = rows[1:]
@@ -80,7 +82,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 class _Reader:
-    """Takes mails apart, and remembers what is no text in them."""
+    """Splits mails, and collects the parts that are no text."""
 
     def __init__(self) -> None:
         self._attached: list[str] = []
@@ -98,7 +100,7 @@ class _Reader:
         return said
 
     def words(self, mail: Message, depth: int = 0) -> str:
-        """The heads that people read, and every part of a mail."""
+        """The headers that people read, and every part of a mail."""
         heads = [f"{name}: {_decoded(value)}" for name, value in mail.raw_items() if not _is_technical(name, value)]
         return "\n\n".join(part for part in ("\n".join(heads), self._part(mail, depth)) if part.strip())
 
@@ -124,7 +126,7 @@ class _Reader:
         return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
 
     def _alternative(self, part: Message, depth: int) -> str:
-        """One of the forms that a mail has of the same words: the plain one, unless it is a stub."""
+        """Choose between a mail's forms of the same text: the plain one, unless it is a stub."""
         payload = part.get_payload()
         forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
         plain = next((one for one in forms if one.get_content_type() == "text/plain"), None)
@@ -156,7 +158,9 @@ class _Reader:
 
 
 def _unfolded(raw: str, joint: str) -> str:
-    """Lines that end in a blank go on in the next one (RFC 3676); quoted ones and the rule above a name do not."""
+    """Join lines that end in a space with the next one (RFC 3676), except quoted ones and the rule above a
+    signature.
+    """
     rows: list[str] = []
     for row in raw.split("\n"):
         above = rows[-1] if rows else ""
@@ -168,7 +172,7 @@ def _unfolded(raw: str, joint: str) -> str:
 
 
 def _read(data: bytes, part: Message) -> str | None:
-    """The text of a part as it says that it is written; None where that is wrong or unsaid."""
+    """The text of a part in its stated encoding; None where that is wrong or missing."""
     charset = part.get_content_charset()
     if charset is None:
         return None
@@ -188,7 +192,7 @@ def _head(mail: Message, name: str) -> str:
 
 
 def _decoded(value: str) -> str:
-    """A head in plain words, unfolded."""
+    """Decode and unfold a header."""
     value = encoding.decode(value.encode("utf-8", errors="surrogateescape"))[0]
     try:
         plain = str(make_header(decode_header(value)))

@@ -1,7 +1,7 @@
-"""HTML and XHTML as blocks of text, and HTML files as books with sections by headings. Child only.
+"""Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings. Child only.
 
-libxml2 reads the markup (through lxml), piece by piece and as events, so that broken nesting is closed for us and no
-depth, tag or reference takes more than linear time. Nothing is run, nothing is fetched.
+libxml2 parses the markup (through lxml), piece by piece and as events: it closes broken nesting, and no depth, tag or
+reference takes more than linear time. No script is run, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two signs of life
-# What lies behind the end of a page is still shown; a frame page's words are for those who see no frames.
+# Tags that are ignored: text after the end of a page is still shown, and a frame page's text is meant for browsers
+# without frames.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
-# The attributes of a tag this long are an image or an attack; older libxml2 takes the square of their number.
+# Tags so long that their attributes are an image or an attack. Older versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# A sign that begins no tag would be an event each: it is put away under a sign that no text has, and put back.
+# A "<" that begins no tag would be an event each, so it is replaced by a sign that no text has, and restored later.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
-_WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")  # of a character as Windows counts them; older libxml2 drops it
+# the number of a character in Windows' code page; older libxml2 drops it
+_WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
-_NAMED = 5  # files
+_NAMED = 5  # names of files in a warning
 _MOST_INNER = 100  # pages within a page
-_DEEPEST = 3  # of them in one another
-_MOST_MARKUP = 5  # bytes of a file for each character that a book may have
+_DEEPEST = 3  # levels of pages within pages
+_MOST_MARKUP = 5  # bytes of a file for each character of the largest book
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -63,7 +65,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def decode_html(data: bytes) -> str:
-    """Text of HTML bytes: marks, then what the file declares, as XML or as HTML, then a guess."""
+    """Decode HTML bytes: by marks, then by the file's declaration as XML or HTML, then by a guess."""
     declared = _XML_CHARSET.match(data) or _CHARSET.search(data[:4096])
     if declared and encoding.decode_sample(data) is None:
         try:
@@ -77,9 +79,8 @@ def decode_html(data: bytes) -> str:
 
 @dataclass
 class Markup:
-    """What a piece of markup says. ``left_out``: characters by the reason why they are not among the blocks.
-
-    ``framed``: files of text of which it shows a part.
+    """The content of a piece of markup. ``left_out``: characters outside of the blocks, by the reason. ``framed``:
+    files of text of which it shows a part.
     """
 
     blocks: list[Block]
@@ -103,15 +104,15 @@ def read(
     Args:
         alive: called now and then.
         styles: rules of the style sheets that the text names.
-        contents: read lists of contents (``nav``) too.
-        inside: in how many pages it is held.
+        contents: whether to read lists of contents (``nav``) too.
+        inside: number of pages that it is nested in.
     """
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, alive, styles, hides=True, contents=contents)
-    if found.lost or not found.blocks:  # hidden up to the end: nobody closed it, or a script was to show it
+    if found.lost or not found.blocks:  # hidden up to the end: the element was never closed, or a script was to show it
         found = _collected(text, alive, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))
     said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)

@@ -1,6 +1,6 @@
-"""Numbers as lists write them: Roman, letters, words, other scripts. Child only.
+"""Writes numbers as lists do: in Roman numerals, letters, words, other scripts. Child only.
 
-One function for Word's names of formats and for those of CSS; a format that is not known is written in digits.
+One function for Word's names of formats and for those of CSS; an unknown format is written in digits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LARGEST = 9_999  # above it a number is written in digits: nobody wrote a list of that length by hand
+_LARGEST = 9_999  # larger numbers are written in digits: lists of that length are not written by hand
 _ROMAN = (
     (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
     (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
@@ -49,7 +49,7 @@ _IRREGULAR = {
 
 
 def written(value: int, style: str) -> str:
-    """A number in a style by Word's name ("upperRoman") or that of CSS ("upper-roman")."""
+    """Write a number in a style by Word's name ("upperRoman") or by that of CSS ("upper-roman")."""
     form = _FORMS.get(style.replace("-", "").casefold())
     if form is None or not 0 < value <= _LARGEST:
         return str(value)
@@ -69,13 +69,13 @@ def _roman(value: int) -> str:
 
 
 def _repeated(value: int, letters: str) -> str:
-    """a to z, then aa, bb: as Word counts."""
+    """Write a to z, then aa, bb, as Word counts."""
     rounds, at = divmod(value - 1, len(letters))
     return letters[at] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
-    """a to z, then aa, ab: as pages of the web count."""
+    """Write a to z, then aa, ab, as web pages count."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))
@@ -92,7 +92,7 @@ def _enclosed(value: int, first: str, count: int) -> str:
 
 
 def _counted(value: int, names: str, units: str) -> str:
-    """As Chinese, Japanese and Korean spell a number: 二百三十一."""
+    """Spell a number in Chinese, Japanese or Korean: 二百三十一."""
     text, digits = "", str(value)
     for at, digit in enumerate(digits):
         unit = len(digits) - 1 - at

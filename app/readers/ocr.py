@@ -1,7 +1,8 @@
-"""Words of pages that are pictures, by RapidOCR (PP-OCRv6 in ONNX; the models lie in its wheel). Child only.
+"""Recognises the words of pages that are pictures, by RapidOCR (PP-OCRv6 in ONNX; its wheel contains the models). Child
+only.
 
-Owns the recogniser: which way up a page stands, how much it leans, where its lines are and what they say. What is made
-of the lines is ``app.readers.recognised``. Nothing is fetched: the models are named by their paths.
+Owns the recogniser: a page's orientation, its slant, the places of its lines and their words.
+``app.readers.recognised`` uses the lines. Nothing is fetched: the models are named by their paths.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from numpy.typing import NDArray
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 
 LONG_SIDE = 2_400
-"""Pixels of a page's longer side: 200 dpi of A4, at which small print is as legible as it gets for the model."""
+"""Pixels of a page's longer side: 200 dpi for A4, beyond which small print becomes no more legible for the model."""
 
-_DETECTED = 1_600  # pixels of the longer side while lines are looked for, which takes half of the time at full size
-_BATCH = 12  # lines that are read between two beats
-_SAMPLE = 3  # lines by which is told which way up a page stands
-_UPRIGHT = 0.9  # mean certainty of such lines where nothing need be turned
-_BETTER = 0.05  # by which the other way up is more certain
-_SIDEWAYS = 1.5  # times its width that a line standing on its end is high
-_LONG = 5.0  # heights of a line by which the page's slant is measured
-_FEWEST = 0.5  # certainty of a line that is kept
-_WIDEST = 1.2  # line heights that a letter may be wide at most
-_READ = 0.5  # of the width of all lines is covered by their letters in a script that the model knows
-_KNOWN = 0.86  # certainty of letters in such a script
-_STRAIGHT = 0.002  # radians
-_THREADS = 4  # more bring nothing
+_DETECTED = 1_600  # pixels of the longer side in detecting lines, which at full size takes half of the time
+_BATCH = 12  # lines that are read between two signs of life
+_SAMPLE = 3  # lines by which a page's orientation is told
+_UPRIGHT = 0.9  # mean certainty of such lines from which on the page is not turned
+_BETTER = 0.05  # difference of certainty from which on the other orientation is better
+_SIDEWAYS = 1.5  # factor of its width that a line on its end is high
+_LONG = 5.0  # line heights of a line from which a page's slant is measured
+_FEWEST = 0.5  # least certainty of a line that is kept
+_WIDEST = 1.2  # line heights of a letter's width at most
+_READ = 0.5  # share of the lines' width that letters cover in a known script
+_KNOWN = 0.86  # certainty of letters in a known script
+_STRAIGHT = 0.002  # radians of slant that count as straight
+_THREADS = 4  # threads; more bring no gain
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 
 Picture = NDArray[np.uint8]
@@ -47,8 +48,8 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     """Find and read the lines of a picture.
 
     Args:
-        size: width and height of the page as shown, in points.
-        beat: called several times a page, to tell that it goes on.
+        size: width and height of the shown page in points.
+        beat: called several times a page as a sign of life.
     """
     reader = _reader()
     beat()
@@ -73,12 +74,12 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)
     if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
-        page.lines = []  # of a script that the model does not know only stray signs are left
+        page.lines = []  # for an unknown script only stray signs are found
     return page
 
 
 def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
-    """Quarter turns against the clock, the picture turned by them, and its lines."""
+    """The quarter turns against the clock that put the picture upright, the turned picture, and its lines."""
     quads = _quads(reader, picture)
     turns = 0
     if _are_sideways(quads):
@@ -125,7 +126,7 @@ def _quads(reader: Any, picture: Picture) -> Quads:
 
 
 Read = tuple[str, float, list[int], float]
-"""Text, certainty, the column of each letter, and the count of columns over the line's width."""
+"""Text, certainty, the column of each letter, and the number of columns over the line's width."""
 
 
 def _texts(reader: Any, crops: Sequence[Picture]) -> list[Read]:
@@ -150,14 +151,14 @@ def _height(quad: NDArray[np.float32]) -> float:
 
 
 def _are_sideways(quads: Quads) -> bool:
-    """Whether most of what is written runs from the top down or from the bottom up."""
+    """Whether most text runs from the top down or from the bottom up."""
     along = sum(_width(quad) for quad in quads if _width(quad) >= _height(quad))
     across = sum(_height(quad) for quad in quads if _height(quad) > _SIDEWAYS * _width(quad))
     return across > along
 
 
 def _slant(quads: Quads) -> float:
-    """How far lines lean, in radians, clockwise on the page."""
+    """The slant of the lines, in radians, clockwise on the page."""
     slants = [
         math.atan2(float(quad[1, 1] - quad[0, 1]), float(quad[1, 0] - quad[0, 0]))
         for quad in quads
@@ -175,7 +176,7 @@ def _line(
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()
     letters = sum(map(len, parts))
-    if len(columns) != letters:  # signs of several code points; then letters are taken to be evenly wide
+    if len(columns) != letters:  # for signs of several code points, letters are taken to be equally wide
         columns, count = range(letters), letters
     step, words, at = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Images of PDF pages for the page viewer, and where on them a passage stands.
+"""Images of PDF pages for the page viewer, and the places of passages on them.
 
 Owns the bounds (a few widths, two pages drawn at a time) and the cache in memory. The drawing itself happens in the
 bounded child process (``app.readers.pdf_render``).
@@ -27,26 +27,26 @@ NARROWEST, WIDEST = 50, 4000
 _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # characters
 WIDTHS = (600, 900, 1200, 1800, 2400)
-MOST_BYTES = 48 << 20  # of images in memory
-_AT_ONCE = 2  # images drawn
+MOST_BYTES = 48 << 20  # bytes of images in memory
+_AT_ONCE = 2  # images drawn at the same time
 
 Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
-"""Words of a page with what stands before and after them, which tells the same words elsewhere on the page apart."""
+"""Words of a page with the text before and after them, which distinguishes other places of the same words."""
 
 PlacedWord = tuple[str, float, float, float, float]
-"""A word with its rectangle; a space follows where one does on the page."""
+"""A word with its rectangle. It ends in a space where the page has one."""
 
 Find = Callable[[Path, int, Sequence[Passage], str | None], list[list[Rectangle]]]
 Words = Callable[[Path, int, str | None], list[PlacedWord]]
 
 
 def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
-    """A page as PNG.
+    """Draw a page as PNG.
 
     Args:
         path: a PDF file.
-        number: of the page, from 1.
+        number: number of the page, from 1.
         password: where the file needs one.
         width: of the picture in pixels.
 
@@ -63,9 +63,9 @@ def render_page(path: Path, number: int, password: str | None = None, width: int
 
 
 def find_on_page(path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
-    """Where a passage stands on a page: (x0, y0, x1, y1) of each line, as fractions of the page from its top left.
+    """Find a passage on a page: (x0, y0, x1, y1) of each line, as fractions of the page from its top left.
 
-    Case, spaces, hyphens and punctuation do not matter. Empty when the passage is not on the page. Raises as
+    Case, spaces, hyphens and punctuation are ignored. Empty when the passage is not on the page. Raises as in
     ``render_page``.
     """
     return find_all_on_page(path, number, [("", passage, "")], password)[0]
@@ -74,7 +74,7 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
 def find_all_on_page(
     path: Path, number: int, passages: Sequence[Passage], password: str | None = None
 ) -> list[list[Rectangle]]:
-    """Where every one of several passages stands, as ``find_on_page``."""
+    """Find every one of several passages, as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
@@ -82,7 +82,7 @@ def find_all_on_page(
 
 
 def words_on_page(path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-    """The words of a page's picture in reading order, each with its rectangle; raises as ``render_page``."""
+    """The words of a page's picture in reading order, each with its rectangle. Raises as in ``render_page``."""
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "words", "recognised": recognised}, Path(path), number, password)
     return [(str(text), x0, y0, x1, y1) for text, x0, y0, x1, y1 in answer]
@@ -112,11 +112,11 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
 
 
 class PageImages:
-    """Images of pages, drawn when they are looked at and kept in memory.
+    """Images of pages, drawn on demand and kept in memory.
 
     Args:
-        draw, find, words: how a page is drawn, passages found on it, and its words with their places.
-        most_bytes: bytes of images that are kept.
+        draw, find, words: functions that draw a page, find passages on it, and list its words with their places.
+        most_bytes: bytes of images to keep at most.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PageImages:
             book: hash of the file.
 
         Raises:
-            DocumentError, PasswordNeeded, InputError: it cannot be drawn.
+            DocumentError, PasswordNeeded, InputError: the page cannot be drawn.
         """
         key = (book, number, next((wide for wide in WIDTHS if wide >= width), WIDTHS[-1]))
         with self._lock:
@@ -157,14 +157,14 @@ class PageImages:
         return picture
 
     def words(self, path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-        """The words of a page's picture, to be selected there."""
+        """The words of a page's picture, for selection there."""
         with self._working:
             return self._words(path, number, password)
 
     def find(
         self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None
     ) -> list[list[Rectangle]]:
-        """Where passages stand on the picture of a page, as fractions of it."""
+        """Find passages on the picture of a page, as fractions of it."""
         if not passages:
             return []
         with self._working:

@@ -1,4 +1,4 @@
-"""What a parser is given and what it hands over: limits, plain records and one exception. Used by parent and child."""
+"""Input and output of the parsers: limits, plain records and one exception. Used by parent and child."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Step = Callable[[int, int, "int | None"], None]
 """Called before each page with pages done, pages in all, and the page's number from 1; None outside of pages."""
 
 SECOND_READER = "second"
-"""What stands for a page that the first reader of PDF could not read: the second one is to try it."""
+"""The mark of a page that the first reader of PDF could not read, for the second reader to try."""
 
 RefusalKind = Literal["document", "password", "no_text"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds for the reading of one file.
+    """Limits for the reading of one file.
 
     ``seconds_per_page`` is the longest silence of the child process; a chapter of a format without pages counts as
     a page. ``zip_ratio`` is uncompressed size over compressed size of one entry.
@@ -35,12 +35,12 @@ class Limits:
 
 
 class Refused(Exception):
-    """The file cannot be read as a book.
+    """Raised where the file cannot be read as a book.
 
     Args:
-        cause: what is wrong, as the end of "<file name>" + cause ("has no pages.").
-        remedy: what the person can do.
-        kind: which error of the engine's tree it becomes.
+        cause: the end of a sentence that begins with the file's name, such as "has no pages.".
+        remedy: advice for the person.
+        kind: the error of the engine's tree that it becomes.
     """
 
     def __init__(self, cause: str, remedy: str, kind: RefusalKind = "document") -> None:
@@ -70,8 +70,9 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason.
-    ``date``: of publication, as the file has it."""
+    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason. ``date``:
+    the file's date of publication.
+    """
 
     kind: str
     unit: str

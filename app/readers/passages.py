@@ -1,23 +1,23 @@
-"""Where a passage stands among the letters of a page, whatever its spacing and signs. Standard library only."""
+"""Finds a passage among the letters of a page, whatever its spacing and signs. Standard library only."""
 
 from __future__ import annotations
 
 import unicodedata
 
-_MOST_PLACES = 500  # of one passage that are looked at
-_SHORTEST = 12  # letters of the beginning and of the end of a passage that find it when the whole is not there
+_MOST_PLACES = 500  # places of one passage that are examined
+_SHORTEST = 12  # letters of a passage's beginning and end by which it is found when the whole is not
 
 
 def folded(text: str) -> str:
-    """Letters and digits only, without case, accents composed in one way, ligatures spelled out."""
+    """Fold a text to letters and digits, without case, with accents composed and ligatures spelled out."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
 def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
-    """Where a folded passage stands in a folded text: whole, or by its beginning and its end.
+    """Find a folded passage in a folded text: whole, or by its beginning and its end.
 
     Args:
-        before, after: what stands around it, by which one of several places is told from the others.
+        before, after: the text around it, which decides between several places.
     """
     if not passage:
         return None
@@ -40,7 +40,7 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
     head, tail = text.find(passage[:size]), text.find(passage[-size:])
     if head >= 0 and head < tail <= head + 2 * len(passage):
         return head, tail + size
-    if head >= 0:  # it runs on to the next page
+    if head >= 0:  # the passage runs on to the next page
         return head, min(len(text), head + len(passage))
     if tail >= 0:
         return max(0, tail + size - len(passage)), tail + size
@@ -48,5 +48,5 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
 
 
 def _shared(one: str, other: str) -> int:
-    """Letters that two texts have in common at their beginning."""
+    """The number of letters that two texts share at their beginning."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

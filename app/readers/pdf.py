@@ -1,6 +1,6 @@
 """PDF files: every page through pdfium, a page that fails through pypdf, then all pages cleaned together. Child only.
 
-Owns the opening (passwords, damage), the order of the two readers, what is a scan, what the file says of itself
+Owns the opening (passwords, damage), the order of the two readers, the recognition of scans, the file's own facts
 (labels, table of contents, title), and the warnings.
 """
 
@@ -35,25 +35,25 @@ from app.readers.recognised import RecognisedPage
 _SCAN_CHARACTERS = 20
 """A page with fewer characters and an image on it is a picture, whose words can be recognised."""
 
-_IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
-_WAITING = 1_500  # characters of a page that says "please wait" in several languages
-_BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
-_NAMED = 5  # attached files
+_IMAGE_SHARE = 0.5  # share of the pages with content above which the book is a scan
+_WAITING = 1_500  # characters of a page that only asks to wait, in several languages
+_BLANK_SHARE = 0.25  # share of blank pages above which they are mentioned
+_NAMED = 5  # names of attached files in a warning
 _EXTRAS = 0
-"""Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
+"""Reported instead of a page's number while labels and table of contents are read: damage there loses only them."""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-# Archaic Greek and modifiers, without what mathematics and Coptic use: where Arabic glyphs are numbered from, in fonts
-# of which a careless program says that the number is the letter.
+# Archaic Greek and modifiers, except signs of mathematics and Coptic. Careless programs number Arabic glyphs from there
+# and call the numbers letters.
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # of the letters of a page
-_SYMBOLIC = 4  # the flag of a font that has signs of its own
+_MISMAPPED_SHARE = 0.05  # share of such letters on a page
+_SYMBOLIC = 4  # the flag of a font with signs of its own
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -61,13 +61,13 @@ FontTrouble = Literal["", "unmapped", "absent"]
 
 
 class _Pages:
-    """What was found on the pages, as it grows."""
+    """The findings on the pages so far."""
 
     def __init__(self) -> None:
         self.lines: list[list[Line]] = []
         self.labels: list[str] = []
         self.images: list[int] = []
-        self.figures: list[int] = []  # numbers of pages with words of which a picture takes the most
+        self.figures: list[int] = []  # numbers of pages with words that are mostly a picture
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.mismapped: list[int] = []
@@ -75,8 +75,8 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words without a space in them
-        self.recognised: dict[int, RecognisedPage] = {}  # by number: those whose words come from their picture
+        self.whole: set[str] = set()  # words that have no space in them
+        self.recognised: dict[int, RecognisedPage] = {}  # recognised pages by number: their words come from the picture
         self.characters = 0
 
 
@@ -84,9 +84,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or how it failed),
-            ``recognised`` (page number as text -> what was found in its picture) and ``unread``, which is true where
-            pages that are pictures are to be told and not refused.
+        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or its failure),
+            ``recognised`` (page number as text -> the words of its picture) and ``unread``, which is true where pages
+            that are pictures are reported instead of refused.
     """
     document = open_pdf(path, request.get("password"), beat=lambda: step(0, 1, None))
     if document is None:
@@ -114,7 +114,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
-    said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}  # that has its own line
+    # reasons with a line of their own
+    said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
@@ -139,11 +140,11 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
 def open_pdf(
     path: Path, password: str | None, *, only: int | None = None, beat: Callable[[], None] = lambda: None
 ) -> pdfium.PdfDocument | None:
-    """The document; None where pdfium cannot make sense of it.
+    """Open the document; None where pdfium cannot read it.
 
     Args:
-        only: the page that is wanted, from 1; of a picture the others may be blank then.
-        beat: called while it takes time, to tell that it goes on.
+        only: the wanted page, from 1; the other pages of a picture file may then be blank.
+        beat: called now and then as a sign of life.
     """
     try:
         document = pictures.as_pdf(path, only, beat) if pictures.is_picture(path) else _opened(path, password)
@@ -155,13 +156,13 @@ def open_pdf(
                 "is encrypted in a way that is not supported.", "Save it without protection in its own program."
             ) from None
         return None
-    with suppress(pdfium.PdfiumError):  # of a broken form only the values are lost
-        document.init_forms()  # fields without an appearance of their own are given one
+    with suppress(pdfium.PdfiumError):  # a broken form loses only its values
+        document.init_forms()  # fields without an appearance get one
     return document
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """With the password as it was typed, else as ISO 32000-2 (7.6.4.3.2) has it prepared, which pdfium leaves out."""
+    """Open with the password as typed, else prepared as in ISO 32000-2 (7.6.4.3.2), which pdfium omits."""
     try:
         return pdfium.PdfDocument(path, password=password)
     except pdfium.PdfiumError as error:
@@ -172,7 +173,7 @@ def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
 
 
 def _prepared(password: str) -> str:
-    """SASLprep (RFC 4013): signs that nobody sees are dropped, spaces of all kinds are one, letters are as in NFKC."""
+    """SASLprep (RFC 4013): invisible signs are dropped, all spaces become one kind, letters are in NFKC."""
     mapped = (" " if stringprep.in_table_c12(sign) else sign for sign in password if not stringprep.in_table_b1(sign))
     return unicodedata.normalize("NFKC", "".join(mapped))
 
@@ -261,13 +262,13 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 
 def _is_mismapped(text: str) -> bool:
-    """Whether letters occur that no living language has together with others: numbers of glyphs taken for letters."""
+    """Whether letters occur together that no living language combines: numbers of glyphs taken for letters."""
     found = _NO_LETTERS.findall(text)
     return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _is_garbled(text: str) -> bool:
-    """Whether a text is more signs than letters, or letters without vowels."""
+    """Whether a text has more signs than letters, or letters without vowels."""
     signs = "".join(text.split()).casefold()
     letters = sum(map(str.isalpha, signs))
     if not signs:
@@ -287,7 +288,7 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """A form that is a program for Adobe's reader: its pages only ask to wait."""
+    """Refuse a form that is a program for Adobe's reader: its pages only ask to wait."""
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -311,7 +312,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
         headed.append(sorted((lines[at] for at in found.first[index]), key=lambda line: line.top))
     repeat_heads(kept)
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
-    margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have margins of their own
+    margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have their own margins
     texts = []
     for index, lines in enumerate(kept):
         if index % 50 == 0:
@@ -322,7 +323,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """A page's text with the running headers that stay above it, and the footers below it."""
+    """A page's text between the running headers that stay and the footers."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -332,7 +333,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Characters of the pages without spaces that are no part of the text, by the reason why."""
+    """Characters of the pages, without spaces, that are not in the text, by the reason."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -361,7 +362,7 @@ def _is_text(line: Line) -> bool:
 
 
 def _join_pages(texts: list[str], words: Counter[str]) -> None:
-    """The rest of a word that a page's end has cut goes to the page where the word begins."""
+    """Move the rest of a word that a page's end has cut to the page where the word begins."""
     for index in range(len(texts) - 1):
         above, below = texts[index], texts[index + 1]
         if above.endswith("-") and below[:1].islower():
@@ -372,7 +373,7 @@ def _join_pages(texts: list[str], words: Counter[str]) -> None:
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:
-    """The lines without the halves of words that their ends cut."""
+    """The lines without halves of words that were cut at their ends."""
     cut = False
     for line in lines:
         words = line.text.split()
@@ -430,7 +431,7 @@ def _pages(numbers: list[int]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """Numbers as a person writes them: runs shortened, long lists cut."""
+    """List numbers as a person writes them, with runs shortened and long lists cut."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -443,7 +444,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _label(document: pdfium.PdfDocument, index: int) -> str:
-    """What stands for the number of a page, from 0; "" where nothing does."""
+    """The label of a page, counted from 0; "" where it has none."""
     try:
         return cleaning.one_line(document.get_page_label(index), 20)
     except (pdfium.PdfiumError, ValueError, UnicodeError):
@@ -460,7 +461,7 @@ def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
 
 
 def _outline(document: pdfium.PdfDocument) -> list[Heading]:
-    """The table of contents, as far as its lines lead to pages."""
+    """The table of contents, as far as its entries lead to pages."""
     entries: list[Heading] = []
     try:
         for bookmark in document.get_toc(max_depth=_OUTLINE_DEPTH):
@@ -472,15 +473,15 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
             if title and index is not None and 0 <= index < len(document):
                 entries.append(Heading(title, index + 1, bookmark.level))
     except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
-        pass  # a broken table of contents costs the contents, not the book
+        pass  # a broken table of contents loses the contents, not the book
     return entries
 
 
 class _SecondReader:
-    """A PDF as pypdf sees it, for pages that pdfium cannot read and for what fonts are missing.
+    """The PDF in pypdf, for pages that pdfium cannot read and for missing fonts.
 
-    Slower, and blind to geometry; written in another language by other people, so it seldom fails on the same file.
-    Opened when first asked for.
+    pypdf is slower and has no geometry. It is written in another language by other people, so it seldom fails on the
+    same file. The file is opened on first use.
     """
 
     def __init__(self, path: Path, password: str | None) -> None:
@@ -492,12 +493,12 @@ class _SecondReader:
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
-        """The lines of a page, with made-up geometry: one under the other."""
+        """The lines of a page with invented geometry: one below another."""
         text = self._open().pages[index].extract_text()
         return _as_lines(text)
 
     def font_trouble(self, index: int) -> FontTrouble:
-        """Whether a font of this page gives wrong or no text; "" also where it cannot be told."""
+        """Whether a font of this page gives wrong or no text; "" also where this cannot be told."""
         if self._has_no_hint:
             return ""
         try:

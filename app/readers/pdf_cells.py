@@ -1,6 +1,5 @@
-"""The cells of a table on a PDF page: pieces of print parted into cells, printed rows put together, rows as lines.
-
-Knows nothing of where a table begins and ends (``pdf_tables.py``). Child only.
+"""Makes the cells of a table on a PDF page: divides pieces of print into cells, joins printed rows, writes rows as
+lines. The bounds of a table are found elsewhere (``pdf_tables.py``). Child only.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from app.readers import cleaning
 from app.readers.layout import Line
 
 MARK = " | "
-"""Stands between two cells: a model finds twice as many cells by it as by tabs (assets/measurements/NOTES.md)."""
-_OVERLAP = 0.25  # of its height by which a row reaches into the one before it
-_BESIDE = 0.5  # of the height of the lower of two pieces of one row
-FINE = 0.5  # line heights of a gap that may part cells if the rows around have one there too
-_NARROW = 0.3  # line heights of a gap at a border that is more than a blank
-ALIGNED = 0.6  # of the cells of a column
-SAME_RULE = 2.0  # points
-_MOST_LINES = 15  # of print between two rules that part rows
-LOOSER = 1.2  # times the distance of the lines of a cell: a new row
+"""The separator of two cells: with it a model finds twice as many cells as with tabs (assets/measurements/NOTES.md)."""
+_OVERLAP = 0.25  # share of its height by which a row overlaps the one before it
+_BESIDE = 0.5  # share of the lower height by which two pieces of one row overlap
+FINE = 0.5  # line heights of a gap that may separate cells if the rows around have one at the same place
+_NARROW = 0.3  # line heights of a gap at a border that is wider than a space
+ALIGNED = 0.6  # share of a column's cells that must be aligned
+SAME_RULE = 2.0  # points between two rules that count as one
+_MOST_LINES = 15  # lines of print between two rules that separate rows
+LOOSER = 1.2  # factor of the distance of a cell's lines from which on a new row begins
 CELL_PITCH = 1.7  # line heights between two lines of one cell
 _TOUCH = 0.15  # line heights between two pieces of one word
-NUMBERS = 0.6  # of the cells under the head of a column of numbers
+NUMBERS = 0.6  # share of numbers among the cells under the head of a column of numbers
 NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_FEW_ROWS = 3  # of which a head may be two
+_FEW_ROWS = 3  # rows from which on a head may have two
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 Word = tuple[str, float, float]
-"""With where it begins and ends."""
+"""A word with its beginning and end."""
 Cells = list[list[Line]]
 """The pieces of a row, column by column."""
 
@@ -57,12 +56,12 @@ def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def fine_parts(piece: Line) -> list[Line]:
-    """A piece in parts wherever there is more than a blank between its words."""
+    """Divide a piece wherever there is more than a space between its words."""
     if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        led = before[0] in _LEADERS or word[0] in _LEADERS  # of a table of contents
+        led = before[0] in _LEADERS or word[0] in _LEADERS  # a line of a table of contents
         if _gap(before, word) > FINE * piece.height and not led:
             groups.append([])
         groups[-1].append(word)
@@ -72,12 +71,12 @@ def fine_parts(piece: Line) -> list[Line]:
 
 
 def _gap(before: Word, word: Word) -> float:
-    """What is between two words, which may follow one another from right to left."""
+    """The width between two words, which may run from right to left."""
     return max(word[1] - before[2], before[1] - word[2])
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """A piece cut into groups of its words."""
+    """Divide a piece into groups of its words."""
     parts = []
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1
@@ -98,7 +97,7 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
 
 
 def levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Rows of which one stands between the lines of another, as cells do that are centred, put together."""
+    """Join rows of which one stands between the lines of another, as centred cells do."""
     made: list[Cells] = []
     for row in rows:
         if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
@@ -112,7 +111,9 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Put a piece over several columns into the last of them where it ends as that one's cells do: a total's label."""
+    """Put a piece over several columns, such as a total's label, into the last column if it ends where that column's
+    cells end.
+    """
     ends = []
     for at in range(len(borders) + 1):
         found = sorted(row[at][-1].x1 for row in cells if row[at])
@@ -127,7 +128,7 @@ def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
 
 
 def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
-    """The pieces of a row by column; a piece that crosses a border between two of its words is cut there."""
+    """The pieces of a row by column. A piece that crosses a border between two of its words is cut there."""
     cells: Cells = [[] for _ in range(len(borders) + 1)]
     for piece in row:
         for part in cut_at(piece, borders, _NARROW):
@@ -137,7 +138,7 @@ def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
 
 
 def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
-    """A piece cut where a border lies between two words; ``gap``: line heights that they are apart at least."""
+    """Cut a piece where a border is between two words. ``gap``: their least distance in line heights."""
     crossed = [x for x in borders if piece.x0 < x < piece.x1]
     if not crossed or len(piece.words) < 2:
         return [piece]
@@ -152,7 +153,7 @@ def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
 
 
 def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
-    """Printed rows put together to the rows of the table: a cell may have several lines."""
+    """Join printed rows to the rows of the table: a cell may have several lines."""
     tops = [min(piece.top for cell in row for piece in cell) for row in rows]
     steps = [below - above for above, below in pairwise(tops)]
     tight = min((step for step in steps if step > 0.8 * height), default=height)
@@ -184,7 +185,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
     """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first.
 
     Args:
-        ruled: lines are drawn above and below.
+        ruled: whether lines are drawn above and below.
     """
     if len(band) > _MOST_LINES:
         return False
@@ -198,7 +199,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row holds only further lines of the cells of the row above it."""
+    """Whether a printed row has only further lines of the cells of the row above."""
     small = False
     for at, cell in enumerate(row):
         if not cell:
@@ -222,9 +223,9 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 
 
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
-    """The rows of a table of numbers, names of columns that go on in the next printed row put together.
+    """Join names of columns that continue in the next printed row, in a table of numbers.
 
-    A name over several columns stays a row of its own: below it stand names of the columns that do not go on from it.
+    A name over several columns stays a row of its own: the names below it do not continue it.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
@@ -286,7 +287,7 @@ def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
 
 
 def _row_text(cells: Sequence[str]) -> str:
-    """The cells with the mark between them; a label that ends in a colon and what was filled in after it are one."""
+    """The cells with the separator between them. A label that ends in a colon is joined with the value after it."""
     text = cells[0]
     for before, cell in pairwise(cells):
         text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
@@ -294,7 +295,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def joined(cell: Sequence[Line]) -> Line:
-    """The pieces of a cell as one."""
+    """Join the pieces of a cell."""
     if len(cell) == 1:
         return cell[0]
     return replace(

@@ -1,7 +1,7 @@
-"""The ruling lines of a PDF page and the grids that they make. Child only.
+"""Finds the ruling lines of a PDF page and the grids that they form. Child only.
 
-A grid is a drawn table: lines across and lines down that cross one another. Places between which no line is drawn are
-one cell, so merged cells are cells of several places. What stands in the cells is not known here.
+A grid is a drawn table: horizontal and vertical lines that cross. Places without a line between them are one cell, so
+merged cells have several places. The content of cells is not known here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
 
 THIN = 3.0
-"""Points that a drawn line is thick at most."""
+"""Thickness in points of a drawn line at most."""
 
 MOST_OBJECTS = 5_000
-"""Of a page, that are looked at."""
+"""Objects of a page that are examined at most."""
 
 _SMALL = 6.0  # points of a shape that is too small for a cell
 _SIDES = 5  # that it counts for
@@ -40,12 +40,12 @@ _WIDE = 60.0  # points of a line across that may be a table's
 _FEWEST = 3  # lines across and lines down of a grid, its edges among them, drawn or not
 _MOST_PLACES = 10_000  # of a grid; what has more is a drawing
 _MOST_GRIDS = 60
-_FEWEST_LINES = 5  # that are drawn
+_FEWEST_LINES = 5  # drawn lines at least
 
 
 @dataclass
 class Rules:
-    """The straight lines drawn on a page: (y, x0, x1) across and (x, top, bottom) down."""
+    """The straight lines drawn on a page: (y, x0, x1) horizontal and (x, top, bottom) vertical."""
 
     across: list[Span] = field(default_factory=list)
     down: list[Span] = field(default_factory=list)
@@ -53,9 +53,8 @@ class Rules:
 
 @dataclass
 class Grid:
-    """Lines down at ``xs`` and across at ``ys``, edges too; ``cells[row][column]`` is the first place of the cell.
-
-    ``frames`` are cells whose places are no rectangle: what surrounds other cells.
+    """A grid of vertical lines at ``xs`` and horizontal lines at ``ys``, including edges. ``cells[row][column]`` is the
+    first place of the cell. ``frames`` are cells whose places are no rectangle: they surround other cells.
     """
 
     xs: list[float]
@@ -73,7 +72,7 @@ class Grid:
         return self.xs[0] <= x <= self.xs[-1] and self.ys[0] <= y <= self.ys[-1]
 
     def walls(self, y: float) -> list[float]:
-        """Where lines down part the cells at this height."""
+        """The vertical lines that separate the cells at this height."""
         row = self.cells[self.row(y)]
         return [self.xs[at + 1] for at, (one, two) in enumerate(pairwise(row)) if one != two]
 
@@ -83,7 +82,7 @@ class Grid:
 
 
 def grids(rules: Rules) -> list[Grid]:
-    """The grids of a page, the smaller first, so that one within another comes before it."""
+    """The grids of a page, smaller ones first, so that one within another comes before it."""
     found = []
     for across, down in _crossing(rules):
         ys, xs = _lines(across), _lines(down)
@@ -96,7 +95,7 @@ def grids(rules: Rules) -> list[Grid]:
 
 
 def frames(rules: Rules) -> list[Span]:
-    """Where lines across of one width follow one another: (the first, the last), with the left edge; higher first.
+    """Runs of horizontal lines of the same width, one below another; higher runs first.
 
     Returns:
         (top, bottom, left) of each run of two lines and more.
@@ -125,7 +124,7 @@ def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
-    """Lines that cross one another, in groups."""
+    """Groups of lines that cross one another."""
     down = sorted(rules.down)
     places = [x for x, _, _ in down]
     group = list(range(len(rules.across) + len(down)))
@@ -149,7 +148,7 @@ def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
 
 
 def _lines(spans: list[Span]) -> list[Line]:
-    """Spans of one line put together: its place, and from where to where it is drawn."""
+    """Join the spans of one line: its place, and the parts where it is drawn."""
     found: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
         if not found or place - found[-1][0][-1] > _ONE_LINE:
@@ -160,7 +159,7 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Lines with the edges that nobody drew, where the lines that cross them end."""
+    """Add the missing edges of lines, at the ends of the lines that cross them."""
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
@@ -169,7 +168,7 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
 def _grid(down: list[Line], across: list[Line]) -> Grid:
     xs, ys = [x for x, _ in down], [y for y, _ in across]
     width = len(xs) - 1
-    first = list(range(width * (len(ys) - 1)))  # of a place: another of its cell, nearer to its first one
+    first = list(range(width * (len(ys) - 1)))  # for each place another place of its cell, nearer to the first one
 
     def root(place: int) -> int:
         while first[place] != place:
@@ -236,7 +235,9 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
 
 
 def _sides(item: int, most: int) -> Iterator[Box]:
-    """(left, bottom, right, top) of the sides of a path, up to the first that is a curve or slanting: of a drawing."""
+    """(left, bottom, right, top) of the sides of a path, up to the first curved or slanting one, which belongs to a
+    drawing.
+    """
     count = pdf_calls.count_segments(item)
     if not 1 < count <= most:
         return
@@ -270,7 +271,9 @@ def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
 
 
 def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
-    """Makes (left, bottom, right, top) of the page (x0, x1, top, bottom) as a reader holds it."""
+    """Return a function that turns (left, bottom, right, top) of the page into (x0, x1, top, bottom) as a reader holds
+    it.
+    """
     rotation = page.get_rotation()
     left, low, right, high = page.get_bbox()
 

@@ -1,8 +1,8 @@
 """The lines of one PDF page, in reading order, from pdfium's text and boxes. Child only.
 
 Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. It also leaves
-out what nobody sees (white on white, no ink at all: a favourite place for words meant for the model alone) and puts in
-what was filled in (form fields, typed notes and stamps), which pdfium's text of a page lacks.
+out unseen text (white on white, without ink: a favourite place for words meant for the model alone), and adds filled-in
+text (form fields, typed notes and stamps), which pdfium's text of a page lacks.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # of cells that pdfium may run on from row to row
-_PAIR = 3  # letters that a word that may be doubled has more of
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # figures in cells that pdfium may join from row to row
+_PAIR = 3  # letters above which a word may be doubled
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
-)  # of scripts that part words by spaces
-_TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
+)  # of scripts that separate words by spaces
+_TAB = 1.2  # line heights of empty space in a row that may be a gutter between columns
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
-_FAR_BOX = 8.0  # of its height that the words of a box that is ticked are away
+_FAR_BOX = 8.0  # factor of its height up to which a ticked box belongs to words
 _MARK_REACH = 3.0  # line heights from a mark to its item
 _ROW = 0.5  # line heights by which two pieces of one row differ
 _NEAR = 3.0  # line heights to the next line of a block
 _MOST_BLOCKS = 150
 _FOOTER = 2  # lines at the foot of a page that are drawn before all others
 _COLUMN_ROWS = 6
-_AGREE = 0.85  # of the rows must part at a gutter
-_COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
+_AGREE = 0.85  # share of the rows that must have a gap at a gutter
+_COLUMN_TEXT = 20  # characters of a cell on average in a column of text, as opposed to a table
 _UPSIDE_DOWN = 180
-_LOOK = 400  # characters by which it is judged how the letters of a page stand; words of a line, letters of a word
+_LOOK = 400  # characters by which a page's direction of letters is told; words of a line; letters of a word
 _LEVEL = 0.1  # radians
-_WHITE = 0xF4  # of 255 in every colour
-_FAINT = 0x0C  # of 255 opaque
-_CONTRAST = 10  # of 255 between the lightest and the darkest point where there is anything to see
-_MOST_POINTS = 4_000_000  # of the drawn page
+_WHITE = 0xF4  # of 255, for each colour
+_FAINT = 0x0C  # of 255, for opacity
+_CONTRAST = 10  # difference, of 255, between the lightest and the darkest point of visible text
+_MOST_POINTS = 4_000_000  # points of the drawn page at most
 _IMAGE_DEPTH = 4
 _MOST_OF_PAGE = 0.5  # of its area that a picture takes
 _ON_PICTURE = 60  # characters over a picture from which on it is a background, or a scan with its words
@@ -77,7 +77,7 @@ _BAND = 24.0  # points
 _TALLEST = 14_400.0  # points of a page
 _EDGE = 0.25  # of a line's height, above and below, without much ink
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
-_MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of them
+_MOST_ANNOTATIONS = 2_000  # annotations of a page at most; pdfium's time grows with their square
 _VALUES_APART = 1.2  # line heights between two words of one value
 
 
@@ -88,7 +88,9 @@ def page_lines(
     whole: set[str] | None = None,
     pictures: list[Box] | None = None,
 ) -> list[Line]:
-    """Args:
+    """Read the lines of a page.
+
+    Args:
         page: an open page.
         filled: gives what was filled in on it, which is no part of its own text, which it is given.
         layers: those of the file, where some are off.
@@ -125,12 +127,12 @@ def page_lines(
 
 
 def recognised_lines(page: RecognisedPage) -> list[Line]:
-    """The lines of a page that is a picture, as ``page_lines`` gives those of one with text."""
+    """The lines of a page that is a picture, in the form of ``page_lines``."""
     return _arranged(with_tables(_with_markers(pieces_of(page)), Rules, 0))
 
 
 def _arranged(pieces: list[Line]) -> list[Line]:
-    """Pieces of a page as lines in reading order, mirrored where it is read from right to left."""
+    """Arrange the pieces of a page as lines in reading order, mirrored where it is read from right to left."""
     lines = _from_above(_merged(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
@@ -139,7 +141,7 @@ def _arranged(pieces: list[Line]) -> list[Line]:
 
 
 def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
-    """The page's text, read as its letters stand: a page that is shown upside down is turned round first."""
+    """The page's text in the direction of its letters: a page that is shown upside down is turned first."""
     text_page = page.get_textpage()
     if page.get_rotation() != _UPSIDE_DOWN:
         return text_page
@@ -166,7 +168,7 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    """One piece of text as one line, or as several where wide gaps divide it."""
+    """Make one line of a piece of text, or several where wide gaps divide it."""
     found: list[Line] = []
     line: Line | None = None
     height = 0.0
@@ -206,7 +208,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             or gap > _TAB * height
             or (
                 top >= line.bottom and x0 < line.x1 and (line.x1 - line.x0 > height or stacked)
-            )  # a row that pdfium ran on
+            )  # a row that pdfium has joined
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
             found.append(line)
@@ -231,7 +233,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
 
 
 def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
-    """Whether the same word stands at this place of a line already: drawn twice to look bold."""
+    """Whether the same word is already at this place of a line: drawn twice to look bold."""
     reach = SAME_PLACE * line.height
     return abs(top - line.top) < reach and any(
         word == other and abs(x0 - x) < reach for other, x, _ in line.words[-_LOOK:]
@@ -241,10 +243,10 @@ def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
 def _parted(
     text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str], *, stacked: bool
 ) -> Iterator[tuple[int, int]]:
-    """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one.
+    """The beginnings and ends of the words in a piece of text, including spaces that pdfium has missed.
 
     Args:
-        stacked: the words may be short cells that stand one under the other.
+        stacked: whether the words may be short cells, one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
         if not stacked and word[0] in whole:
@@ -274,7 +276,7 @@ def same_row(one: Line, two: Line) -> bool:
 
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
-    """Each value behind what stands to its left, or above what stands below it."""
+    """Insert each value after the text to its left, or above the text below it."""
     pieces = list(pieces)
     for value in values:
         if value.text in TICKS and _joins_its_words(pieces, value):
@@ -289,7 +291,7 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
 
 
 def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
-    """Put the sign of a box to the nearer of the words beside it; False where there are none."""
+    """Put the sign of a box next to the nearer of its neighbouring words. Return False where there are none."""
     row = [piece for piece in pieces if same_row(piece, tick)]
     left = max((piece for piece in row if piece.x1 <= tick.x0 + 1), key=lambda piece: piece.x1, default=None)
     right = min((piece for piece in row if piece.x0 >= tick.x1 - 1), key=lambda piece: piece.x0, default=None)
@@ -307,7 +309,7 @@ def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
 
 
 def _with_markers(pieces: list[Line]) -> list[Line]:
-    """The marks of a list in front of their items; some programs draw all of them at the end."""
+    """Put the marks of a list in front of their items; some programs draw all marks at the end."""
     loose = [
         at
         for at, piece in enumerate(pieces)
@@ -332,9 +334,10 @@ def _is_marked(mark: Line, item: Line) -> bool:
 
 
 def _from_above(lines: list[Line]) -> list[Line]:
-    """Lines in the order of the file, but none before what stands above it in its column.
+    """Order lines as in the file, but never a line before one above it in its column.
 
-    A title that is drawn last comes first, a footer that is drawn first comes last; columns stay one after the other.
+    So a title that is drawn last comes first, and a footer that is drawn first comes last. Columns stay one after
+    another.
     """
     blocks: list[list[Line]] = []
     for line in lines:
@@ -364,7 +367,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
     order: dict[int, None] = {}
     for at in range(len(blocks)):
         waiting = [at]
-        while waiting:  # a block after those above it; two that are above one another stay as they are
+        while waiting:  # a block follows those above it; two that are above one another keep their order
             here = waiting[-1]
             before = min(above[here] - order.keys() - set(waiting), default=None)
             if before is None:
@@ -384,7 +387,7 @@ def _ends_before(one: Box, two: Box) -> bool:
 
 
 def _merged(pieces: list[Line]) -> list[Line]:
-    """Neighbouring pieces of one row made one line."""
+    """Merge neighbouring pieces of one row into one line."""
     lines: list[Line] = []
     for piece in pieces:
         last = lines[-1] if lines else None
@@ -422,10 +425,10 @@ def _continues(last: Line, piece: Line) -> bool:
 
 
 def _columns(pieces: list[Line]) -> list[Line]:
-    """Rows that run across two columns taken apart: the left column first, then the right one.
+    """Split rows that run across two columns: the left column first, then the right one.
 
-    Most files store their columns one after the other; then there is nothing to do. A table, whose cells belong
-    side by side, is told by its short cells.
+    Most files store columns one after another and need no split. A table, whose cells belong next to each other, is
+    recognised by its short cells.
     """
     pairs = [
         (one, two)
@@ -457,7 +460,7 @@ def _columns(pieces: list[Line]) -> list[Line]:
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
-    """Where the columns part, from left to right: the points that lie in most of the gaps between pieces of rows."""
+    """The gutters between columns, from left to right: the points within most of the gaps between pieces of rows."""
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:
         edges = sorted([(start, -1) for start, _ in gaps] + [(end, 1) for _, end in gaps])
@@ -480,17 +483,18 @@ def _right_to_left(lines: list[Line]) -> bool:
 
 
 def _vertical(pieces: list[Line]) -> list[Line]:
-    """Lines that run from top to bottom (Japanese, or a page printed sideways): kept one under the other."""
+    """Lines that run from top to bottom (Japanese, or a page printed sideways), kept one below another."""
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
 
 
 class Suspects:
-    """Tells which characters of one page may be drawn so that nobody sees them.
+    """Finds the characters of one page that may be invisible as drawn.
 
-    Colour and opacity only tell a suspect; whether it is seen is told by the drawn page (``mark_unseen``), so that
-    white letters on a dark ground stay. The unseen letters behind the image of a scanned page are its text.
+    Colour and opacity only make a suspect. The drawn page decides whether it is visible (``mark_unseen``), so that
+    white letters on a dark ground stay. Invisible letters behind the image of a scanned page are its text, and stay
+    too.
     """
 
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
@@ -506,7 +510,7 @@ class Suspects:
         self._suspect = False
 
     def is_suspect(self, index: int, box: Box) -> bool:
-        """Whether a word, by its first character and its box, may be drawn so that nobody sees it."""
+        """Whether a word may be invisible, by its first character and its box."""
         piece = pdf_calls.text_object(self._text, index)
         if not piece:
             return False
@@ -528,7 +532,7 @@ class Suspects:
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
-        """Whether a run of text may be; all its characters are drawn alike."""
+        """Whether a run of text may be invisible; all its characters are drawn alike."""
         if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
             return True
         if pdf_calls.fill_colour(piece, *self._places):
@@ -564,7 +568,9 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a layer that is off; of a part that is drawn elsewhere it cannot be told."""
+        """Whether a run of text may be on a layer that is off. Unknown, and so False, for a part that is drawn
+        elsewhere.
+        """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
 
@@ -606,14 +612,15 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
-    """Whether a page holds a picture."""
+    """Whether a page has a picture."""
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_IMAGE_DEPTH)
     return next(iter(images), None) is not None
 
 
 def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
-    """Whether a picture takes most of a page, and next to none of its words stand on that: then it is no background,
-    nor a scan whose words were put over it."""
+    """Whether a picture takes most of a page with almost none of the page's words on it. Otherwise the picture is a
+    background, or a scan with its words on it.
+    """
     width, height = page.get_size()
     for x0, x1, top, bottom in pictures:
         seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
@@ -630,7 +637,7 @@ def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Seq
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark those suspects among the lines as unseen behind which the drawn page is all of one colour."""
+    """Mark suspect lines as unseen where the drawn page has one single colour at their place."""
     suspects = [line for line in lines if line.suspect and line.shown]
     if not suspects:
         return
@@ -638,11 +645,11 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
         drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # then nothing speaks against them
+    except pdfium.PdfiumError:  # without the drawn page there is no evidence against them
         return
     points = bytes(drawn.buffer)
     for line in suspects:
-        edge = _EDGE * line.height  # what covers a line may end at its edges
+        edge = _EDGE * line.height  # a covering object may end at the line's edges
         first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
         start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
         rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)
@@ -652,9 +659,9 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
 
 
 def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
-    """The page with what was filled in as text of its own; None where there is nothing.
+    """The page with filled-in values as text of its own; None where there are none.
 
-    ``page`` stays as it was. Flattening changes the document in memory and never the file.
+    ``page`` stays unchanged. Flattening changes the document in memory and never the file.
     """
     if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
         return None
@@ -685,13 +692,13 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, 
 
 
 def _covers_value(tick: Line, value: Line) -> bool:
-    """Whether a value is the sign inside a box that is told as ticked or not."""
+    """Whether a value is the sign inside a box, which is read separately as ticked or not."""
     x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
     return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """pdfium strings values together wherever they stand: they are parted where they are apart."""
+    """Split the values where they are apart: pdfium joins values wherever they are."""
     found: list[Line] = []
     for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)

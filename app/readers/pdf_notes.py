@@ -1,4 +1,4 @@
-"""What hangs on a PDF page without being part of it: reviewers' comments, typed notes, attached files. Child only."""
+"""Reads the additions to a PDF page: reviewers' comments, typed notes, attached files. Child only."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ _MARKUP = {
 }  # fmt: skip
 _BOXES = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 TICKS = ("☐", "☒")
-"""What a box of a form is told by, open or ticked."""
+"""Signs for an open and for a ticked box of a form."""
 
-_UNSEEN = 0b100010  # the flags of what is hidden or not shown on a screen
+_UNSEEN = 0b100010  # flags of annotations that are hidden or not shown on a screen
 
 
 @dataclass
 class Notes:
-    """``comments`` are ready to stand at the end of the page; ``typed`` are lines at their place on it."""
+    """The notes of a page. ``comments`` are ready for the end of the page; ``typed`` are lines at their places on
+    it.
+    """
 
     comments: list[str] = field(default_factory=list)
     typed: list[Line] = field(default_factory=list)
@@ -59,7 +61,7 @@ def read_notes(page: pdfium.PdfPage) -> Notes:
 
 
 def attached_files(document: pdfium.PdfDocument) -> list[str]:
-    """The names of the files inside a document, those of a portfolio too."""
+    """The names of the files attached to a document, including those of a portfolio."""
     count = min(max(raw.FPDFDoc_GetAttachmentCount(document.raw), 0), _MOST)
     return [_file_name(raw.FPDFDoc_GetAttachment(document.raw, at)) for at in range(count)]
 
@@ -113,7 +115,7 @@ def _marked(annotation: Any, page: pdfium.PdfPage) -> str:
 
 
 def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box) -> str:
-    """What stands at (left, bottom, right, top) of a page, right-to-left words as they are read."""
+    """The text within (left, bottom, right, top) of a page, with right-to-left words in reading order."""
     x0, x1, top, bottom = turned(page)(*place)
     boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
     signs = []
@@ -125,7 +127,7 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """What was typed onto the page; an appearance of its own is part of what was filled in, and read there."""
+    """The text typed onto the page, except text with an appearance of its own, which is read as a filled-in value."""
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
         return []
@@ -136,7 +138,7 @@ def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
 
 
 def read_ticks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[Line]:
-    """The boxes of a form that can be ticked, each as a sign at its place."""
+    """The tickable boxes of a form, each as a sign at its place."""
     form = document.formenv
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if form is None or count > _MOST:

@@ -1,4 +1,4 @@
-"""Draws and searches one page of a PDF with pdfium, and recognises the words of those that are pictures. Child only."""
+"""Draws and searches one page of a PDF with pdfium, and recognises the words of pages that are pictures. Child only."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from app.readers.pictures import is_picture
 from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectangles
 from engine.sandbox import Voice
 
-_TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
-_MOST_SIGNS = 50_000  # of a page that can be selected
-_UNIT = 100_000  # steps of a page's width in which positions are asked for
+_TALLEST = 4.0  # height of a page in widths; a taller page is drawn smaller
+_MOST_SIGNS = 50_000  # signs of a page that can be selected at most
+_UNIT = 100_000  # steps of a page's width for positions
 
 
 def render(request: dict[str, Any]) -> str:
@@ -42,7 +42,7 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """Say of each of the pages ``numbers`` what was recognised in its picture, and the seconds that it took."""
+    """Report for each of the pages ``numbers`` the recognised words and the seconds that recognition took."""
     from app.readers import ocr
 
     total = len(request["numbers"])
@@ -64,7 +64,9 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """Rectangles of every passage, one per line. Of several places that of the likest surroundings is taken."""
+    """Rectangles of every passage, one for each line. Among several places, the one with the most similar surroundings
+    is taken.
+    """
     if request.get("recognised"):
         return _find_recognised(request)
     document, page = _page(request)
@@ -86,7 +88,7 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
 
 
 def words(request: dict[str, Any]) -> list[list[Any]]:
-    """Every word of the page as [text, x0, y0, x1, y1], in reading order; a space ends those that one follows."""
+    """Every word of the page as [text, x0, y0, x1, y1], in reading order, with a space at its end where one follows."""
     signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
     found: list[list[Any]] = []
     apart = True
@@ -107,12 +109,12 @@ def words(request: dict[str, Any]) -> list[list[Any]]:
 
 
 def _is_beside(word: list[Any], box: list[float]) -> bool:
-    """Whether a sign goes on in the line of a word."""
+    """Whether a sign continues the line of a word."""
     return min(word[4], box[3]) - max(word[2], box[1]) > 0
 
 
 def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
-    """The signs of a page with their boxes as fractions of its picture; none of what stands outside of it."""
+    """The signs of a page with their boxes as fractions of its picture, without signs outside of it."""
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
@@ -173,7 +175,7 @@ def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:
 
 
 def _rows(boxes: list[list[float]]) -> list[list[float]]:
-    """Boxes of one printed line made one."""
+    """Merge the boxes of each printed line."""
     rows: list[list[float]] = []
     for box in boxes:
         last = rows[-1] if rows else None

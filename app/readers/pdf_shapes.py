@@ -1,7 +1,7 @@
-"""What is drawn as a shape and read as a sign: the bullets of lists, the lines of fractions. Child only.
+"""Reads drawn shapes as signs: the bullets of lists, the lines of fractions. Child only.
 
-Browsers print the bullets of a page so, and everything that sets formulas draws the line of a fraction: without it a
-quarter is read as "1 4".
+Browsers print bullets as shapes, and every program for formulas draws the line of a fraction: without it a quarter is
+read as "1 4".
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
 
-_MOST = 2_000  # drawn things of a page that are looked at
-_MOST_BARS = 200  # of a page; what has more is a drawing or a table
+_MOST = 2_000  # drawn objects of a page that are examined
+_MOST_BARS = 200  # lines of a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
 _BAR_HEIGHT = 1.5  # points
 _BAR = (2.0, 150.0)  # points of width
@@ -28,7 +28,7 @@ _DOT = (1.2, 9.0)  # points
 _ROUND = 0.3  # of its size by which a bullet's sides differ
 _DOT_SIZE = 0.6  # line heights
 _DOT_REACH = 2.5  # line heights from a bullet to its text
-_COLUMN_LETTERS = 3  # of an item, where several bullets are one under the other
+_COLUMN_LETTERS = 3  # letters of an item, where several bullets are one below another
 _ALONE_LETTERS = 12
 _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # characters above or below a line
@@ -45,7 +45,7 @@ _INSIDE = 1.5  # points
 
 @dataclass
 class Shapes:
-    """Small drawn things of a page: lines across, and dots."""
+    """Small drawn objects of a page: horizontal lines, and dots."""
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
@@ -73,7 +73,7 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
-    """Put a bullet in front of each piece of text that a dot stands before; points of a drawing have short names."""
+    """Put a bullet in front of each piece of text after a dot. Dots in a drawing, before short names, are ignored."""
     columns = Counter(round(x0) for x0, *_ in dots)
     for x0, x1, top, bottom in dots:
         middle = (top + bottom) / 2
@@ -89,18 +89,20 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """Characters from ``start`` to before ``end``; ``beside``: the upper and the lower edge of their line."""
+    """A fraction, the characters from ``start`` to before ``end``. ``beside``: the upper and the lower edge of their
+    line.
+    """
 
     start: int
     end: int
     text: str
     bar: Box
     beside: tuple[float, float]
-    joins: tuple[bool, bool]  # the line of text goes on before it, and after it
+    joins: tuple[bool, bool]  # whether the line of text continues before it, and after it
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
-    """The signs of a page with its fractions on the line: a quarter as "1/4". ``boxes`` are numbered anew."""
+    """The signs of a page with fractions written on the line: a quarter as "1/4". ``boxes`` are renumbered."""
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not found:
         return text
@@ -137,9 +139,10 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 
 
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
-    """The fraction whose line this may be, by what is close above and below it, and beside it at its height.
+    """The fraction of this line, if there is one, by the characters close above and below it, and next to it at its
+    height.
 
-    The line below a word or above a sum has its text at another height.
+    A line below a word or above a sum has neighbouring text at another height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -151,7 +154,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # a part of what is above the line was set apart from it
+        return None  # a part above the line was apart from it
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -176,7 +179,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """From where to before where the characters around one stand between the ends of a line, on one side of it."""
+    """The run of characters around a given one that are between the ends of a line, on one side of it."""
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, at, y)
 
@@ -206,7 +209,7 @@ def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
 
 
 def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
-    """The upper and lower edges of the next character, where it stands beside a line and at its height."""
+    """The upper and lower edges of the next character, where it is next to a line and at its height."""
     at = next(_filled(text, order), None)
     box = None if at is None else boxes.span(at, at)
     if box is None:

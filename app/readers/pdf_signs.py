@@ -1,6 +1,6 @@
-"""The signs of a PDF page as they are read: where they stand, accents, right-to-left words, raised figures. Child only.
+"""Puts the signs of a PDF page into reading order: places, accents, right-to-left words, raised figures. Child only.
 
-pdfium gives them in the order of the file. Where they stand on the page tells what belongs together.
+pdfium returns signs in the order of the file. Their places on the page tell which belong together.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_CROWDED = 0.6  # of its height that a sign of a wide script needs at least
+_CROWDED = 0.6  # share of its height that a sign of a wide script needs as width at least
 SAME_PLACE = 0.2  # line heights between two drawings of one letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
-_SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
-_HIGHER = 0.15  # of it by which a superscript stands above their feet
+_SMALLER = 0.85  # share of the height of the line's letters that a superscript has at most
+_HIGHER = 0.15  # share of that height by which a superscript is above their feet
 _MUCH_HIGHER = 0.3
-_HIGH_INK = 0.4  # of the line by which the figure of a superscript stands above its lower edge
-_LOWER = 0.1  # by which a subscript's feet are below those of the line
+_HIGH_INK = 0.4  # share of the line by which a superscript's figure is above its lower edge
+_LOWER = 0.1  # share of that height by which a subscript's feet are below those of the line
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
     r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
-)  # a small number, a unit, a letter that stands alone, several that are no word
-_FILLER = "\u200b"  # no space and no letter; cleaned away
+)  # a small number, a unit, a single letter, several letters that are no word
+_FILLER = "\u200b"  # neither space nor letter; removed in cleaning
 WORD = re.compile(r"\S+")
-_SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
+_SPACE = 0.1  # line heights by which a gap between two letters exceeds all others of a word: there are two words
 _BREAK = "\r\n"
-_BROKEN = 10  # characters, and fewer, to a line of a page whose rows pdfium may have broken
-_BROKEN_SHARE = 0.5  # of the breaks are between touching signs
-_SAME_WORD = 0.15  # line heights
-_SAME_RTL_WORD = 0.2  # Arabic letters that are joined leave some room
+_BROKEN = 10  # characters of a line on average, up to which pdfium may have broken a page's rows
+_BROKEN_SHARE = 0.5  # share of the breaks that are between touching signs
+_SAME_WORD = 0.15  # line heights between signs of one word
+_SAME_RTL_WORD = 0.2  # joined Arabic letters leave some room
 _SAME_PHRASE = 1.0
-_SAME_ROW = 0.5  # of the height of the lower of two signs
-_STACKED = 1.2  # times as tall as wide: a word whose characters may stand one under the other
+_SAME_ROW = 0.5  # share of the lower height by which two signs of one row overlap
+_STACKED = 1.2  # factor of height over width from which on a word's characters may be one below another
 _LEVEL = 0.1  # radians
-_LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
+_LEGIBLE = 3.0  # points of height; boxes of smaller letters are too coarse
 TOUCH = 0.15  # line heights between two pieces of one word
-_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
+_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # signs without digits
 RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_LETTERS = (  # and their points
+_RTL_LETTERS = (  # letters and their points
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
     r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 )
@@ -68,25 +68,26 @@ _BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
 _BRACKET = re.compile(r"[()\[\]{}«»]")
 _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
-_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
+_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that are never joined to the one after them
 _TOUCHING = 0.05  # line heights between two letters of one word
-_SPELLED = 2  # letters that one ligature has at most
+_SPELLED = 2  # letters of one ligature at most
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:
-    """pdfium's text of a page, one sign for each of its characters."""
+    """pdfium's text of a page, with one sign for each of its characters."""
     count = text_page.count_chars()
     text: str = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
+    if len(text) != count:  # rare: some characters have no text, or two; use pdfium's own count
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
     return text
 
 
 def joined_rows(text: str, boxes: CharacterBoxes) -> str:
-    """The signs of a page without line breaks inside its rows, which pdfium makes on pages of few words.
+    """The signs of a page, without the line breaks that pdfium puts inside of rows on pages with few words.
 
-    It takes these for pages whose lines run from top to bottom. ``boxes`` are numbered anew by the signs that stay.
+    pdfium takes such pages for ones whose lines run from top to bottom. ``boxes`` are renumbered by the remaining
+    signs.
     """
     count = text.count(_BREAK)
     if _BROKEN * count < len(text) or count < 2:
@@ -118,7 +119,7 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """The rows of a page that is read from right to left, of signs in any order, by where they stand."""
+    """The rows of a page that is read from right to left, from signs in any order, by their places."""
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):
@@ -151,15 +152,15 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
 
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
-    """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
+    """``raw_text`` with right-to-left words in reading order, as in ``page_lines``."""
     return as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
+    """Put right-to-left words and phrases into reading order, which not every file has.
 
-    Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
-    the word out, the order is turned round.
+    The order is reversed where letters run to the right on the page, or are all in one box because the file spelled the
+    word out.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -182,16 +183,18 @@ def as_read(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
-    """Whether nothing is between two words, the second one to the left: pdfium sees a space before some ligatures."""
+    """Whether nothing is between two words, of which the second is to the left: pdfium sees a space before some
+    ligatures.
+    """
     if right is None or left is None or left[0] > right[0]:
         return False
     return right[0] - left[1] < _TOUCHING * (right[3] - right[2])
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """A row with right-to-left words, its signs in the order and of the hand that they are read in.
+    """Put the signs of a row with right-to-left words into reading order, and mirror them where needed.
 
-    A full stop to the left of a number comes after it; of two brackets that one opens which is read first.
+    A full stop to the left of a number comes after it. The bracket that is read first opens.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
@@ -210,9 +213,10 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
 
 
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
-    """Turn round the two letters of one glyph that pdfium gives in the wrong order, such as lam and alef.
+    """Swap the two letters of a glyph that pdfium returns in the wrong order, such as lam and alef.
 
-    The first letter of such a glyph is joined to the next one; of a letter that never is, the order is wrong.
+    The first letter of such a glyph is joined to the next one. Where it is a letter that is never joined, the order is
+    wrong.
     """
     at = match.start()
     while at < match.end() - 1:
@@ -225,9 +229,9 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """The signs of a text; a letter and an accent that was drawn over it, as older TeX does, are one and a filler.
+    """Combine a letter and an accent that was drawn over it, as older TeX does, into one sign and a filler.
 
-    Where they stand tells: the same sign beside a letter may be an apostrophe.
+    Their places decide, since the same sign next to a letter may be an apostrophe.
     """
     signs = list(text)
     for match in _ACCENT.finditer(text):
@@ -246,13 +250,13 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may hold letters that were drawn twice to look bold: in pairs, or too many for their width."""
+    """Whether a word may have letters that were drawn twice to look bold: in pairs, or too many for their width."""
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
 
 def once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """A word without the letters that stand where the same letter stands already."""
+    """Remove the letters of a word at whose place the same letter already is."""
     kept: list[tuple[str, Box]] = []
     for at, sign in enumerate(word):
         box = boxes.span(start + at, start + at)
@@ -267,7 +271,7 @@ def once(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """A word with the superscript at its end marked, as ``10^6`` or, of a note, as ``1871[3]``."""
+    """Mark the superscript at the end of a word, as ``10^6`` or, for a note, as ``1871[3]``."""
     match = DIGIT_LAST.search(word)
     if match is None or match.start() == 0:
         return word
@@ -295,7 +299,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """A word at the beginning of a run of text, where pdfium broke the row before a superscript, with that marked."""
+    """Mark the superscript at the beginning of a run of text, before which pdfium broke the row."""
     match = RAISED.match(word)
     end = start
     while end and text[end - 1].isspace():
@@ -326,7 +330,7 @@ def _marked(base: str, above: str, rest: str) -> str:
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller than those of its line and stands higher, or stands much higher."""
+    """Whether a character is smaller than those of its line and higher, or much higher."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -337,7 +341,7 @@ def _is_lowered(box: Box, line: Box) -> bool:
 
 
 def _is_power(base: str, above: str) -> bool:
-    """Whether a superscript is an exponent and no mark of a note: by its sign, and by what stands before it."""
+    """Whether a superscript is an exponent, and not a note's mark: by its sign, and by the text before it."""
     if not above[0].isdigit():
         return True
     if base[-1] in ")]}":
@@ -363,13 +367,13 @@ class CharacterBoxes:
         self._known: dict[int, Box | None] = {}
 
     def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
-        """Give the characters other numbers: at each place stands the one before. ``places``: some that were moved."""
+        """Renumber the characters: each place has the index of an earlier one. ``places``: some that were moved."""
         self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
         self._known.clear()
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """The character at or next to a point of a page that is not turned, within a distance across and down."""
+        """The character at or near a point of a page that is not turned, within a distance in either direction."""
         if self._numbers is not None:
             return None
         at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, across, down)
@@ -379,7 +383,7 @@ class CharacterBoxes:
         return index if self._numbers is None else self._numbers[index]
 
     def gap(self, first: int, second: int) -> float | None:
-        """Line heights between two characters of one row; None where they are of two."""
+        """Line heights between two characters of one row; None where they are in two rows."""
         one, two = self._one(first), self._one(second)
         if one is None or two is None:
             return None
@@ -389,17 +393,17 @@ class CharacterBoxes:
         return max(two[0] - one[1], one[0] - two[1]) / max(height, 1e-3)
 
     def shows(self, line: Line) -> bool:
-        """Whether the middle of a line lies on the visible part of the page."""
+        """Whether the middle of a line is on the visible part of the page."""
         across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """Where a character stands across the page; None where pdfium has no box."""
+        """A character's place across the page; None where pdfium has no box."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
+        """(x0, x1, top, bottom) around two characters and everything between them; None where pdfium has no box."""
         known = self._known.get
         one = known(first) or self._one(first)
         if last == first:
@@ -407,12 +411,12 @@ class CharacterBoxes:
         two = known(last) or self._one(last)
         if one is None or two is None:
             return one or two
-        a0, a1, a2, a3 = one  # written out, since every word comes here
+        a0, a1, a2, a3 = one  # written out for speed, since every word comes here
         b0, b1, b2, b3 = two
         return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
+        """(x0, x1, top, bottom) of a character's ink, for a page that is not turned; else None."""
         if self._rotation or first != last:
             return None
         if not raw.FPDFText_GetCharBox(self._raw, self.pdfium_number(first), *self._edge_refs):
@@ -423,7 +427,7 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character is drawn above the feet of another, whatever the boxes that they have in their line."""
+        """Whether a character's ink is above the feet of another one, whatever their boxes in the line."""
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False
@@ -436,7 +440,7 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """The characters of a word that stand below the one before them, upright: pdfium runs short cells on."""
+        """The upright characters of a word that are below the one before: pdfium joins short cells."""
         if end - start < 2:
             return []
         whole = self.span(start, end - 1)
@@ -453,9 +457,9 @@ class CharacterBoxes:
         return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
-        """The letter of a word before which there is a space: a gap that no other of the word comes near.
+        """The letter of a word before which a space is missing: its gap is far wider than all others of the word.
 
-        Where letters are set apart all gaps are alike; so one alone is told from them whatever the font.
+        Letterspaced words have equal gaps, so a single wide gap is a space in any font.
         """
         sideways = self._rotation % 180 != 0
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start

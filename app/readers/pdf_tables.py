@@ -1,11 +1,11 @@
-"""Tables on a PDF page: their rows put together as lines of cells with a mark between them. Child only.
+"""Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Child only.
 
-A drawn table is told by its ruling lines (``pdf_grids.py``), any other by the empty stripes between its columns, which
-its rows share; cells may be empty and may have several lines. Two columns of prose side by side share a stripe as well:
-their lines go on from one to the next. Where it is unsure, nothing is changed.
+A drawn table is recognised by its ruling lines (``pdf_grids.py``), any other by the empty stripes between its columns.
+Cells may be empty and may have several lines. Two columns of prose also share a stripe, but their lines continue one
+another. Doubtful cases stay unchanged.
 
-pdfplumber's words and tables take 80 ms for a page of a book where all of our reading takes 7, and find tables without
-rules only where every page is taken for one.
+pdfplumber is not used: its words and tables take 80 ms for a page where all of our reading takes 7, and it finds tables
+without rules only where every page is taken for one.
 """
 
 from __future__ import annotations
@@ -42,57 +42,57 @@ from app.readers.pdf_cells import (
 )
 from app.readers.pdf_grids import Grid, Rules
 
-_FEWEST_DRAWINGS = 4  # drawn things of a page with a drawn table
-_FEWEST_CELLS = 3  # with text, of a drawn table
-_FEWEST_FILLED = 0.3  # of its cells
-_WELL_FILLED = 0.6  # of the cells of one with long cells, which frames of a page have too
+_FEWEST_DRAWINGS = 4  # drawn objects of a page with a drawn table
+_FEWEST_CELLS = 3  # cells with text in a drawn table
+_FEWEST_FILLED = 0.3  # share of filled cells in a drawn table
+_WELL_FILLED = 0.6  # share of filled cells in a table with long cells, which frames of a page have too
 _LONG_CELL = 300  # characters
-_LONGEST_CELL = 1_500  # what is longer is text in a frame
+_LONGEST_CELL = 1_500  # characters above which a cell is text in a frame
 _FEWEST_PRINTED = 3  # printed rows between two lines that may be rows of the table
-_MANY_PRINTED = 8  # that are, figures or not
-_MANY = 0.6  # of the printed rows that a column takes part in
+_MANY_PRINTED = 8  # printed rows from which on they are rows, with or without figures
+_MANY = 0.6  # share of the printed rows that have a cell in a column
 _MANY_COLUMNS = 4
-_DEEPEST = 5  # cuts of what is no table as a whole
+_DEEPEST = 5  # levels of cuts where the whole is no table
 _NEXT_ROW = 3.5  # line heights to the next row of one table
 _BACK_UP = 12.0  # line heights by which a cell may begin above the end of the one before
-_WIDE = 1.2  # line heights of a gap that parts runs of text by itself
-_CLEAR = 0.8  # line heights of the gaps of columns that begin at the same points exactly
-_STRIPE = 0.4  # line heights that an empty stripe between columns is wide
-_CROSSED = 0.1  # of the rows may cross a stripe
-_FEW_ROWS = 3  # above that one row may
-_UNPARTED = 0.3  # of the rows may be one piece that crosses
-_SEVERAL = 0.3  # of the printed rows of a table, cells of several lines among them, have several parts
-_FULL_ROWS = 0.5  # of the rows have cells in two columns
-_FAR = 1.6  # times the step that three in four rows do not exceed: the end of a table
-_TITLE = 1.3  # times the usual type: a title, which is no row
-_LEVEL = 0.35  # line heights by which the edges of a column's cells differ
-_FILL = 0.5  # of the cells of a table that is not drawn
-_WELL_FILL = 0.8  # of the cells of one of few rows
-_LONG_PIECE = 30  # characters of a piece that may be a line of prose
-_SHORT = 3  # characters of the cells of a table that is no drawing or formula
-_TEXT = 20  # characters of a cell that may be a line of prose
-_LEVEL_COLUMN = 0.9  # of the cells of a column stand level with those of the columns before it
-_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # of lines of verse and prose
-_ENDED = 0.3  # of the lines of a column
-_SORTED = 0.8  # of the neighbours in a list
-_GOES_ON = 0.35  # of the lines of prose begin in small letters
-_FILLED = 0.6  # of the lines of prose end at the margin, for scripts without small letters
-_RULED = 0.4  # of a table's height or width that its rules have at least
-_GRID = 3  # rules down, the outer ones too, and two across between rows: a drawn table
-_SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
-_SAME_COLUMN = 30.0  # points by which its columns may
+_WIDE = 1.2  # line heights of a gap that separates runs of text by itself
+_CLEAR = 0.8  # line heights of the gaps of columns with exactly equal beginnings
+_STRIPE = 0.4  # line heights of an empty stripe's width between columns
+_CROSSED = 0.1  # share of the rows that may cross a stripe
+_FEW_ROWS = 3  # rows above which one row may cross
+_UNPARTED = 0.3  # share of the rows that may be one crossing piece
+_SEVERAL = 0.3  # share of a table's printed rows, including further lines of cells, that have several parts
+_FULL_ROWS = 0.5  # share of the rows with cells in two columns
+_FAR = 1.6  # factor of the step that three in four rows do not exceed: there the table ends
+_TITLE = 1.3  # factor of the usual type: a title, which is no row
+_LEVEL = 0.35  # line heights by which the edges of a column's cells may differ
+_FILL = 0.5  # share of filled cells in a table that is not drawn
+_WELL_FILL = 0.8  # share of filled cells in such a table with few rows
+_LONG_PIECE = 30  # characters from which on a piece may be a line of prose
+_SHORT = 3  # characters of cells on average; shorter ones are a drawing or a formula
+_TEXT = 20  # characters from which on a cell may be a line of prose
+_LEVEL_COLUMN = 0.9  # share of a column's cells that are level with the cells of earlier columns
+_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # ends of lines of verse and prose
+_ENDED = 0.3  # share of a column's lines with such an end
+_SORTED = 0.8  # share of sorted neighbours in a list
+_GOES_ON = 0.35  # share of the lines from which on prose begins them in lower case
+_FILLED = 0.6  # share of the lines of prose that reach the margin, for scripts without lower case
+_RULED = 0.4  # share of a table's height or width that its rules have at least
+_GRID = 3  # vertical rules, including outer ones, with two horizontal ones between rows, of a drawn table
+_SAME_LEFT = 6.0  # points by which the left edges of a table's parts may differ from page to page
+_SAME_COLUMN = 30.0  # points by which its columns may differ
 _DIGIT = re.compile(r"\d")
-_TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # of an index or of contents
+_TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # the end of an entry in an index or a table of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
-    """The pieces of a page in their order, those of a table replaced by its rows.
+    """The pieces of a page in order, with the pieces of a table replaced by its rows.
 
     Args:
         pieces: runs of text with no wide gap in them.
-        rules: gives the ruling lines; asked only where there may be a table.
-        drawings: drawn things on the page, among which lines may be.
+        rules: returns the ruling lines; called only where there may be a table.
+        drawings: number of drawn objects on the page, which may be lines.
     """
     drawn = rules() if drawings >= _FEWEST_DRAWINGS else None
     shown = [piece for piece in pieces if piece.shown]
@@ -109,10 +109,10 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
 
 
 def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
-    """Tables of ruling lines, wherever in the order of the page their cells come.
+    """Find tables of ruling lines, wherever their cells are in the order of the page.
 
     Returns:
-        the pieces of tables by their ``id``: the rows of its table for the first one, nothing for the others.
+        the pieces of tables by their ``id``: the rows of its table for the first piece, and none for the others.
     """
     found: dict[int, list[Line]] = {}
     for grid in grids:
@@ -135,7 +135,7 @@ def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, li
 
 
 def _one_piece(rows: Sequence[Line]) -> Line:
-    """A small table on one line, as it stands in a cell of another."""
+    """A small table on one line, for the cell of another table."""
     text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
     return replace(
         rows[0],
@@ -149,7 +149,7 @@ def _one_piece(rows: Sequence[Line]) -> Line:
 
 
 def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
-    """The rows of a drawn table as lines; none where its lines do not hold one."""
+    """The rows of a drawn table as lines; none where its lines do not form one."""
     cells: dict[tuple[int, int], list[Line]] = {}
     for part in parts:
         x, y = part.x0 + 0.1 * (part.x1 - part.x0), (part.top + part.bottom) / 2
@@ -164,7 +164,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
         return []
     height = median(part.height for part in parts)
     made: list[Cells] = []
-    held: Cells = [[] for _ in range(columns)]  # of a row of nothing but the beginnings of taller cells
+    held: Cells = [[] for _ in range(columns)]  # beginnings of taller cells, from a row that has nothing else
     for row, places in enumerate(grid.cells):
         here = [
             held[column] or in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]
@@ -189,9 +189,9 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """The rows of a table that stand between two of its lines, because only its columns are drawn; else none.
+    """The rows of a table between two of its lines, where only its columns are drawn; else none.
 
-    Lines of figures, or many short lines, stand side by side in two columns.
+    They are recognised by lines of figures, or many short lines, next to each other in two columns.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:
@@ -209,7 +209,7 @@ def _several_rows(cells: Cells) -> list[Cells]:
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """Pieces in their order, those of tables without lines down replaced by rows."""
+    """The pieces in order, with those of tables without vertical lines replaced by rows."""
     result: list[Line] = []
     for chunk in _chunks(pieces):
         parts = [(part, at) for at, piece in enumerate(chunk) for part in fine_parts(piece)]
@@ -230,7 +230,7 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Tables among rows, those first that stand between lines across of one width, with a head above them or not."""
+    """Tables among rows. First come those between horizontal lines of one width, with or without a head above them."""
     start = 0
     for top, bottom, _ in pdf_grids.frames(drawn):
         inside = [at for at, row in enumerate(rows) if at >= start and top < _middle(row) < bottom]
@@ -251,7 +251,7 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the first and the last of some rows are as near as the others."""
+    """Whether the first and the last of some rows are as close as the others."""
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 
@@ -261,7 +261,7 @@ def _middle(row: Sequence[Line]) -> float:
 
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Tables among rows: their rows, and these as lines. What is none as a whole is cut where it is widest apart."""
+    """Tables among rows: their rows, and these as lines. A run that is no table as a whole is cut at its widest gap."""
     if len(rows) < 2 or (depth < _DEEPEST and len(drawn.down) < _GRID and not _has_wide_gaps(rows)):
         return
     for some in map(_without_prose_above, _segments(rows)):
@@ -282,7 +282,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
 
 
 def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether two rows have gaps that part columns by themselves: no part of what is no table is one without."""
+    """Whether two rows have gaps that separate columns by themselves. Without such rows no part of a run is a table."""
     several = [row for row in rows if len(row) > 1]
     if len(several) < 2:
         return False
@@ -291,9 +291,9 @@ def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
-    """Rows without a first one that is a line of prose: farther from the next one, and long over several of its cells.
+    """Drop a first row that is a line of prose: farther from the next one, and long over several of its cells.
 
-    Such a line may be in several pieces where its blanks are wide, or between scripts of two directions.
+    Such a line may be in several pieces where its spaces are wide, or between scripts of two directions.
     """
     if len(rows) <= _FEW_ROWS:
         return rows
@@ -307,7 +307,9 @@ def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
 
 
 def repeat_heads(pages: Sequence[list[Line]]) -> None:
-    """Put the head of a table before its rows on every page that it goes on to, where the page does not repeat it."""
+    """Put a table's head before its rows on every page that the table continues on, where the page does not
+    repeat it.
+    """
     head: Line | None = None
     for above, below in pairwise(pages):
         last, first = above[-1] if above else None, below[0] if below else None
@@ -330,7 +332,7 @@ def _is_same_table(above: Sequence[float], below: Sequence[float]) -> bool:
 
 
 def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
-    """The pieces in runs in which each one stands beside or not far below those before it."""
+    """The pieces in runs in which each one is next to, or not far below, those before it."""
     chunks: list[list[Line]] = []
     bottom = 0.0
     for at, piece in enumerate(pieces):
@@ -359,8 +361,8 @@ def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
 def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
     """Whether a column of pieces belongs to a table that is stored column by column, and is no column of a page.
 
-    Its cells stand level with those before them; they neither go on from line to line as prose does, nor end in marks
-    as verse does, nor go on from the last column as a list or an index does.
+    Its cells are level with those before them. They do not continue from line to line as prose does, do not end in
+    marks as verse does, and do not continue the last column as a list or an index does.
     """
     height = median(piece.height for piece in column)
     top, bottom = column[0].top - height / 2, column[-1].bottom + height / 2
@@ -379,7 +381,7 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
 
 
 def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
-    """Whether each of some names stands beside a line that begins a cell, of a column of cells of several lines."""
+    """Whether each of some names is next to a line that begins a cell, in a column of cells with several lines."""
     begun = [
         next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
     ]
@@ -387,7 +389,7 @@ def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -
 
 
 def _is_of_cells(column: Sequence[Line]) -> bool:
-    """Whether a column may be of cells: figures, or words that are neither prose, verse nor items of a list."""
+    """Whether a column may be one of cells: figures, or words that are neither prose, verse nor items of a list."""
     words = [piece.text for piece in column if not NUMBER.match(piece.text)]
     if len(words) < _FULL_ROWS * len(column):
         return True
@@ -398,7 +400,7 @@ def _is_of_cells(column: Sequence[Line]) -> bool:
 
 
 def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
-    """Whether two columns are one list in the order of the alphabet."""
+    """Whether two columns are one alphabetical list."""
     columns = [[piece.text.casefold() for piece in some if piece.text[0].isalpha()] for some in (above, below)]
     if any(len(words) < _FEW_ROWS for words in columns):
         return False
@@ -407,7 +409,7 @@ def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
-    """Which row is the first with most of the pieces that rows of a table of many columns have; else 0."""
+    """The first row that has most of the pieces of a row, in a table of many columns; else 0."""
     counts = [len(row) for row in rows]
     usual = sorted(counts)[len(counts) * 3 // 4]
     return next(at for at, count in enumerate(counts) if count >= _MANY * usual) if usual >= _MANY_COLUMNS else 0
@@ -448,7 +450,7 @@ def _inner(rows: list[list[Line]]) -> list[list[Line]]:
 
 
 def _has_cells(row: Sequence[Line]) -> bool:
-    """Whether a row has two pieces apart from one another, which are not the mark of a list's item and its text."""
+    """Whether a row has two separate pieces that are not a list's mark and its text."""
     if len(row) < 2:
         return False
     marks = next((at for at, piece in enumerate(row) if not MARKER.match(piece.text)), 0)
@@ -458,17 +460,19 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether a row of one piece stands close above or below another, where a cell but the first one begins."""
+    """Whether a row of one piece is close above or below another row, at the beginning of a cell other than the
+    first.
+    """
     piece = row[0]
     near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height
     return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < SAME_RULE for other in of[1:])
 
 
 def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[Line]:
-    """The rows of a table as lines; none where it is not one.
+    """The rows of a table as lines; none where it is no table.
 
     Args:
-        sure: only where figures speak for it.
+        sure: whether to accept only tables with columns of figures.
     """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
@@ -503,12 +507,12 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
 
 
 def _is_column(filled: Sequence[bool]) -> bool:
-    """Whether a column has two cells, or is one of many rows of which only the head is filled."""
+    """Whether a column has two cells, or is one of many rows with a filled head only."""
     return sum(filled) > 1 or (filled[0] and len(filled) > _FEW_ROWS)
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
-    """Where ruling lines run down most of a table."""
+    """The vertical ruling lines along most of a table."""
     found: dict[float, float] = {}
     for x, y0, y1 in sorted(rules.down):
         inside = min(y1, bottom + height) - max(y0, top - height)
@@ -519,7 +523,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
-    """Where ruling lines run across most of a table, between its rows."""
+    """The horizontal ruling lines along most of a table, between its rows."""
     found: dict[float, float] = {}
     for y, x0, x1 in sorted(rules.across):
         inside = min(x1, right) - max(x0, left)
@@ -530,10 +534,12 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """The middles of the stripes that hardly any row of several pieces crosses; of a stripe, of its emptiest part."""
+    """The middles of the stripes that hardly any row of several pieces crosses; of each stripe, the middle of its
+    emptiest part.
+    """
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
-    full = [row for row in several if 2 * len(row) >= usual]  # the others hold cells over several columns
+    full = [row for row in several if 2 * len(row) >= usual]  # the others have cells over several columns
     if len(full) < _FEW_ROWS:
         full, usual = several, 0
     allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
@@ -559,7 +565,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """Those borders that part the cells of two rows, and have text between them."""
+    """The borders that separate the cells of two rows, and have text between them."""
     kept: list[float] = []
     for x in borders:
         parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)
@@ -570,7 +576,7 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """The borders, and those between two names in the head of which one has nothing below it."""
+    """The borders, and further ones between two names in the head of which one has nothing below it."""
     more = []
     for one, two in pairwise(rows[0]):
         middle = (one.x1 + two.x0) / 2
@@ -589,12 +595,12 @@ def _is_tabular(
     most: int,
     sure: bool,
 ) -> bool:
-    """Whether the rows of what is not drawn as a table are those of one.
+    """Whether rows without ruling lines form a table.
 
-    They may as well be a list with its markers, lines of prose that go on in columns, or parts of a formula.
+    They may also be a list with its marks, lines of prose in columns, or parts of a formula.
 
     Args:
-        most: rows that it has at most, whatever number of lines their cells have.
+        most: most rows that it may have, whatever the number of lines in their cells.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]
     begun = [row for at, row in enumerate(cells) if not at or not _only_goes_on(cells[at - 1], row)]
@@ -643,12 +649,12 @@ def _is_tabular(
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
-    """How many rows are one piece that runs over one of some borders."""
+    """The number of rows that are one piece across some borders."""
     return sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
 
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:
-    """Whether a printed row holds nothing but the next line of one cell, and not of the first one."""
+    """Whether a printed row has only the next line of one cell, other than the first."""
     filled = [at for at, cell in enumerate(row) if cell]
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False
@@ -657,13 +663,13 @@ def _only_goes_on(above: Cells, row: Cells) -> bool:
 
 
 def _is_level(row: Cells, height: float) -> bool:
-    """Whether the cells of a row stand on one line."""
+    """Whether the cells of a row are on one line."""
     bottoms = [cell[0].bottom for cell in row if cell]
     return max(bottoms) - min(bottoms) < _LEVEL * height
 
 
 def _is_list(cells: Sequence[Cells]) -> bool:
-    """Whether the first of two columns holds the marks or numbers of a list."""
+    """Whether the first of two columns has the marks or numbers of a list."""
     if len(cells[0]) != 2:
         return False
     marks = [joined(row[0]).text for row in cells if row[0]]
@@ -684,7 +690,7 @@ def _is_aligned(column: Sequence[Line], height: float) -> bool:
 
 
 def _is_all_prose(cells: Sequence[Cells]) -> bool:
-    """Whether the columns hold lines of prose that go on from row to row."""
+    """Whether the columns have lines of prose that continue from row to row."""
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
     prose = [_is_prose(column) for column in columns if column]
     return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1

@@ -1,4 +1,6 @@
-"""Pictures that were scanned or photographed (PNG, JPEG, TIFF, WebP) as PDFs in memory, a page each. Child only."""
+"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into PDFs in memory, one page for each picture. Child
+only.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x00*"), (8, b"WEBP"))
-"""Where which bytes stand in such a file."""
+"""The offsets and bytes by which such a file is recognised."""
 
-_HEAD = 16  # bytes in which they stand
-_LONG_SIDE = 11.7  # inches that the longer side is taken to have where the file does not say: A4
-_DPI = (72, 1200)  # that are believed
+_HEAD = 16  # bytes of the file's beginning that contain them
+_LONG_SIDE = 11.7  # inches of the longer side where the file does not state it: A4
+_DPI = (72, 1200)  # range of resolutions that are trusted
 _PLAIN = ("1", "L", "RGB")
-_DEEP = ("I", "F")  # and "I;16" in its orders of bytes: more than 256 shades
-_ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the camera's word that the picture is to be turned by a quarter
+_DEEP = ("I", "F")  # modes with more than 256 shades, and "I;16" in its byte orders
+_ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the camera's tag, and values, for a picture to be turned by a quarter
 _SHEET = (612.0, 792.0)  # points
 
 
@@ -33,18 +35,18 @@ def is_picture(path: Path) -> bool:
 
 
 def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lambda: None) -> pdfium.PdfDocument:
-    """The pictures of a file, each as a page of its size, upright as the camera says.
+    """Make each picture of a file a page of its size, turned as the camera states.
 
-    Only a TIFF has several pages. What else comes after the first picture is a small copy, a depth map or motion.
+    Only a TIFF has several pages. In other files, pictures after the first are small copies, depth maps or motion.
 
     Args:
-        number: the page that is wanted, from 1; the others are blank, which takes no time. None: all are.
-        beat: called before each page, to tell that it goes on.
+        number: the wanted page, from 1; the others stay blank, which takes no time. None makes all pages.
+        beat: called before each page as a sign of life.
 
     Raises:
-        Refused: it is damaged, or larger than any scan.
+        Refused: the file is damaged, or larger than any scan.
     """
-    import pypdfium2 as pdfium  # every child would wait for them
+    import pypdfium2 as pdfium  # imported here, since every child would wait for it
     from PIL import Image
 
     made = pdfium.PdfDocument.new()
@@ -56,7 +58,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                sheet, dpi = io.BytesIO(), _dpi(picture)  # before it is loaded, which may turn it
+                sheet, dpi = io.BytesIO(), _dpi(picture)  # read before the picture is loaded, which may turn it
                 _plain(picture).save(sheet, "PDF", dpi=dpi)
                 made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
@@ -65,7 +67,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
 
 
 def _dpi(picture: Picture) -> tuple[float, float]:
-    """Dots an inch, across and down: a fax has twice as many across."""
+    """Dots an inch, horizontal and vertical: a fax has twice as many horizontally."""
     said = tuple(float(one) for one in picture.info.get("dpi", ()))
     if len(said) == 2 and all(_DPI[0] <= one <= _DPI[1] for one in said):
         across, down = said
@@ -75,7 +77,7 @@ def _dpi(picture: Picture) -> tuple[float, float]:
 
 
 def _plain(picture: Picture) -> Picture:
-    """Upright, on white where it is transparent, in 256 shades where it has more."""
+    """Turn a picture upright, put it on white where it is transparent, and reduce it to 256 shades."""
     import numpy as np
     from PIL import Image, ImageOps
 

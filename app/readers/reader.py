@@ -1,7 +1,7 @@
-"""``read_document``: one file in, one ``Document`` out, or a sentence why not.
+"""``read_document`` turns one file into one ``Document``, or raises an error with a sentence.
 
-Owns the conversation with the child process: which pages are tried again with the second reader, which are left
-out, and how a failure is said.
+Owns the exchange with the child process: it decides which pages are tried again with the second reader and which are
+left out, and words a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ERRORS: dict[str, type[DocumentError]] = {
 }
 _BLOCK = 1 << 20
 _TRIES = 8
-"""Children per file: each bad page costs up to two."""
+"""Child processes for one file at most: each bad page takes up to two."""
 
 
 def read_document(
@@ -45,15 +45,15 @@ def read_document(
     Args:
         path: a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF); its content tells the type.
         password: for an encrypted PDF.
-        comments: read those of readers and reviewers too.
-        recognition: how the words of pages that are pictures are recognised; left out, they are not.
-        progress: called with pages done and pages in all; what it raises ends the reading.
+        comments: whether to read the comments of readers and reviewers too.
+        recognition: how to recognise the words of pages that are pictures; None recognises none.
+        progress: called with pages done and pages in all; an exception of it ends the reading.
         limits: bounds of memory, time and size; the usual ones when left out.
 
     Raises:
         PasswordNeeded: the document is encrypted and the password is missing or wrong.
         NoTextLayer: the pages are images.
-        LongRecognition: to recognise them takes minutes, and nobody has agreed to that.
+        LongRecognition: recognising them takes minutes, and the person has not agreed to that.
         DocumentError: the file cannot be read as a book within the limits.
         InputError: there is no such file, or it may not be opened.
     """
@@ -91,7 +91,7 @@ def read_document(
 def _read_bounded(
     request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
 ) -> Document:
-    """Read with one child after the other: pages that break one are read in another way, or left out."""
+    """Read with one child after another. Pages that break a child are read in another way, or left out."""
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}
     for _ in range(_TRIES):
@@ -144,7 +144,7 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
-    """Note a bad page so that the next child goes around it, or give the file up."""
+    """Note a bad page so that the next child avoids it, or give the file up."""
     page = failure.page
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):
         trouble[page] = _said(failure, limits) if page in trouble else SECOND_READER

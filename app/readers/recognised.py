@@ -1,7 +1,7 @@
-"""What was recognised in the picture of a page, as data: its lines with their places, upright and straight.
+"""The recognised text of a page's picture as data: its lines with their places, upright and straight.
 
-Owns the way from there to lines of print in reading order (``lines_of``), and back to places on the picture
-(``rectangles``). Knows no recogniser.
+Turns these into lines of print in reading order (``lines_of``), and back into places on the picture (``rectangles``).
+Knows no recogniser.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from app.readers.layout import Line
 
 Box = tuple[float, float, float, float]
-"""x0, y0, x1, y1"""
+"""A box as x0, y0, x1, y1."""
 
 Placed = tuple[str, float, float]
-"""A word, where it begins and where it ends."""
+"""A word with its beginning and its end."""
 
-_TAB = 1.2  # line heights of empty space inside a line that may part columns or cells
-_ALIKE = 1.25  # times as high that a line may be and still be of the same type: boxes of lines waver
-_ROW = 0.5  # of the lower one's height by which two pieces of one row overlap
-_COLUMN_ROWS = 6  # fewest lines of a column
-_COLUMN_TEXT = 20  # characters that a line of a column has on average; cells of tables have fewer
+_TAB = 1.2  # line heights of empty space in a line that may separate columns or cells
+_ALIKE = 1.25  # factor of height up to which lines have the same type, since their boxes waver
+_ROW = 0.5  # share of the lower height by which two pieces of one row overlap
+_COLUMN_ROWS = 6  # lines of a column at least
+_COLUMN_TEXT = 20  # characters of a line in a column of text on average; cells of tables have fewer
 _EDGE = 0.25  # line heights by which a box may be too long
 _WORD_GAP = 0.75  # line heights between two words of a sentence at most
-_TITLE = 15  # characters on either side of a gutter, in fewer than which a line is a title over both columns
-_BINS = 400  # across a page, in which the gutter is looked for
-_CROSSING = 0.4  # of the lines at most run across a gutter: titles, and what stands above or below the columns
+_TITLE = 15  # characters on either side of a gutter, below which a line is a title over both columns
+_BINS = 400  # steps across a page in which the gutter is searched
+_CROSSING = 0.4  # share of the lines that may cross a gutter: titles, and text above or below the columns
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class RecognisedLine:
 class RecognisedPage:
     """Lines in points, y downwards, on the page turned upright and straightened about its middle.
 
-    ``turns``: quarter turns against the clock that made the picture upright; ``slant``: radians by which its lines then
-    leaned, clockwise; ``size``: of the upright page in points; ``certainty``: the recogniser's, 0 to 1.
+    ``turns``: quarter turns against the clock that made the picture upright. ``slant``: radians by which its lines then
+    leaned, clockwise. ``size``: size of the upright page in points. ``certainty``: the recogniser's certainty, 0 to 1.
     """
 
     turns: int
@@ -59,14 +59,14 @@ class RecognisedPage:
     size: tuple[float, float]
     lines: list[RecognisedLine]
     certainty: float
-    is_blank: bool = False  # nothing is written on it
+    is_blank: bool = False  # no text is on it
 
     def straightened(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point of the upright page is when its lines lean no more."""
+        """Move a point of the upright page to its place on the straightened page."""
         return self._swung(x, y, -self.slant)
 
     def on_picture(self, x: float, y: float) -> tuple[float, float]:
-        """A point of the straightened page as fractions of the page's picture from its top left."""
+        """Convert a point of the straightened page to fractions of the page's picture from its top left."""
         x, y = self._swung(x, y, self.slant)
         u, v = x / self.size[0], y / self.size[1]
         return ((u, v), (1 - v, u), (1 - u, 1 - v), (v, 1 - u))[self.turns % 4]
@@ -96,7 +96,7 @@ class RecognisedPage:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RecognisedPage:
-        """Raises: KeyError, TypeError, ValueError, for what is no such record."""
+        """Read a page from JSON. Raises KeyError, TypeError or ValueError where it is no such record."""
         lines = [
             RecognisedLine(float(top), float(bottom), [Word(str(text), float(x0), float(x1)) for text, x0, x1 in words])
             for top, bottom, words in record["lines"]
@@ -117,7 +117,7 @@ def _pieces(line: RecognisedLine) -> list[Line]:
 
 
 def _parted(words: Sequence[Placed], widest: float) -> list[list[Placed]]:
-    """Words in runs without a gap of more than ``widest`` points."""
+    """Divide words into runs without a gap of more than ``widest`` points."""
     runs: list[list[Placed]] = []
     for word in words:
         if runs and word[1] - runs[-1][-1][2] <= widest:
@@ -136,7 +136,7 @@ def _piece(words: Sequence[Placed], top: float, bottom: float) -> Line:
 
 
 def _of_one_size(pieces: list[Line]) -> list[Line]:
-    """Heights of lines of about the same size made the same, about their middles."""
+    """Give lines of about the same size the same height, about their middles."""
     sizes = [
         sorted(other.size for other in pieces if 1 / _ALIKE < other.size / piece.size < _ALIKE) for piece in pieces
     ]
@@ -147,7 +147,9 @@ def _of_one_size(pieces: list[Line]) -> list[Line]:
 
 
 def _in_order(pieces: Sequence[Line]) -> list[Line]:
-    """The left column before the right one, above and below what runs across both; rows within a column."""
+    """Order pieces: the left column before the right one, above and below pieces that cross both; rows within a
+    column.
+    """
     gutter = _gutter(pieces)
     if gutter is None:
         return _in_rows(pieces)
@@ -166,7 +168,7 @@ def _in_order(pieces: Sequence[Line]) -> list[Line]:
 
 
 def _gutter(pieces: Sequence[Line]) -> float | None:
-    """Where two columns of text part: the middle of the widest strip that the fewest lines cross."""
+    """The gutter between two columns of text: the middle of the widest strip that the fewest lines cross."""
     if len(pieces) < 2 * _COLUMN_ROWS:
         return None
     start, end = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
@@ -208,15 +210,16 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """From where to where words follow each other as in a sentence, without the edges of their boxes: what stands in
-    two columns is at times taken for one line."""
+    """The bounds of runs in which words follow each other as in a sentence, without the edges of their boxes: text in
+    two columns is sometimes taken for one line.
+    """
     edge = _EDGE * piece.height
     runs = _parted(piece.words, _WORD_GAP * piece.height)
     return [(run[0][1] + edge, max(run[0][1], run[-1][2]) - edge) for run in runs]
 
 
 def _stretches(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """Begin and end of every run of true ones."""
+    """The beginning and end of every run of true values."""
     edges = [at for at, (one, two) in enumerate(pairwise([False, *flags, False])) if one != two]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -237,7 +240,7 @@ def _overlap(one: Line, two: Line) -> float:
 
 
 def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
-    """Every letter with its box on the straightened page, in the order in which the page is read."""
+    """Every letter with its box on the straightened page, in reading order."""
     found: list[tuple[str, Box]] = []
     for piece in pieces_of(page):
         for text, x0, x1 in piece.words:
@@ -249,7 +252,9 @@ def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
 
 
 def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
-    """Boxes of neighbouring letters made one a line, as fractions of the page's picture from its top left."""
+    """Merge the boxes of neighbouring letters into one for each line, as fractions of the page's picture from its top
+    left.
+    """
     rows: list[Box] = []
     for box in boxes:
         if rows and rows[-1][1] == box[1] and box[0] >= rows[-1][0]:

@@ -1,8 +1,8 @@
-"""Pages that are pictures, recognised one by one in bounded children, and kept.
+"""Recognises pages that are pictures one by one in bounded children, and keeps the results.
 
-Owns what is kept of them (a line of JSON a page in ``recognised.jsonl``, so that nothing is recognised twice and a stop
-or a crash loses one page at most), how long it takes, and what happens on a page that breaks the recogniser. What is on
-the pages is told by ``app.readers.ocr``.
+Owns the kept results (a line of JSON for each page in ``recognised.jsonl``, so that no page is recognised twice, and a
+stop or a crash loses one page at most), the time estimate, and the handling of a page that breaks the recogniser.
+``app.readers.ocr`` does the recognition.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ logger = logging.getLogger(__name__)
 
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
-_MADE_BY = "PP-OCRv6 small, 1"  # what another recogniser has made is made anew
+_MADE_BY = "PP-OCRv6 small, 1"  # results of another recogniser are made anew
 _PROBED = 3  # pages after which the time for all is known
 _LONGEST_UNASKED_S = 180.0
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
-_FAILURES = 8  # of neighbouring pages after which it is the recogniser that is broken
-_SECONDS_A_PAGE = 120.0  # at most, on a machine that does other things too
+_FAILURES = 8  # failed neighbouring pages from which on the recogniser itself is broken
+_SECONDS_A_PAGE = 120.0  # at most, on a machine with other work
 
 Records = dict[int, dict[str, Any]]
-"""What was recognised, by the number of the page from 1."""
+"""Recognised pages, by page number from 1."""
 
 
 class LongRecognition(NoTextLayer):
-    """Recognising the pages would take so long that the person is asked first."""
+    """Raised where recognition takes so long that the person is asked first."""
 
 
 @dataclass
 class Recognition:
-    """How pages that are pictures are treated while a document is read.
+    """How pages that are pictures are handled while a document is read.
 
-    ``folder``: where what was recognised in a file of this hash is kept; None: nowhere. ``agreed``: it may take as long
-    as it takes. ``doubtful``: pages whose text is probably wrong are recognised too. ``stop``: the pages that are done
-    are enough. ``progress``: pages done, pages in all, and seconds left where they are known; what it raises ends all.
+    ``folder``: where the results for a file of this hash are kept; None keeps none. ``agreed``: whether it may take any
+    time. ``doubtful``: whether to recognise pages whose text is probably wrong too. ``stop``: ends recognition with the
+    pages done so far. ``progress``: called with pages done, pages in all, and seconds left where known; an exception of
+    it ends the reading.
     """
 
     folder: Callable[[str], Path] | None = None
@@ -61,17 +62,17 @@ class Recognition:
 
 
 def missing() -> str:
-    """The packages that recognition needs and this environment lacks; "" where it is complete."""
+    """The packages that recognition needs and this environment lacks; "" where none is missing."""
     return " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether something was recognised of the book in this folder."""
+    """Whether recognised pages of the book are kept in this folder."""
     return (folder / FILE).is_file()
 
 
 def load(folder: Path) -> Records:
-    """What is kept in a book's folder; lines that are damaged are as if they were not there."""
+    """Load the pages kept in a book's folder. Damaged lines are ignored."""
     found: Records = {}
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
@@ -93,7 +94,7 @@ def recognise(
     """Recognise pages of a file, in order, into ``records``; a page that breaks the recogniser is left out.
 
     Raises:
-        LongRecognition: it would take long, and nobody has agreed to that.
+        LongRecognition: recognition would take long, and the person has not agreed to that.
     """
     waiting = sorted(set(numbers) - records.keys())
     total, done, spent, failures = len(waiting), 0, 0.0, 0
@@ -140,7 +141,7 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
 
 
 def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], password: str | None) -> None:
-    if how.folder is None or password:  # nothing is kept of the text of a book that asks for a password
+    if how.folder is None or password:  # no text of a book with a password is kept
         return
     record = {"made_by": _MADE_BY, "number": number, "page": page}
     try:

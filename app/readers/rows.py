@@ -1,7 +1,8 @@
-"""Tables that are text (CSV, TSV): one row, one line, and the row of heads again on every page. Child only.
+"""Reads tables that are text (CSV, TSV): each row is one line, and the header row is repeated on every page. Child
+only.
 
-A row of a CSV stays as it is written, with its commas and quotation marks; the cells of a TSV come apart by " | ". A
-line break inside a quoted cell becomes a blank.
+A row of a CSV stays as written, with its commas and quotation marks; the cells of a TSV are separated by " | ". A line
+break inside of a quoted cell becomes a space.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from app.readers.parsed import Section
 from app.readers.sections import PART
 
 NAMES = {".csv": ",;\t|", ".tsv": "\t,;", ".tab": "\t,;"}
-"""Ends of the names of tables, and what may separate the cells, the likelier first."""
+"""Endings of the names of tables, with possible separators of cells, the most likely first."""
 
 CELLS = " | "
-"""Between two cells of a row."""
+"""The separator of two cells of a row."""
 
 _SAMPLE = 200  # rows by which the separator is told
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # of a row of a table that its name does not announce
-_LONGEST_CELL = 120  # characters of a cell of such a table
-_LONGEST_ROW = 60  # lines of one row; a quotation mark that is never closed swallows more
+_FEWEST_CELLS = 3  # cells of a row in a table whose name does not announce it, at least
+_LONGEST_CELL = 120  # characters of a cell in such a table at most
+_LONGEST_ROW = 60  # lines of one row at most; an unclosed quotation mark would swallow more
 _SAME_WIDTH = 0.9
 _LONGEST_HEAD = 80  # characters
-_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # what Excel is told by the first line
+_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # the first line that names the separator for Excel
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
-Row = tuple[str, list[str]]  # as it is written, and its cells
+Row = tuple[str, list[str]]  # a row as written, and its cells
 
 
 def separator_of(text: str, suffix: str) -> str | None:
-    """What separates the cells of a text; None where it is no table.
+    """Find the separator of cells in a text; None where the text is no table.
 
     Args:
         text: the beginning of the file; its last line may be cut.
@@ -56,7 +57,7 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are so much alike that they are a table although their file is not called one."""
+    """Whether rows are so alike that they are a table, although the file's name does not say so."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":
@@ -67,7 +68,7 @@ def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -
 
 
 def _width(rows: list[list[str]]) -> tuple[int, float]:
-    """How many cells most rows have, and the share of the rows that have them."""
+    """The number of cells of most rows, and the share of rows with that number."""
     if not rows:
         return 0, 0.0
     width, count = Counter(map(len, rows)).most_common(1)[0]
@@ -75,7 +76,7 @@ def _width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _rows(lines: list[str], separator: str) -> Iterator[Row]:
-    """Rows with their cells. Quotation marks hold a row together only where they are closed again."""
+    """Rows with their cells. Quotation marks join lines to a row only where they are closed again."""
     quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
     if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
         quoted = list(_read(lines, separator, csv.QUOTE_NONE))
@@ -83,7 +84,7 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether the rows are more alike when quotation marks are taken for signs of the text."""
+    """Whether the rows are more alike when quotation marks are ordinary signs of the text."""
     if not any("\n" in written for written, _ in quoted):
         return False
     plain = [cells for _, cells in _read(lines, separator, csv.QUOTE_NONE) if any(cells)]
@@ -101,7 +102,7 @@ def _read(lines: list[str], separator: str, quoting: Literal[0, 3]) -> Iterator[
 
 
 def pages(text: str, separator: str) -> tuple[list[Section], list[str]]:
-    """A table in pages of whole rows, the row of heads again on each; what is to be said of it.
+    """Cut a table into pages of whole rows, each with the header row. Return them with the warnings.
 
     Pages are named by their rows, counted as a spreadsheet counts them.
     """
@@ -152,7 +153,7 @@ def _parted(rows: Iterable[tuple[int, str]], heads: int) -> Iterator[list[tuple[
 
 
 def _head(rows: list[list[str]]) -> int | None:
-    """Which row names the columns; None where none does, so that no row of figures is shown twice."""
+    """The index of the row that names the columns; None where none does, so that no row of figures is repeated."""
     width, _ = _width(rows[:_SAMPLE])
     for at, cells in enumerate(rows[:5]):
         filled = [cell for cell in cells if cell]
@@ -168,7 +169,8 @@ def _names_columns(cells: list[str], below: list[list[str]]) -> bool:
     if any(len(cell) > _LONGEST_HEAD for cell in filled) or not below:
         return False
     numbers = [cell for cell in cells if _NUMBER.match(cell)]
-    counted = numbers == sorted(numbers) and all(cell.isdigit() for cell in numbers)  # years, weeks
+    # consecutive numbers, such as years or weeks
+    counted = numbers == sorted(numbers) and all(cell.isdigit() for cell in numbers)
     if _NUMBER.match(cells[0]) or (numbers and not counted):
         return False
     for column, cell in enumerate(cells):

@@ -1,8 +1,8 @@
-"""Running headers, page numbers and margin line numbers, told by comparing the pages of a book. Child only.
+"""Finds running headers, page numbers and margin line numbers by comparing the pages of a book. Child only.
 
-A row goes only where it is surely no text: the same row but for the page's number, at the same place, on three pages
-close by, apart from the text, and no larger than it. Its first occurrence stays, and so does whatever is unsure,
-because a lost row costs more than a repeated one. A page of nothing else loses nothing.
+A row is removed only where it is surely no text: the same row except for the page's number, at the same place, on three
+pages close by, apart from the text, and no larger. Its first occurrence stays, and so do doubtful rows, because a lost
+row costs more than a repeated one. A page with nothing else loses no row.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from statistics import median
 
 from app.readers.layout import Line, usual_pitch
 
-_ROWS = 4  # rows of type from the top and from the bottom where running headers are looked for
-_NUMBER_ROWS = 3  # of these may hold a page's number
+_ROWS = 4  # rows of type at the top and at the bottom where running headers are searched
+_NUMBER_ROWS = 3  # of these, rows that may have a page's number
 _SAME_PLACE = 6.0  # points
 _WINDOW = 4  # pages to either side on which a running row must return
 _RETURNS = 2
 _HEADER_LETTERS = 3
-_LARGER = 1.15  # times the type of the page: a title, which is text
+_LARGER = 1.15  # factor of the page's type from which on a row is a title, and so text
 _APART = 1.25  # pitches between a running row and the text
 _WIDE_GAP = 0.6  # line heights between a header's words and the page's number
-_AT_EDGE = 0.1  # of the width of the page's text
+_AT_EDGE = 0.1  # share of the width of the page's text
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
 _MARGIN_ROWS = 5  # line numbers that a page has at least
@@ -35,7 +35,7 @@ _PAGE_NUMBER = re.compile(
     r"[-–—\])\s|.•·]*$",
     re.I,
 )
-_NAMED_NUMBER = re.compile(  # what parts it from the header's words is no plain blank
+_NAMED_NUMBER = re.compile(  # a number separated from the header's words by more than a space
     r"(?:^|[|•·–—]\s*|[\s,(])(?:page|seite|página|pagina)\s*(\d{1,4})(?:\s*(?:/|of|von|de|sur|di)\s*\d+)?[\s)]*(?:$|[|•·–—,])"
     r"|[|•·–—]\s*(\d{1,4})$|^(\d{1,4})\s*[|•·–—]",
     re.I,
@@ -43,17 +43,17 @@ _NAMED_NUMBER = re.compile(  # what parts it from the header's words is no plain
 _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|rechnung|id|ref)\.?)\s*$", re.I)
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_MOST = 0.5  # of the pages must show a number
+_MOST = 0.5  # share of the pages that must show a number
 _UNSHOWN = 3  # pages before the first number that may belong to the same count
 
 
 @dataclass
 class RunningHeaders:
-    """What the comparison of the pages found.
+    """The result of comparing the pages.
 
     ``headers[i]``, ``numbers[i]`` and ``margins[i]`` hold the indices of lines of page i that are running headers, page
-    numbers and line numbers; ``first[i]`` those of the running headers that stay because they were not on a page
-    before; ``printed[i]`` is the number that is printed on it.
+    numbers and line numbers; ``first[i]`` holds those of the running headers that stay, since no earlier page had them;
+    ``printed[i]`` is the number printed on the page.
     """
 
     headers: list[set[int]]
@@ -78,10 +78,10 @@ class _Row:
     text: str
     top: float
     number: str = ""
-    """The page's number in it, "" where none is sure."""
+    """The page's number in the row; "" where none is sure."""
 
     rest: str = ""
-    """Its text without the number; all of it where there is none."""
+    """The row's text without the number; all of it where there is none."""
 
 
 def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str]) -> RunningHeaders:
@@ -89,7 +89,7 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
 
     Args:
         pages: the lines of each page.
-        labels: what the file says is printed on each page; "" where it says nothing.
+        labels: the label of each page in the file; "" where it has none.
     """
     headers, first, numbers, margins = ([set[int]() for _ in pages] for _ in range(4))
     found = RunningHeaders(headers, first, numbers, margins)
@@ -99,7 +99,7 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
     _find_headers(pages, rows, found)
     for index, page in enumerate(pages):
         dropped = found.drop(index)
-        if all(at in dropped for at, line in enumerate(page) if line.shown):  # then it is the page's text
+        if all(at in dropped for at, line in enumerate(page) if line.shown):  # otherwise it is the page's text
             for kind in (found.headers, found.numbers, found.margins):
                 kind[index].clear()
             found.printed.pop(index, None)
@@ -107,7 +107,9 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
 
 
 def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -> None:
-    """Line numbers in the margin: numbers that grow downwards, beside the text, at the same places on many pages."""
+    """Find line numbers in the margin: numbers that grow downwards, next to the text, at the same places on many
+    pages.
+    """
 
     def place(line: Line) -> tuple[str, int, int]:
         return line.text, round(line.top / 3), round(line.x1 / 3)
@@ -129,7 +131,7 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
 
 
 def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
-    """Whether all numbers stand to the left, or all to the right, of what is beside them."""
+    """Whether all numbers are to the left, or all to the right, of the text next to them."""
     text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
     left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
     top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
@@ -163,7 +165,7 @@ def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row
 def _find_page_numbers(
     pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], labels: Sequence[str], found: RunningHeaders
 ) -> None:
-    """Numbers that count with the pages, at the same place on three pages close by."""
+    """Find numbers that count with the pages, at the same place on three pages close by."""
     candidates: list[tuple[_Row, str, str]] = []
     places: dict[tuple[int, bool, int], list[tuple[int, float]]] = defaultdict(list)
     for page, some in zip(pages, rows, strict=True):
@@ -189,7 +191,7 @@ def _find_page_numbers(
 
 
 def _numbers(page: Sequence[Line], row: _Row) -> Iterator[tuple[str, str]]:
-    """What may be the page's number in a row: (number, the rest of the row)."""
+    """Possible page numbers in a row: (number, the rest of the row)."""
     match = _PAGE_NUMBER.match(row.text)
     if match:
         yield match[1].casefold(), ""
@@ -245,7 +247,7 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
 
 
 def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
-    """Whether a row stands at the same place on other pages close by."""
+    """Whether a row is at the same place on other pages close by."""
     near = {
         other.page
         for other in alike
@@ -255,7 +257,7 @@ def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether nothing about a row says that it is text: a title's size, an amount, a table, hardly a letter."""
+    """Whether no sign marks a row as text: a title's size, an amount, a table, hardly a letter."""
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False
     lines = [page[at] for at in row.lines]
@@ -275,7 +277,7 @@ def _type_size(page: Sequence[Line]) -> float:
 
 
 def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
-    """Whether there is more room between the rows of a block and the text than between two lines of text."""
+    """Whether the distance between a block and the text exceeds that between two lines of text."""
     inside = {at for row in block for at in row.lines}
     others = [line for at, line in enumerate(page) if at not in inside and line.shown]
     if not others:
@@ -290,9 +292,10 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running row has stood on a page before, with nothing between that is not a running row itself.
+    """Whether a running row was on an earlier page, with only running rows between.
 
-    Left and right pages may have rows of their own; where another row came between, this one begins anew and is kept.
+    Left and right pages may have rows of their own. Where a different row came between, this one counts as new and is
+    kept.
     """
     before = [other.page for other in alike if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
     if not before or row.page - before[-1] > _WINDOW:
@@ -306,7 +309,7 @@ def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], r
 
 
 def number_value(text: str) -> int | None:
-    """What a number in digits or small Roman letters says; None for none."""
+    """The value of a number in digits or small Roman letters; None where it is none."""
     if text.isdigit():
         return int(text)
     total, last = 0, 0
@@ -317,7 +320,7 @@ def number_value(text: str) -> int | None:
 
 
 def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
-    """What to call each page: the file's own label, else the number printed on it, else its place in the file.
+    """The label of each page: the file's own, else the number printed on the page, else its place in the file.
 
     Printed numbers are used only where they grow through most of the book, so that two pages never share one. A
     page without a number between two that count on has the number between; any other is named by its neighbour.
@@ -343,7 +346,7 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
 
 
 def _growing(numbers: dict[int, int]) -> dict[int, int]:
-    """Without the numbers that fall out of the count."""
+    """Drop the numbers that do not fit the count."""
     kept: dict[int, int] = {}
     last, last_index = 0, -1
     for index, number in sorted(numbers.items()):
@@ -354,7 +357,7 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 
 def _fill(numbers: dict[int, int]) -> None:
-    """Number the pages between two that count on; a chapter's first page seldom shows its own."""
+    """Number the pages between two consecutive numbers; a chapter's first page seldom shows its own."""
     known = sorted(numbers)
     for one, two in pairwise(known):
         if two - one == numbers[two] - numbers[one]:

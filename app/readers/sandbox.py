@@ -13,11 +13,11 @@ __all__ = ["ChildFailed", "run_in_child"]
 
 
 def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Generator[dict[str, Any], None, None]:
-    """Run one request in a new child and yield what it says until it says "done".
+    """Run one request in a new child and yield its messages until "done".
 
     Args:
-        request: what the child shall do; JSON.
-        limits: memory and the longest silence.
+        request: the child's task, as JSON.
+        limits: limits of memory and of silence.
         deadline: ``time.monotonic()`` at which the child is ended in any case.
 
     Raises:

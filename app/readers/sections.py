@@ -1,4 +1,4 @@
-"""Books without pages cut into sections that a citation can point at. Child only."""
+"""Cuts books without pages into sections that a citation can refer to. Child only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.readers import cleaning
 from app.readers.parsed import Heading, Section
 
 PART = 3_000
-"""Characters of a part where nothing else divides a text."""
+"""Characters of a part where no heading divides a text."""
 
 LONGEST = 20_000
 """Characters above which a chapter is cut into parts."""
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass
 class Chapter:
-    """A run of blocks under one name; ``level`` from 0. ``listed``: it belongs into the table of contents."""
+    """A run of blocks under one name; ``level`` from 0. ``listed``: whether it is in the table of contents."""
 
     title: str
     text: str
@@ -40,7 +40,7 @@ class Chapter:
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
-    """Blocks cut at headings of level ``deepest`` and above; the heading stays in the text."""
+    """Cut blocks at headings of level ``deepest`` and above; the heading stays in the text."""
     chapters: list[Chapter] = []
     texts: list[str] = []
     title, level = "", 0
@@ -64,13 +64,13 @@ def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
 
 
 def split_levels(blocks: Sequence[Block]) -> int:
-    """How deep to cut: to the second kind of heading that the text uses, or the only one."""
+    """The level at which to cut: the second kind of heading that the text uses, or its only one."""
     used = sorted({block.level for block in blocks if block.level})
     return used[min(1, len(used) - 1)] if used else 0
 
 
 def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
-    """Chapters as sections with names of their own, long ones cut, and the table of contents."""
+    """Make sections with names from chapters, with long ones cut, and the table of contents."""
     sections: list[Section] = []
     outline: list[Heading] = []
     named = any(chapter.title for chapter in chapters)
@@ -100,7 +100,9 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Text in pieces of about ``size`` characters: at paragraphs, else at lines, sentences, words, else anywhere."""
+    """Cut text into pieces of about ``size`` characters: at paragraphs, else at lines, sentences or words, else
+    anywhere.
+    """
     parts: list[str] = []
     current: list[str] = []
     length = 0
@@ -123,7 +125,7 @@ def cut(text: str, size: int) -> list[str]:
 
 
 def _pieces(paragraph: str, size: int) -> list[str]:
-    """One paragraph, cut only where it is much longer than a part."""
+    """Cut one paragraph, only if it is much longer than a part."""
     if len(paragraph) <= 2 * size:
         return [paragraph]
     pieces: list[str] = []

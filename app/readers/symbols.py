@@ -1,15 +1,15 @@
-"""Signs of the fonts Symbol, Wingdings and Webdings as the characters of Unicode that look like them. Child only.
+"""Translates signs of the fonts Symbol, Wingdings and Webdings to similar characters of Unicode. Child only.
 
-A word processor stores such a sign as the number of its place in the font, which means nothing without the font's name.
-Unicode 7 has a character for nearly all of them; where it has a rare one for a common sign, the common one stands here.
+A word processor stores such a sign as its place in the font, which has no meaning without the font's name. Unicode 7
+has a character for nearly all signs. For a common sign with a rare character, the table has the common character.
 """
 
 from __future__ import annotations
 
 _FIRST = 0x20  # the first place in a font that holds a sign
-_PRIVATE = 0xF000  # what Word adds to a place, so that the number lies among those for private use
+_PRIVATE = 0xF000  # added by Word to a place, so that the number is among those for private use
 UNKNOWN = "\ufffd"
-"""What stands for a sign that no character looks like."""
+"""The character for signs without a similar one."""
 
 # Signs from place 0x20 to 0xFF. Source: the tables of Adobe (Symbol) and of Unicode's proposal L2/12-368 (the others).
 _SIGNS = {
@@ -51,7 +51,7 @@ def is_symbolic(font: str) -> bool:
 
 
 def sign(font: str, code: int) -> str:
-    """The character for a place in a font, also where Word moved it among the numbers for private use."""
+    """The character for a place in a font, also where Word moved the place among the numbers for private use."""
     signs = _SIGNS.get(font.casefold())
     place = code - _PRIVATE if _PRIVATE <= code <= _PRIVATE + 0xFF else code
     if signs is None:
@@ -60,5 +60,5 @@ def sign(font: str, code: int) -> str:
 
 
 def spelled(text: str, font: str) -> str:
-    """Text of a run in such a font."""
+    """Translate text of a run in such a font."""
     return "".join(sign(font, ord(character)) for character in text)

@@ -1,7 +1,7 @@
-"""Tables as lines: one row is one line, cells stand apart by a bar, an empty cell keeps its place. Child only.
+"""Writes tables as lines: one row is one line, a bar separates cells, an empty cell keeps its place. Child only.
 
-What a table is for is told apart here: a grid of data becomes lines; a table that only lays out a page (headings in
-it, one column, cells as long as chapters) becomes the blocks that its cells hold.
+The purpose of a table is recognised first. A grid of data becomes lines. A table that only lays out a page (with
+headings, one column, or cells as long as chapters) becomes the blocks in its cells.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from app.readers.sections import Block
 
 _BAR = " | "
 _LONGEST_SPAN = 60  # columns or rows that one cell may take; more is a mistake or an attack
-_MOST_GAPS = 20_000  # places that merged cells keep in one table
-_LONGEST_RUN = 2_000  # characters of rows after which the header is said again
-_LONGEST_HEADER = 400  # characters of a header that is said again
-_MOST_EMPTY = 1 / 3  # of the columns; where more have nothing in any row, they keep others apart
-_COLUMNS_NAMED = 3  # a first row of fewer cells names columns only where the file says so
-_LONGEST_CELL = 3_000  # characters; a cell of data is shorter
-_MOST_BLOCKS = 12  # paragraphs; a cell of data has fewer
+_MOST_GAPS = 20_000  # places kept for merged cells in one table
+_LONGEST_RUN = 2_000  # characters of rows after which the header is repeated
+_LONGEST_HEADER = 400  # characters of a header that is repeated, at most
+_MOST_EMPTY = 1 / 3  # share of empty columns above which they only separate others
+_COLUMNS_NAMED = 3  # cells of a first row below which it names columns only if the file says so
+_LONGEST_CELL = 3_000  # characters; cells of data are shorter
+_MOST_BLOCKS = 12  # paragraphs; cells of data have fewer
 DEEPEST = 20
-"""Tables within tables; what lies deeper belongs to the cell around it."""
+"""Levels of tables within tables; deeper ones belong to the cell around them."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """What a cell holds, in order, and how many columns and rows it takes."""
+    """The content of a cell in order, and the number of columns and rows that it takes."""
 
     content: list[Block | Table] = field(default_factory=list)
     columns: int = 1
@@ -41,9 +41,8 @@ class Cell:
 
 @dataclass(slots=True)
 class Row:
-    """Cells of a row. ``skipped``: columns that it leaves out in front.
-
-    ``header``: it names the columns. ``footer``: it is shown below the others, wherever it is written.
+    """The cells of a row. ``skipped``: columns that it leaves out in front. ``header``: whether it names the columns.
+    ``footer``: whether it is shown below the others, wherever it is written.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -54,14 +53,14 @@ class Row:
 
 @dataclass
 class Table:
-    """Rows, and whether the file itself says that it only lays out a page."""
+    """Rows, and whether the file itself says that the table only lays out a page."""
 
     rows: list[Row] = field(default_factory=list)
     layout: bool = False
 
 
 def as_blocks(table: Table) -> list[Block]:
-    """A table as blocks: runs of lines with the header in front of each, or what its cells hold."""
+    """A table as blocks: runs of lines with the header in front of each, or the content of its cells."""
     if _lays_out(table):
         return list(_contents(table))
     lines = list(_lines(table))
@@ -86,7 +85,7 @@ def _lays_out(table: Table) -> bool:
 
 
 def _is_headed(cell: Cell) -> bool:
-    """Whether it holds a heading with its text."""
+    """Whether it has a heading followed by text."""
     return len(cell.content) > 1 and any(block.level for block in cell.blocks())
 
 
@@ -120,7 +119,7 @@ def _all_blocks(table: Table) -> Iterator[Block]:
 
 
 def _text(cell: Cell) -> str:
-    """A cell on one line; a small table in it too."""
+    """A cell on one line, including a small table in it."""
     if not cell.content:
         return ""
     first = cell.content[0]
@@ -136,12 +135,12 @@ def _text(cell: Cell) -> str:
 
 
 def _is_small(table: Table) -> bool:
-    """Whether it has one row or one column, which fits into the cell around it."""
+    """Whether a table has one row or one column, so that it fits into the cell around it."""
     return len(table.rows) <= 1 or all(len(row.cells) <= 1 for row in table.rows)
 
 
 def _lines(table: Table) -> Iterator[tuple[str, bool]]:
-    """Each row's line, and whether it belongs to the header; tables in cells follow the row that holds them."""
+    """Each row's line, and whether the row belongs to the header. Tables in cells follow their row."""
     grid = _grid(table)
     used = _used(table, grid)
     for row, parts in zip(table.rows, grid, strict=True):
@@ -157,19 +156,19 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """The columns that are shown: those with text, and empty ones of their own cells where they are not mere gaps."""
+    """The columns that are shown: those with text, and empty ones with cells of their own unless they are mere gaps."""
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
-        return sorted(filled)  # which of the empty columns are parts of others is not known
+        return sorted(filled)  # unknown which of the empty columns are parts of others
     width = max(map(len, grid), default=0)
     empty = [at for at in range(width) if at not in filled]
     return list(range(width)) if len(empty) < _MOST_EMPTY * width else sorted(filled)
 
 
 def _grid(table: Table) -> list[list[str]]:
-    """Texts by row and column: a cell over several places stands at the first of them."""
+    """Texts by row and column. A cell over several places is at the first of them."""
     grid = []
-    gaps, above = 0, dict[int, int]()  # columns -> rows that a cell above goes on taking
+    gaps, above = 0, dict[int, int]()  # rows that a cell above still takes, by column
     for row in table.rows:
         parts: list[str] = [""] * min(row.skipped, _LONGEST_SPAN)
         taken: dict[int, int] = {}
@@ -195,7 +194,7 @@ def _grid(table: Table) -> list[list[str]]:
 
 
 def _header(table: Table, lines: list[tuple[str, bool]]) -> str:
-    """The lines that name the columns, as far as they are said again; "" where none do."""
+    """The lines that name the columns, as far as they are repeated; "" where none do."""
     marked = 0
     while marked < len(lines) and lines[marked][1]:
         marked += 1

@@ -1,4 +1,6 @@
-"""Plain text, tables and Markdown: hard line ends, chapters that are only lines like "CHAPTER IV". Child only."""
+"""Reads plain text, tables and Markdown: hard line ends, and chapters that are only lines like "CHAPTER IV". Child
+only.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
-_NO_WRAP = 38  # characters: lines this short were ended for another reason than a margin
-_NO_WRAP_WIDE = 3  # the same in scripts whose characters are words
+_NO_WRAP = 38  # characters; shorter lines were ended for another reason than a margin
+_NO_WRAP_WIDE = 3  # such characters in scripts whose characters are words
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
 _HARD_WRAP = 120  # characters; a text with longer lines has no hard line ends
 _NUMERAL = (
@@ -34,21 +36,21 @@ _ALONE = re.compile(
     r"(?:prologue|epilogue|preface|foreword|introduction|afterword|appendix|conclusion|etymology)\.?$", re.I
 )
 _COUNTED = re.compile(r"([IVXLC]+|\d{1,3})(?:\.?$|\.\s+\S.*$)")
-_COUNTED_LENGTH = 800  # characters between counted headings at least, on average; a list has less
+_COUNTED_LENGTH = 800  # characters between numbered headings on average; a list has fewer
 _UPPER_PARTS = re.compile(r"(?:book|part|volume|act|buch|teil|livre|partie|libro|parte|часть|книга)\b", re.I)
 _LONGEST_HEADING = 90
-_CONTENTS_RUN = 3  # headings with nothing between them that make a list of contents
+_CONTENTS_RUN = 3  # headings with nothing between them that form a list of contents
 _NOTHING = 60  # characters
 _ALIVE = 2000  # paragraphs between two signs of life
-_LONGEST_GROUP = 2000  # lines without a blank one that are looked at together; a list of words has any number
+_LONGEST_GROUP = 2000  # lines without a blank one that are handled together; a list of words has any number
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
-_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # of a heading, but not of "C#"
+_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # the closing signs of a heading, but not of "C#"
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of what a program prints on a terminal
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # colours in output for a terminal
 _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
 
 
@@ -70,7 +72,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def losses(raw: str, name: str) -> list[str]:
-    """What is to be said of a decoded text: characters that could not be read, and those that nobody can."""
+    """Warnings about a decoded text: unreadable characters, two mixed encodings, and signs of private fonts."""
     said = []
     if wrong := raw.count("\ufffd"):
         said.append(f"{wrong} characters could not be read as {name} and are shown as \ufffd.")
@@ -103,7 +105,7 @@ def _markdown(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
 
 
 def _notebook(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
-    """A notebook of Jupyter: words, program and what it printed, in order; a damaged one as it is written."""
+    """Read a Jupyter notebook: words, program and output, in order. A damaged one stays as written."""
     try:
         cells = json.loads(raw)["cells"]
         parts = [part for cell in cells for part in _cell(cell)]
@@ -151,13 +153,14 @@ _PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {
 
 
 def _names(text: str) -> tuple[str, str]:
-    """Title and author where the head of a file names them, as Project Gutenberg's do."""
+    """Title and author where the head of a file names them, as Project Gutenberg's does."""
     found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
     return (found["title"], found.get("author", "")) if "title" in found else ("", "")
 
 
 def _front_matter(text: str) -> tuple[str, str, str]:
-    """Title and author from the settings that programs for web pages put at the head of a text; the text after them.
+    """Read title and author from the settings that programs for web pages put at the head of a text. Return them with
+    the text after them.
 
     Other settings, such as a date, stay at its head.
     """
@@ -171,7 +174,7 @@ def _front_matter(text: str) -> tuple[str, str, str]:
 
 
 def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:
-    """Chapters of a plain text, its paragraphs re-flowed; ``alive`` is called now and then."""
+    """Chapters of a plain text with re-flowed paragraphs. ``alive`` is called now and then."""
     paragraphs = _paragraphs(text, alive)
     alive()
     heads = _headings(paragraphs)
@@ -191,12 +194,12 @@ def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[
 
 
 def flowed(text: str) -> str:
-    """A plain text whose paragraphs stand on one line each; it has no chapters."""
+    """A plain text with each paragraph on one line, without chapters."""
     return "\n\n".join(_paragraphs(text, lambda: None))
 
 
 def _headings(paragraphs: list[str]) -> dict[int, str]:
-    """Which paragraphs are chapter headings: index -> title. Lists of contents are not."""
+    """The paragraphs that are chapter headings: index -> title. Lists of contents are excluded."""
     found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
     if len(found) < 2:
         found.update(_counted(paragraphs))
@@ -222,7 +225,7 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
 
 
 def _counted(paragraphs: list[str]) -> dict[int, str]:
-    """Headings that are only numbers, or begin with one: they count from 1 without a gap, with text between them."""
+    """Headings that are or begin with numbers: they count from 1 without a gap, with text between them."""
     found: dict[int, str] = {}
     wanted = 1
     for at, text in enumerate(paragraphs):
@@ -248,7 +251,7 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _title(paragraphs: list[str], at: int) -> str:
-    """A heading's own words; where it is only a number, with the short line below it."""
+    """A heading's own words. A heading that is only a number is joined with the short line below it."""
     title = " ".join(paragraphs[at].split())
     bare = len(title.split()) <= 2
     below = paragraphs[at + 1] if bare and at + 1 < len(paragraphs) else ""
@@ -259,7 +262,9 @@ def _title(paragraphs: list[str], at: int) -> str:
 
 
 def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
-    """Paragraphs on one line each where the file has hard line ends; verse, lists, columns and code keep theirs."""
+    """Put paragraphs on one line each where the file has hard line ends. Verse, lists, columns and code keep their
+    lines.
+    """
     groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
     groups = [part for group in groups if group.strip() for part in _parts(group)]
     lengths = sorted(len(line) for group in groups for line in group.split("\n"))
@@ -285,7 +290,7 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
 
 
 def _cut(group: str) -> list[str | list[Line]]:
-    """Lines of a group that stay as they are in one text, and those of each paragraph or item."""
+    """Divide a group into lines that are kept as one text, and the lines of each paragraph or item."""
     parts: list[str | list[Line]] = []
     for kept, rows in lines.blocks(group.split("\n")):
         if kept:
@@ -305,7 +310,7 @@ def _parts(group: str) -> list[str]:
 
 
 def _lines(rows: list[str], hanging: bool) -> list[Line]:
-    """Lines as a page has them, a character being one wide and high; an item begins where its second line does."""
+    """Lines in the form of a page's, with characters one wide and high. An item begins where its second line does."""
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]
     found = []
@@ -317,7 +322,7 @@ def _lines(rows: list[str], hanging: bool) -> list[Line]:
 
 
 def markdown_blocks(text: str) -> list[Block]:
-    """Headings and paragraphs of Markdown; everything else stays as it is written."""
+    """Headings and paragraphs of Markdown; everything else stays as written."""
     blocks: list[Block] = []
     current: list[str] = []
     fenced = False
@@ -347,7 +352,7 @@ def markdown_blocks(text: str) -> list[Block]:
 
 
 def _unwrapped(rows: list[str]) -> str:
-    """A paragraph's lines made one; lists, quotes, tables, code and forced line ends keep theirs."""
+    """Join a paragraph's lines. Lists, quotes, tables, code and forced line ends keep theirs."""
     if any(_FENCE.match(row) for row in rows):
         return "\n".join(rows)
     parts = [rows[0].rstrip()]
