@@ -77,7 +77,9 @@ def read_document(
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
     wanted = [page.number for page in document.pages if page.picture in kinds]
-    if not wanted:
+    # a long recognition that was stopped: what there is can be used at once, and the rest when it is asked for again
+    enough = not recognition.agreed and recognition.was_agreed(digest)
+    if not wanted or enough:
         return document
     try:
         recognise(path, digest, password, wanted, recognition, records)

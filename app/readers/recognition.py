@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +60,10 @@ class Recognition:
     def kept(self, sha256: str) -> Records:
         return load(self.folder(sha256)) if self.folder is not None else {}
 
+    def was_agreed(self, sha256: str) -> bool:
+        """Whether pages of a file were recognised after somebody had agreed to wait."""
+        return self.folder is not None and any(record.get("agreed") for record in _records(self.folder(sha256)))
+
 
 def missing() -> str:
     """The packages that recognition needs and this environment lacks; "" where none is missing."""
@@ -73,19 +77,22 @@ def is_kept(folder: Path) -> bool:
 
 def load(folder: Path) -> Records:
     """Load the pages kept in a book's folder. Damaged lines are ignored."""
-    found: Records = {}
+    return {record["number"]: record["page"] for record in _records(folder)}
+
+
+def _records(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines that are kept of the pages of a book."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        return found
+        return
     for line in lines:
         try:
             record = json.loads(line)
             if record["made_by"] == _MADE_BY:
-                found[int(record["number"])] = record["page"]
+                yield {**record, "number": int(record["number"]), "page": record["page"]}
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
-    return found
 
 
 def recognise(
@@ -143,7 +150,7 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
 def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], password: str | None) -> None:
     if how.folder is None or password:  # no text of a book with a password is kept
         return
-    record = {"made_by": _MADE_BY, "number": number, "page": page}
+    record = {"made_by": _MADE_BY, "number": number, "agreed": how.agreed, "page": page}
     try:
         file = how.folder(sha256) / FILE
         file.parent.mkdir(parents=True, exist_ok=True)

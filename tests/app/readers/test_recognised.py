@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from app.readers import read_document, recognition
+from app.readers import read_document, reader, recognition
 from app.readers.detect import kind_of, parse
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Refused
@@ -17,7 +18,9 @@ from app.readers.pdf import open_pdf
 from app.readers.pdf_lines import recognised_lines
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word, letters_of, rectangles
 from app.readers.recognition import LongRecognition, Recognition
+from engine.document import Document, Page
 
+SHEETS = range(1, 10)
 PITCH, HEIGHT, LETTER = 14.0, 10.0, 5.0  # points
 
 
@@ -191,6 +194,39 @@ def test_a_damaged_picture_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(200))
     with pytest.raises(Refused, match="damaged"):
         open_pdf(path, None)
+
+
+def test_a_long_scan_that_was_stopped_is_opened_with_what_was_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[int]] = []
+
+    def recognised(request: dict[str, list[int]]) -> Iterator[dict[str, object]]:
+        runs.append(list(request["numbers"]))
+        for number in runs[-1]:
+            yield {"type": "recognised", "number": number, "page": {}, "seconds": 100.0}
+
+    def read(request: dict[str, Any], *_: object) -> Document:
+        pages = [Page(at, str(at), "", "recognised" if str(at) in request["recognised"] else "unread") for at in SHEETS]
+        return Document("Scan", "", tuple(pages), "pdf", "0" * 64)
+
+    monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: recognised(request))
+    monkeypatch.setattr(reader, "_read_bounded", read)
+    (path := tmp_path / "scan.pdf").write_bytes(b"%PDF")
+    how = Recognition(lambda sha256: tmp_path)
+    with pytest.raises(LongRecognition):
+        read_document(path, recognition=how)
+    agreed = Recognition(lambda sha256: tmp_path, agreed=True)
+
+    def stop_at_two(done: int, total: int, seconds: float | None) -> None:
+        if done == 2:
+            agreed.stop.set()
+
+    agreed.progress = stop_at_two
+    read_document(path, recognition=agreed)
+    opened = read_document(path, recognition=how)
+    assert [page.number for page in opened.pages if page.picture == "recognised"] == [1, 2, 3, 4, 5]
+    assert len(runs) == 2, "no page is recognised anew without being asked for"
 
 
 def heard(pages: int, seconds: float) -> Iterator[dict[str, object]]:
