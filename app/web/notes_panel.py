@@ -98,7 +98,8 @@ class NotesPanel:
         }
 
     def view(self) -> View:
-        """How many notes the open book has, whether answers come from them; ``version`` changes with them."""
+        """How many notes the open book has, whether answers come from them; ``version`` changes with them, and begins
+        with the book."""
         current, store = self._state.current, self._state.notes
         document = current.whole or current.document
         seen = (current.book.sha256 if current.book else "", id(document), store.changes, bool(current.before_notes))

@@ -8,6 +8,9 @@ from tests.e2e.steps import PHONE, Open, Server, answered, ask, questions, until
 from tests.e2e.test_page_viewer import QUOTE, fine, open_quote, with_answer
 
 NOTED = "The tower was not large."
+ANOTHER_BOOK = """
+import("/ui/notes.js").then((notes) => notes.showNotes({ version: "b-1", count: 0, on_pages: 0, asked: false }))
+"""
 OWN = "Compare the lamp of the harbour"
 
 
@@ -85,7 +88,9 @@ def test_a_passage_becomes_a_note_and_notes_answer(scripted: Server, open_page: 
     page.locator("#notes .gone").wait_for()
     until(page, lambda: page.locator("#notes .note").count() == 1)
     page.locator("#notes .note .tools button:last-child").click()
-    until(page, lambda: page.inner_text("#notes-count") == "")
+    until(page, lambda: page.inner_text("#notes-count") == "" and page.locator("#notes .gone").count() == 2)
+    page.evaluate(ANOTHER_BOOK)
+    until(page, lambda: page.locator("#notes .gone").count() == 0)
     page.click("#notes-close")
     until(page, lambda: questions(page) == 1 and page.locator("#chat .cite.missing").count() > 0)  # the one before
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})

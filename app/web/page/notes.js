@@ -25,6 +25,7 @@ const field = () => byId("notes-words");
 /** @param {View["notes"]} told */
 export function showNotes(told) {
   const turned = told.version !== now.version;
+  if (bookOf(told) !== bookOf(now)) gone = new Map(); // they are brought back in the list that they were in
   now = told;
   byId("notes-count").textContent = now.count || "";
   byId("open-notes").setAttribute("aria-label", now.count ? `Notes: ${now.count}` : "Notes");
@@ -35,6 +36,8 @@ export function showNotes(told) {
   if (turned && !panel().hidden && !editing) bring();
   if (turned) drawOnPage();
 }
+
+const bookOf = ({ version }) => version.split("-")[0];
 
 // The list ------------------------------------------------------------------------------------------------------------
 
