@@ -91,6 +91,12 @@ class NoteStore:
         rows = self._database.rows("SELECT book, count(*) AS notes FROM notes GROUP BY book")
         return {row["book"]: row["notes"] for row in rows}
 
+    def count(self, books: Sequence[str]) -> tuple[int, int]:
+        """How many notes these files have, and how many of them on a page."""
+        query = "SELECT count(*) AS notes, count(NULLIF(page, 0)) AS placed FROM notes WHERE book = ?"
+        found = [row for book in dict.fromkeys(books) for row in self._database.rows(query, (book,))]
+        return sum(row["notes"] for row in found), sum(row["placed"] for row in found)
+
     def get(self, id: str) -> Note:
         """Raises:
         OptionError: there is no such note.

@@ -104,11 +104,12 @@ class NotesPanel:
         document = current.whole or current.document
         seen = (current.book.sha256 if current.book else "", id(document), store.changes, bool(current.before_notes))
         if self._counted[0] != seen:
-            kept = self._all() if document is not None and current.book is not None else ()
+            is_open = document is not None and current.book is not None
+            every, placed = store.count(notes.books_of(*self._open())) if is_open else (0, 0)
             shown = {
                 "version": "-".join(map(str, seen)),
-                "count": len(kept),
-                "on_pages": sum(note.page > 0 for note in kept),
+                "count": every,
+                "on_pages": placed,
                 "asked": bool(current.before_notes),
             }
             self._counted = seen, shown

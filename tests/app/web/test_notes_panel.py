@@ -184,6 +184,18 @@ def test_notes_that_are_read_again_are_still_read_in_the_place_of_the_book(state
     assert state.current.document is whole
 
 
+def test_the_stream_counts_notes_without_reading_them(
+    state: AppState, panel: NotesPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for page in (1, 5):
+        told(panel.add(posted(page=page, words="Mine")))
+    assert state.current.book is not None
+    state.notes.add(Note("", state.current.book.sha256, words="On both"))
+    monkeypatch.setattr(state.notes, "of", None)
+    shown = panel.view()["notes"]
+    assert (shown["count"], shown["on_pages"]) == (3, 2)
+
+
 def test_own_words_may_be_as_long_when_they_are_changed_as_when_they_are_written(panel: NotesPanel) -> None:
     limits = {route.path: route.limit for route in panel.allowed}
     assert limits["/notes/change"] == limits["/notes/add"] > 4 * LONGEST, "bytes of characters beyond the plane"
