@@ -1,23 +1,24 @@
-"""The pages behind the words: what an answer quotes, what its sentences rest on, and who produced its tokens.
+"""Finds the evidence for an answer in the book: its quotations, the passages for its sentences, and the source of its
+tokens.
 
     taker = NoteTaker()                    one per program
     notes = taker.begin(document, question)    one per answer
     notes.take(event)                      every event of the engine; True when the notes have changed
     notes.record()                         plain JSON, kept with the exchange
 
-A quotation is checked against the text of the pages: that is a fact. Text is folded to what two printings of the same
-words share: letters and digits, in their order, without case, accents and joints. Spacing, hyphens (also those at the
-end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides must
-follow each other.
+A quotation is checked against the text of the pages: that is a fact. Text is folded to the part that two printings of
+the same words share: letters and digits in order, without case, accents and ligatures. Spacing, hyphens (also those at
+the end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides
+must follow each other.
 
-A sentence without quotation marks rests on the passage that shares its words (``engine.evidence``): that is a fact
-about two texts, told in the levels of that module. It is looked for when the question is known.
+A sentence without quotation marks is supported by the passage that shares its words (``engine.evidence``): that is a
+fact about two texts, in the levels of that module. It is looked for when the question is known.
 
-A page the model attended to is a hint, and is never called more: attention is spread over every page, and a few pages
-draw it whatever is asked, so that a page counts only when its share is several times an even one and well above its
-usual one in this book.
+A page that the model attended to is only a hint. Attention is spread over every page, and a few pages draw it whatever
+the question. So a page counts only when its share is several times an even one, and well above its usual share in this
+book.
 
-The record's names ("ink", "drew", "extract") are those of every kept chat.
+The record's keys ("ink", "drew", "extract") are those of all stored chats.
 """
 
 from __future__ import annotations
@@ -38,37 +39,39 @@ from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
 from engine.evidence import Evidence, EvidenceIndex
 
 Kind = Literal["quoted", "verbatim", "missing", "says", "near", "absent", "drew"]
-"""Words in quotation marks that stand in the book; a sentence without marks that does; words in quotation marks that
-stand nowhere; a passage that says what a sentence says; one that is only related; a sentence with names or numbers that
-stand nowhere in the book; a page that the model attended to."""
+"""Kinds of citations, in this order: a quotation that is in the book; a sentence without quotation marks that is in the
+book; a quotation that is not; a passage that says the same as a sentence; a passage that is only related; a sentence
+with names or numbers that occur nowhere in the book; a page that the model attended to.
+"""
 
 UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
-"""What is found for a sentence that is not a quotation."""
+"""Kinds of citations for a sentence that is no quotation."""
 
-VERSION = 1  # of the record
-MOST_PAGES = 3  # that one sentence is said to attend to
-_TIMES_EVEN = 6.0  # a page's share of attention over an even one
-_TIMES_USUAL = 2.0  # and over its own usual one
-_REMEMBERED = 15  # answers
-MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
-FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
+VERSION = 1  # version of the record
+MOST_PAGES = 3  # pages that one sentence is said to attend to at most
+_TIMES_EVEN = 6.0  # factor of an even share of attention that a page needs
+_TIMES_USUAL = 2.0  # factor of its own usual share that a page needs
+_REMEMBERED = 15  # answers over which a page's usual share is computed
+# hints in one answer at most: more are noise, and cost the page more than the answer costs the engine
+MOST_ATTENDED = 30
+FEWEST_VERBATIM = 6  # words from which on a sentence without quotation marks is called the book's own
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
 TARGET = "T"
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
-_POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
+_POINTS = re.compile(r"[.,;:!?)*_]*")  # signs after which a citation stands
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 
-_BORDER = "\n"  # which no fold has
+_BORDER = "\n"  # a sign that no fold contains
 _DROPPED = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_MOST_PLACES = 32  # occurrences of one passage that are looked at
-_MOST_MAPPED = 64  # pages whose way back is remembered
-# Code is no prose; the same shapes that the chat leaves alone.
+_MOST_PLACES = 32  # occurrences of one passage that are examined
+_MOST_MAPPED = 64  # pages whose offsets are remembered
+# Code, which is no prose, in the same forms that the chat leaves unchanged.
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
-# A sentence ends at its mark with whatever closes behind it, or where its paragraph does.
+# The end of a sentence: its mark with any closing signs after it, or the end of its paragraph.
 _END = re.compile(
     r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
@@ -84,16 +87,16 @@ _QUOTED = re.compile(
 _CLOSERS = ("”", "“", "»", '"')
 
 _FEWEST_WORDS = 3
-"""A shorter one between quotation marks is a name or a term, not a quotation."""
+"""Words of a quotation at least: fewer between quotation marks are a name or a term."""
 
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # folded characters within which the parts of one quotation follow each other
-_FEWEST_SHARED = 4  # neighbouring words that a quotation which is not found must share with the book to be shown them
-_MOST_WORDS = 150  # of a quotation which is not found that are compared
-_EXCERPT_AROUND = 160  # characters on either side
+_FEWEST_SHARED = 4  # neighbouring words that a missing quotation must share with the book for them to be shown
+_MOST_WORDS = 150  # words of a missing quotation that are compared
+_EXCERPT_AROUND = 160  # characters on either side of an excerpt
 _LONGEST_EXCERPT = 700
-_FEWEST_LETTERS = 4  # of a word that says something
+_FEWEST_LETTERS = 4  # letters of a meaningful word at least
 _SPACES = re.compile(r"\s+")
 
 
@@ -106,12 +109,12 @@ def fold(text: str) -> str:
 
 
 def places(text: str) -> list[int]:
-    """For every character of ``fold(text)`` the index in ``text`` that it comes from."""
+    """For every character of ``fold(text)``, the index in ``text`` that it comes from."""
     return [index for index, sign in enumerate(text) for _ in fold(sign)]
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers in a text, as a reader tells them apart: 10.5 is not 105, but 1,912 is 1912."""
+    """The numbers in a text, by their value: 10.5 is not 105, but 1,912 is 1912."""
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
 
 
@@ -128,7 +131,7 @@ class BookIndex:
     """A book in which passages are found, whatever their spacing and across the borders of pages.
 
     Args:
-        document: the book; its pages are folded when the first passage is looked for.
+        document: the book, whose pages are folded at the first search.
     """
 
     def __init__(self, document: Document) -> None:
@@ -140,7 +143,7 @@ class BookIndex:
         parts: list[str] = []
         starts, length = [], 0
         for stretch in self.document.stretches:
-            if length:  # no words are found across the border of two documents
+            if length:  # no passage is found across the border of two documents
                 parts.append(_BORDER)
                 length += len(_BORDER)
             for part in (fold(page.text) for page in stretch.pages):
@@ -155,7 +158,7 @@ class BookIndex:
         return self._folded[0]
 
     def find(self, passage: str) -> Iterator[int]:
-        """Where a folded passage stands, as whole words: offsets for ``spans``, in the order of the book."""
+        """The places of a folded passage as whole words: offsets for ``spans``, in the order of the book."""
         text, _ = self._folded
         found, seen = text.find(passage), 0
         while passage and found >= 0 and seen < _MOST_PLACES:
@@ -165,7 +168,7 @@ class BookIndex:
             found = text.find(passage, found + 1)
 
     def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
-        """The folded stretch [start, end) on the pages that it covers."""
+        """The characters of the folded stretch [start, end) on each of its pages."""
         _, starts = self._folded
         spans = []
         page = max(0, bisect.bisect_right(starts, start) - 1)
@@ -209,7 +212,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Quotation:
-    """What stands between two quotation marks; ``whole`` runs from mark to mark. ``closed``: the second has come."""
+    """The text between two quotation marks. ``whole`` includes the marks. ``closed``: whether the second mark has
+    come.
+    """
 
     inner: Span
     whole: Span
@@ -217,7 +222,7 @@ class Quotation:
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences of an answer in Markdown, without the white space around them. Code belongs to none."""
+    """The sentences of an answer in Markdown, without white space around them and without code."""
     masked = _masked(text)
     found, start = [], 0
     for end in _END.finditer(masked):
@@ -233,7 +238,7 @@ def sentences(text: str) -> list[Span]:
 
 
 def quotations(text: str) -> list[Quotation]:
-    """Passages in quotation marks, in order. A single quotation mark may be an apostrophe and opens none."""
+    """Passages in quotation marks, in order. A single quotation mark may be an apostrophe, and opens none."""
     masked = _masked(text)
     found = []
     for match in _QUOTED.finditer(masked):
@@ -245,7 +250,7 @@ def quotations(text: str) -> list[Quotation]:
 
 
 def words(text: str) -> list[str]:
-    """Words as they stand."""
+    """The words of a text, unchanged."""
     return _WORD.findall(text)
 
 
@@ -255,11 +260,11 @@ def _masked(text: str) -> str:
 
 @dataclass(frozen=True)
 class QuotationCheck:
-    """Whether words stand in the book as an answer has them.
+    """The result of looking an answer's quotation up in the book.
 
     Args:
-        verified: every word stands in the book.
-        spans: where; of a quotation that was not found, where the longest run of its words stands.
+        verified: whether the whole quotation is in the book.
+        spans: its place; for a quotation that was not found, the place of the longest run of its words.
         matched: words of that run, of ``total`` words.
     """
 
@@ -270,13 +275,13 @@ class QuotationCheck:
 
 
 def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()) -> QuotationCheck | None:
-    """Look a quoted passage up.
+    """Look a quoted passage up in the book.
 
     Args:
-        favour: a weight per page; where the words stand more than once, the page with the highest is named.
+        favour: a weight for each page; among several places, the page with the highest weight is named.
 
     Returns:
-        None if it is too short to be a quotation.
+        None if the passage is too short to be a quotation.
     """
     passage = _MARKUP.sub("", passage)
     total = len(words(passage))
@@ -291,13 +296,13 @@ def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()
 
 
 def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
-    """Every quotation of an answer that has ended, looked up."""
+    """Look up every quotation of a finished answer."""
     inner = (answer[quotation.inner.start : quotation.inner.end] for quotation in quotations(answer))
     return [found for passage in inner if (found := check_quotation(index, passage)) is not None]
 
 
 def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
-    """Where all parts stand behind each other, each as whole words."""
+    """The places where all parts follow each other, each as whole words."""
     folded = [fold(part) for part in parts]
     found: list[tuple[PageSpan, ...]] = []
     for start in index.find(folded[0]):
@@ -317,7 +322,7 @@ def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tu
 
 
 def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
-    """The most neighbouring words of the passage that stand in the book, if they are enough to mean something."""
+    """The longest run of the passage's neighbouring words that is in the book, if it is long enough."""
     places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())
     first, size = 0, _FEWEST_SHARED
@@ -338,7 +343,9 @@ def _weight(spans: tuple[PageSpan, ...], favour: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """``hit`` is the passage, as it is printed; ``before`` and ``after`` what stands around it, spaces between kept."""
+    """A passage with its surroundings. ``hit`` is the passage as printed; ``before`` and ``after`` are the text around
+    it, with spaces kept.
+    """
 
     before: str
     hit: str
@@ -346,7 +353,7 @@ class Excerpt:
 
 
 def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
-    """The characters [start, end) of a page with ``around`` on either side, lines joined, cut at words."""
+    """The characters [start, end) of a page with ``around`` characters on either side, lines joined, cut at words."""
     left, right = max(0, start - around), min(len(text), end + around)
     before, after = text[left:start], text[end:right]
     if left:
@@ -361,7 +368,9 @@ def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> E
 
 
 def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
-    """Characters [start, end) of the page's sentence that shares most words with another one; None if none does."""
+    """Characters [start, end) of the page's sentence that shares most words with a given one; None if none shares
+    any.
+    """
     wanted = _telling(sentence)
     best, found = 1, None
     for span in sentences(page):
@@ -379,10 +388,10 @@ def _telling(text: str) -> Counter[str]:
 
 
 class AttentionBaseline:
-    """What share of attention each page of one book has whatever is asked: the median over the newest answers.
+    """The usual share of attention of each page of a book, whatever the question: the median over the newest answers.
 
     Args:
-        pages: of the book.
+        pages: number of pages of the book.
     """
 
     def __init__(self, pages: int) -> None:
@@ -390,7 +399,7 @@ class AttentionBaseline:
         self._answers: deque[tuple[float, ...]] = deque(maxlen=_REMEMBERED)
 
     def add(self, scores: Sequence[float]) -> None:
-        """The mean scores of one whole answer."""
+        """Add the mean scores of one whole answer."""
         if len(scores) == self.pages and sum(scores) > 0:
             self._answers.append(tuple(scores))
 
@@ -400,12 +409,12 @@ class AttentionBaseline:
 
 
 def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
-    """The readings of one sentence as one."""
+    """The mean scores over the tokens of one sentence."""
     return [sum(column) / len(readings) for column in zip(*readings, strict=True)] if readings else []
 
 
 def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list[tuple[int, float]]:
-    """(page, times an even share) of the pages that stand out, the strongest first, ``MOST_PAGES`` at most."""
+    """(page, factor of an even share) for the pages that stand out, the strongest first, at most ``MOST_PAGES``."""
     pages = len(scores)
     if pages <= 1 or sum(scores) <= 0:
         return []
@@ -418,7 +427,7 @@ def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list
 
 
 class NoteTaker:
-    """Begins the notes of every answer; keeps what is the same for all answers about one book."""
+    """Begins the notes of every answer, and keeps the data that all answers about one book share."""
 
     def __init__(self) -> None:
         self._index: BookIndex | None = None
@@ -434,12 +443,12 @@ class NoteTaker:
         record: Mapping[str, Any] | None = None,
         pages_read: int = 0,
     ) -> Notes:
-        """Notes of one answer about a document.
+        """Begin the notes of one answer about a document.
 
         Args:
-            question: what is answered; None looks for no evidence.
-            so_far, record: of an answer that is continued, what there is of it and its notes.
-            pages_read: the answer is from this many first pages; 0 if from all.
+            question: the answered question; None looks for no evidence.
+            so_far, record: existing text and notes of an answer that is continued.
+            pages_read: number of first pages that the answer is from; 0 if from all.
         """
         document = document or Document("", "", (), "", "")
         index = self.index_of(document)
@@ -447,13 +456,13 @@ class NoteTaker:
         return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")), pages_read)
 
     def prepare(self, document: Document) -> Future[EvidenceIndex]:
-        """The words of a document, which are looked through once, in a thread of their own: nothing waits for them."""
+        """Index the words of a document, once, in a thread of its own, so that no request waits."""
         if self._evidence is None or self._evidence[0] is not document:
             self._evidence = document, self._aside.submit(EvidenceIndex, document)
         return self._evidence[1]
 
     def index_of(self, document: Document) -> BookIndex:
-        """Where the words of a document stand, for looking quotations up."""
+        """The index of a document's words, for looking quotations up."""
         if self._index is None or self._index.document is not document:
             self._index = BookIndex(document)
             self._baseline = AttentionBaseline(len(document.pages))
@@ -461,11 +470,11 @@ class NoteTaker:
 
 
 class Support:
-    """Finds what the sentences of an answer to one question rest on, each once while the answer grows.
+    """Finds the evidence for the sentences of an answer to one question, each once while the answer grows.
 
     Args:
-        index: of the book; while it is being made nothing is found.
-        pages_read: the answer is from this many first pages; 0 if from all.
+        index: the book's evidence index; while it is being made, no evidence is found.
+        pages_read: number of first pages that the answer is from; 0 if from all.
     """
 
     def __init__(self, index: Future[EvidenceIndex], question: str, pages_read: int = 0) -> None:
@@ -476,13 +485,13 @@ class Support:
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
-        """What the question asks for in words that the book never uses. ``answered``: a passage says the answer."""
+        """Words of the question that the book never uses. ``answered``: whether a passage supports the answer."""
         if answered not in self._unmentioned and self._index.done():
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
         return self._unmentioned.get(answered, ())
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
-        """What a sentence rests on. ``last``: the answer is whole, so that the index is waited for."""
+        """Find the evidence for a sentence. ``last``: whether the answer is whole, so that the index is waited for."""
         if not last and not self._index.done():
             return None
         if last or sentence not in self._known:
@@ -494,11 +503,11 @@ class Notes:
     """The notes of one answer, which grow with it.
 
     Args:
-        index: of the book.
-        baseline: the usual attention of its pages; the answer is added to it when it is done.
-        support: finds what its sentences rest on; None leaves that out.
-        so_far, provenance: the beginning of an answer that is continued, and who wrote it.
-        pages_read: the answer is from this many first pages; 0 if from all.
+        index: the book's index of quotations.
+        baseline: usual attention to its pages; the finished answer is added to it.
+        support: finds evidence for its sentences; None looks for none.
+        so_far, provenance: the beginning of an answer that is continued, and its sources.
+        pages_read: number of first pages that the answer is from; 0 if from all.
     """
 
     def __init__(
@@ -516,7 +525,7 @@ class Notes:
         self._support = support
         self._text = so_far
         self._origin = len(so_far)
-        self._ends: list[int] = []  # of every token: characters of the answer up to it
+        self._ends: list[int] = []  # for every token, the number of characters of the answer up to its end
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
         self._scored: list[PagesScored] = []
         self._done = self._stale = False  # whether words have come since the citations were looked up
@@ -526,7 +535,7 @@ class Notes:
         self._missing: list[str] = []
 
     def take(self, event: object) -> bool:
-        """Take an event of the engine; whether the citations may have changed."""
+        """Take an event of the engine. Return whether the citations may have changed."""
         if isinstance(event, TextDelta):
             self._add(event)
             if not event.text.rstrip().endswith(_ENDS) and not any(mark in event.text for mark in _ENDS):
@@ -546,20 +555,23 @@ class Notes:
         return True
 
     def close(self) -> None:
-        """The answer ends here, without its last event."""
+        """End the answer without its final event."""
         self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
-        """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``).
+        """The notes as plain JSON: citations (``chips``, in the order of their places) and the sources of the letters
+        (``ink``).
 
-        ``missing``, where the book does not bear the answer out: names and numbers that stand nowhere in it, and what
-        the question asks for in words that it never uses; none of them where no passage was found for any sentence.
+        ``missing``, where the book does not support the answer: names and numbers that occur nowhere in it, and words
+        of the question that it never uses; none where no passage was found for any sentence.
         """
         self._look_up()
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The record with the citations that were looked up last: looking them up takes time while an answer grows."""
+        """The record with the citations that were looked up last, since looking them up takes time while an answer
+        grows.
+        """
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
         kinds = {chip["kind"] for chip in self._chips}
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
@@ -567,9 +579,10 @@ class Notes:
         return record | ({"missing": list(dict.fromkeys(missing))} if missing or bare else {})
 
     def provenance(self) -> str:
-        """Who wrote the letters of the answer, as runs: "D12T3" is twelve of the draft, three of the target's own.
+        """The sources of the answer's letters, as runs: "D12T3" is twelve letters of the draft, then three of the
+        target.
 
-        Only letters count: a page that shows the answer can count them too, whatever the marks became.
+        Only letters count, so that a page can count them too, whatever formatting has done to the other signs.
         """
         return "".join(f"{writer}{count}" for writer, count in self._runs if count)
 
@@ -604,7 +617,7 @@ class Notes:
         left, said = (
             MOST_ATTENDED,
             frozenset[tuple[str | None, int]](),
-        )  # the pages that the sentence before attended to
+        )  # the pages that the previous sentence attended to
         for sentence in whole if self._done else whole[:-1]:
             if any(sentence.touches(span) for span in taken):
                 continue
@@ -632,13 +645,13 @@ class Notes:
             yield self._attended(page, times, sentence, passage)
 
     def _check(self, passage: str, where: Span) -> QuotationCheck | None:
-        """A quotation that was looked up while the answer grew is not looked up again."""
+        """Check a quotation, unless it was looked up already while the answer grew."""
         if self._done or passage not in self._checked:
             self._checked[passage] = check_quotation(self._index, passage, self._scores(where))
         return self._checked[passage]
 
     def _scores(self, where: Span) -> list[float]:
-        """The attention of the pages while the characters of ``where`` were decoded."""
+        """The attention to the pages while the characters of ``where`` were decoded."""
         pages = len(self._index.document.pages)
         return mean_scores(
             [one.scores for one in self._scored if len(one.scores) == pages and self._span(one).touches(where)]
@@ -681,10 +694,10 @@ class Notes:
         return chip | self._places((PageSpan(page, *self._near[page, sentence]),))
 
     def _places(self, spans: tuple[PageSpan, ...]) -> dict[str, Any]:
-        """Pages by number and printed label, the characters to mark on them, and a few lines for the eye.
+        """Pages by number and printed label, with the characters to mark on them and a short excerpt.
 
-        Of several documents: of which one, with its own page numbers, so that the record stands whatever others come
-        and go.
+        With several documents, each place names its document and that document's own page numbers, so that the record
+        stays valid when others are added or removed.
         """
         document, first = self._index.document, spans[0]
         member = document.member_at(document.pages[first.page].number)
@@ -716,13 +729,13 @@ def _recognised(page: Page) -> dict[str, bool]:
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
-    """What each sentence of an answer rests on, for other programs, from the record of its notes.
+    """The evidence for each sentence of an answer, for other programs, from the record of its notes.
 
     Returns:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
         ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
-        stand nowhere in the book; of several documents ``document``, the title of the one. A quotation stands
-        for its sentence, and its passage is the quotation.
+            occur nowhere in the book; with several documents ``document``, the title of one. A quotation represents its
+            sentence, and its passage is the quotation.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):
@@ -745,5 +758,5 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
 
 
 def _spread(characters: int, tokens: int) -> list[int]:
-    """Lengths of tokens that nobody measured: as even as can be."""
+    """Divide text into lengths of tokens, as evenly as possible, where they were not measured."""
     return [(number + 1) * characters // tokens - number * characters // tokens for number in range(tokens)]

@@ -77,7 +77,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What is loaded and how it decodes. Lengths are in tokens.
+    """Settings of the engine: its models, and how they decode. Lengths are in tokens.
 
     Args:
         model: folder or hub id of the target model.
@@ -92,12 +92,12 @@ class EngineConfig:
             approximate, and exact with respect to 8-bit KV.
         middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
             rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
-        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not
-            given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
+        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
+            gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
-        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given,
-            what a pass hardly notices on this machine, and 1,024 where nothing has been measured.
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, what a
+            pass hardly notices on this machine, and 1,024 where nothing has been measured.
         retrieval_share: one in ``retrieval_share`` tokens of the book is held where that is more than the budget, up to
             8,192; 0 keeps to the budget; if neither is given, chosen where the model computes on a processor.
         chunk_size: neighbouring tokens that are selected together; if not given, few where the model computes on a
@@ -110,8 +110,8 @@ class EngineConfig:
         graphs: on a GPU, steps of the draft model, middle passes and verifications are recorded and replayed where that
             is right and faster: "auto", or "off".
         prefill_block: tokens in one forward step of one layer; if not given, what is fast on this machine.
-        prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
-            has been read can be used at each border.
+        prefill_segment: tokens that go through all layers before the next ones start; the part of a book that has been
+            read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: where KV goes that fits in no memory; "auto" is next to the snapshots, or the system's own.

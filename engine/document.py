@@ -17,9 +17,10 @@ _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
 Picture = Literal["", "recognised", "unread", "doubtful", "figure"]
-"""Of a page whose words stand in its picture alone: they were recognised there and may have slips, or it was not read.
-"doubtful": it has words that are probably wrong, and could be recognised instead. "figure": its words were read, and
-most of it is a picture, which was not."""
+"""How the words of a page relate to its picture. "recognised": the words were recognised in the picture and may have
+errors. "unread": the page is a picture that was not read. "doubtful": the page has words that are probably wrong, and
+could be recognised instead. "figure": the words were read, but most of the page is a picture, which was not.
+"""
 
 _MANY = 3
 """Number of documents from which on a book's title does not name all of them."""
@@ -29,7 +30,7 @@ _MANY = 3
 class Page:
     """One page of a PDF, or one section of a format without pages.
 
-    ``label`` is what is printed on it ("xii", "41", "Chapter 3"); ``number`` counts from 1 in the file.
+    ``label`` is printed on the page ("xii", "41", "Chapter 3"); ``number`` counts from 1 in the file.
     """
 
     number: int
@@ -81,9 +82,9 @@ class Stretch:
 class Document:
     """A book that has been read from a file, or several documents as one book (``together``).
 
-    ``unit`` is "page" or "section"; ``sha256`` is of the file's bytes; ``warnings`` are sentences for the person.
-    ``members`` are the several documents, in their order; a book from one file has none. ``date``: of publication, as
-    the file has it; "" where it has none.
+    ``unit`` is "page" or "section". ``sha256`` is the hash of the file's bytes. ``warnings`` are sentences for the
+    person. ``members`` are the documents of the book, in their order; a book from one file has none. ``date`` is the
+    date of publication in the file; "" where it has none.
     """
 
     title: str

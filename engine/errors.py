@@ -129,7 +129,7 @@ class ModelNotFound(ModelError):
 
 
 class UnsupportedModel(ModelError):
-    """The architecture is outside what the engine walks."""
+    """The engine does not support the architecture."""
 
 
 class VocabularyMismatch(ModelError):

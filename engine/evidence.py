@@ -579,7 +579,7 @@ class EvidenceIndex:
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
-        """Lower a passage to near where it tells of another person what the sentence tells of its subject."""
+        """Lower a passage to near where it attributes the sentence's statement to another person."""
         place = self._places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not _is_german(raw for raw, _ in _tokens(sentence))

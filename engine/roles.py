@@ -1,4 +1,4 @@
-"""Compares roles: whether a passage tells of another person what a sentence tells of its subject.
+"""Compares roles: finds passages that attribute a sentence's statement to another person.
 
     contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True)        True
 
@@ -47,7 +47,7 @@ _AGENT = re.compile(r"\b(?:by|par)\s", re.IGNORECASE)
 
 
 def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> bool:
-    """Whether a passage tells of another person what a sentence tells of its subject.
+    """Whether a passage attributes a sentence's statement to another person than the sentence's subject.
 
     Args:
         ordered: whether the language puts the subject before the verb.

@@ -1,4 +1,4 @@
-"""``notes``: what a person has noted in the app, on stdout: as Markdown, as entries for reference managers, as JSON."""
+"""``notes`` prints a person's notes from the app: as Markdown, as entries for reference managers, or as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         chosen = _named(books, options.book) if options.book else _noted(books, store)
         sources = {source.sha256: source for book in chosen for source in sources_of(books, store, book)}
         notes = search(store.of(tuple(sources)), options.find or "")
-        if options.find or not options.book:  # of what was searched only what was found
+        if options.find or not options.book:  # a search shows only what it found
             sources = {
                 sha256: source for sha256, source in sources.items() if any(note.book == sha256 for note in notes)
             }
@@ -51,10 +51,10 @@ def _noted(books: Books, store: NoteStore) -> list[Book]:
 
 
 def _named(books: Books, name: str) -> list[Book]:
-    """The book of a file, or whose title has these words.
+    """The book of a file, or the book whose title has these words.
 
     Raises:
-        InputError: there is none, or more than one.
+        InputError: there is no such book, or more than one.
     """
     path, every = Path(name).expanduser(), books.all()
     if path.is_file():

@@ -211,11 +211,11 @@ def _read(path: Path, password: str | None, *, comments: bool, books: Path | Non
 
 @contextmanager
 def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterator[Recognition]:
-    """Recognise pages that are pictures, with a line about it while it goes on. Ctrl-C ends it; done pages are kept.
+    """Recognise pages that are pictures, with a line of progress. Ctrl-C ends the recognition; finished pages are kept.
 
     Args:
-        name: of the file.
-        books: the folder of the library, where what is recognised is kept; nowhere if there is none.
+        name: the file's name.
+        books: the library's folder, where recognised text is kept; None keeps none.
         doubtful: pages whose text is probably wrong are recognised too.
     """
     with ExitStack() as stack:

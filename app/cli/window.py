@@ -1,4 +1,4 @@
-"""A window of the app's own instead of a browser's tab, where pywebview is installed: a process beside the server.
+"""A window of the app's own instead of a browser's tab, where pywebview is installed: a process next to the server.
 
     python -m app.cli.window ADDRESS FOLDER
 

@@ -1,11 +1,11 @@
-"""The table of one question asked of many documents: how one of them is asked, what its row says, the table as CSV.
+"""Asks one of many documents a question, makes its row, and writes the table of all rows as CSV.
 
     asked = yield from ask_document(engine, document, question)     events of reading and of answering pass by
     asked.row, asked.places
     write_table(path, {(file, question): row})
 
-The terminal writes it to a file (``app.cli.ask_many``); the page keeps what was answered and gives it as such a file
-(``app.core.each``).
+The terminal writes the table to a file (``app.cli.ask_many``). The page stores the answers, and offers them as such a
+file (``app.core.each``).
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of asking one document.
+    """The result of asking one document.
 
-    ``row``: the columns that are known from it. ``places``: the passages that its answer rests on, each with its pages
-    and what these are called.
-    ``is_stopped``: it was stopped before its end, so that it is no answer.
+    ``row``: the known columns. ``places``: the passages that support the answer, each with its pages and their labels.
+    ``is_stopped``: whether the answer was stopped before its end, and so counts as none.
     """
 
     row: Row
@@ -61,17 +60,17 @@ def ask_document(
     fit: bool = False,
     cancel: threading.Event | None = None,
 ) -> Generator[Event, None, Asked]:
-    """Read one document, or open it from disk, and ask it. Its reading is kept.
+    """Read one document, or restore it from disk, and ask it. Its reading is saved.
 
     Args:
-        fit: of a document that is too long, the first pages that fit are read.
-        cancel: stops it.
+        fit: whether to read only the first pages that fit, of a document that is too long.
+        cancel: stops the work once it is set.
 
     Raises:
-        ContextTooSmall: it is too long.
-        TrifoldError: it could not be read or answered.
+        ContextTooSmall: the document is too long.
+        TrifoldError: the document could not be read or answered.
     """
-    engine.finish_saving()  # opening another document ends the writing of this one
+    engine.finish_saving()  # opening another document would end the writing of this one
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()
@@ -112,7 +111,7 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
 
 
 def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, Any]]]:
-    """The best level of an answer's sentences, and what is known of those that have it."""
+    """The best level of an answer's sentences, with the evidence of the sentences at that level."""
     found = evidence(record, answer)
     level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
     return level, [one for one in found if one["level"] == level]
@@ -150,7 +149,7 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
 
 
 def table_of(rows: Iterable[Row]) -> bytes:
-    """The rows as a file of CSV."""
+    """The rows as CSV."""
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, COLUMNS)
     lines.writeheader()

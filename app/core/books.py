@@ -48,7 +48,7 @@ _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 """The cached text with comments, and without them."""
-_COVER_WIDTH = 320  # pixels: twice what the library shows, for dense screens
+_COVER_WIDTH = 320  # pixels: twice the library's size, for dense screens
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
 Read = Callable[..., Document]

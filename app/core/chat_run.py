@@ -541,7 +541,9 @@ class _ExchangeWriter:
 
 
 def unread(document: Document, question: str) -> list[str]:
-    """What is said above an answer of pages that a question names, or whose figure, and whose picture was not read."""
+    """The note above an answer about pages, or their figures, whose picture was not read, where the question names
+    them.
+    """
     pages = [page for page in document.pages if page.picture in ("unread", "figure")]
     named = pages_numbered(document, question) if pages else frozenset()
     figures = set(_FIGURE.findall(question))

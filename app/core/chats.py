@@ -522,8 +522,9 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """Turn what a person typed into a query in which every word is only a word, whatever signs it holds, in any of its
-    spellings."""
+    """Turn a person's words into a query in which every word is only a word, whatever signs it has, in any of its
+    spellings.
+    """
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]
     if not said:

@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 BUSY_SECONDS = 3.0  # seconds that another process of ours may lock the file
 RETRY_SECONDS = 10.0  # seconds between two attempts to write to the file again
-_COPY_SECONDS = 30 * 86_400.0  # that the copy from before a migration is kept
+_COPY_SECONDS = 30 * 86_400.0  # seconds that the copy from before a migration is kept
 _PRIVATE = 0o600
 
 FIRST = """
@@ -419,7 +419,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
-    """Keep a copy of a library of an earlier version beside it, before its tables are changed; one of long ago goes.
+    """Keep a copy of an earlier version's library in the same folder, before its tables are changed. Old copies are
+    deleted.
 
     Raises:
         sqlite3.Error, OSError: no copy can be made; then nothing is changed.
@@ -436,7 +437,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(partial)) as copy:
             connection.backup(copy)
-            whole = _version(copy) == version  # else another program of ours was quicker, with a copy of its own
+            whole = _version(copy) == version  # otherwise another process of ours has made the copy first
         if whole:
             os.replace(partial, kept)
     finally:

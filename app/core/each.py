@@ -1,12 +1,12 @@
-"""One question asked of each of several documents by itself ("Ask each"): its run, what is kept of it, going on.
+"""Asks each of several documents the same question by itself ("Ask each"): its run, its stored answers, and going on.
 
     each = AskEach(state)
     each.start("What is the notice period?", [sha256, ...], sampling, mode)      returns at once
-    each.run                                                                     what can be shown
+    each.run                                                                     the state to show
 
-Every document is read alone, or its reading comes back from disk, and its answer is kept in its folder: nothing is
-asked twice, also after a stop or a restart; only what went wrong is asked again. While a run goes on it holds the right
-to ask, and whoever stops the answer, or opens another book, stops it. At its end the open book is read back.
+Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
+is asked twice, even after a stop or a restart, except after an error. A run holds the right to ask; stopping the
+answer, or opening another book, stops the run. At its end the open book is read again.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from engine.events import AnswerStarted, Event, ReadingProgress
 logger = logging.getLogger(__name__)
 
 FILE = "asked.json"
-"""What was answered about a document, by question, in the document's folder."""
-_RUN = "each"  # the row of the table ``app_state``
-_MOST_KEPT = 200  # questions of one document
+"""The file of a document's answers, by question, in the document's folder."""
+_RUN = "each"  # the key in the table ``app_state``
+_MOST_KEPT = 200  # questions of one document that are kept at most
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one document said: its row of the table, and the passages that it rests on, each with its pages."""
+    """The answer of one document: its row of the table, and its evidence as passages with their pages."""
 
     row: Row
     places: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def error(self) -> str:
-        """Why it could not be asked."""
+        """The error for which the document could not be asked."""
         return self.row.get("error", "")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A question, the hashes of the documents that it goes to, and how far it has come.
+    """A question, the hashes of its documents, and its progress.
 
-    ``answers`` by document. ``at``: the document that is being asked, of which ``read`` is the part that has been read,
-    until it ``is_answering``. ``stopping``: the run is to end. ``unkept``: the disk refuses the answers, which are lost
-    at the end of the program.
+    ``answers`` are by document. ``at`` is the document that is being asked; ``read`` is the share of it that has been
+    read, until it ``is_answering``. ``stopping``: whether the run is to end. ``unkept``: whether the disk refuses the
+    answers, which are then lost at the end of the program.
     """
 
     question: str = ""
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def left(self) -> int:
-        """Documents that are still to be asked, those included of which it went wrong."""
+        """Documents that are still to be asked, including those with an error."""
         return sum(_is_open(self.answers.get(one)) for one in self.documents)
 
 
 class AskEach:
-    """Every method may be called from any thread.
+    """The runs of "Ask each". Every method may be called from any thread.
 
     Args:
         state: the state of the program.
@@ -89,11 +89,11 @@ class AskEach:
         self.run = self._last()
 
     def start(self, question: str, documents: Sequence[str], sampling: SamplingParams, mode: Mode) -> None:
-        """Ask the documents, by their hashes and in this order; those of a collection are asked one by one.
+        """Ask the documents with these hashes, in this order. The documents of a collection are asked one by one.
 
         Raises:
             Busy: a book is being read, or another question answered.
-            DocumentError: one of them is not kept here any more.
+            DocumentError: a document is no longer in the library.
             ModelError: no model is loaded.
             OptionError: there is no document.
         """
@@ -118,19 +118,19 @@ class AskEach:
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the run; what has been answered is kept."""
+        """Stop the run. Its answers are kept."""
         if self._claim is not None and self.run.running:
             self._show(stopping=True)
             self._claim.set()
 
     def rows(self) -> list[tuple[Book, Answer | None]]:
-        """The documents of the run that are still in the library, in their order, each with its answer."""
+        """The documents of the run that are still in the library, in order, each with its answer."""
         run = self.run
         books = {book.sha256: book for book in self.state.books.all()}
         return [(books[one], run.answers.get(one)) for one in run.documents if one in books]
 
     def table(self) -> bytes:
-        """The answers as CSV, with the columns that the terminal writes."""
+        """The answers as CSV, with the same columns as in the terminal."""
         return table_of(answer.row for _, answer in self.rows() if answer is not None)
 
     # The run -------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class AskEach:
             self.state.read_back(claim, document)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
-        """Ask one document; what goes wrong with it stands in its row. What was stopped has none."""
+        """Ask one document. An error is written into its row; a stopped one has no row."""
         row = dict.fromkeys(COLUMNS, "") | {"question": question.text, "sha256": sha256}
         try:
             book = self.state.books.get(sha256)
@@ -162,16 +162,16 @@ class AskEach:
             if claim.is_set():
                 return
             answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
-        except Exception:  # the others are asked all the same; the log keeps the trace
+        except Exception:  # the others are asked all the same; the log has the trace
             logger.exception("asking a document failed")
             answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try it again."})
         self._show(answers={**self.run.answers, sha256: answer})
         self._keep(sha256, question.text, answer)
 
     def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
-        """What a document says; None if it was stopped before it was asked."""
+        """Ask a document and return its answer; None if it was stopped before."""
         books = self.state.books
-        known = recognition.is_kept(books.folder(book.sha256))  # what was recognised counts, and no more is
+        known = recognition.is_kept(books.folder(book.sha256))  # keep to recognised text, and recognise no more
         how = None if known else Recognition(books.folder, stop=claim)
         document = taken_apart(self.state, book, recognition=how)
         if claim.is_set():
@@ -194,10 +194,10 @@ class AskEach:
         with self._lock:
             self.run = replace(self.run, **changes)
 
-    # What is kept --------------------------------------------------------------------------------------------
+    # Stored answers ------------------------------------------------------------------------------------------
 
     def _last(self) -> Run:
-        """The last run, as far as it came."""
+        """The last run, with its progress."""
         kept = kept_value(self.state.chats.database, _RUN)
         try:
             question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))
@@ -207,7 +207,7 @@ class AskEach:
         return Run(question, documents, known)
 
     def _kept(self, sha256: str) -> dict[str, Answer]:
-        """What a document has answered, by question; nothing if the file is damaged."""
+        """The stored answers of a document, by question; empty if the file is damaged."""
         try:
             found = json.loads((self.state.books.folder(sha256) / FILE).read_text("utf-8"))
             return {str(question): Answer(dict(kept["row"]), list(kept["places"])) for question, kept in found.items()}
@@ -216,7 +216,7 @@ class AskEach:
 
     def _keep(self, sha256: str, question: str, answer: Answer) -> None:
         folder = self.state.books.folder(sha256)
-        if not folder.is_dir():  # it was deleted meanwhile
+        if not folder.is_dir():  # the document was deleted meanwhile
             return
         every = self._kept(sha256)
         every.pop(question, None)
@@ -235,7 +235,7 @@ def _is_open(answer: Answer | None) -> bool:
 
 
 def _remedy(error: TrifoldError) -> str:
-    """What a person can do about a document that could not be asked with the others."""
+    """Advice for a document that could not be asked with the others."""
     if isinstance(error, PasswordNeeded):
         return "Open it by itself once, with its password, and then go on."
     if isinstance(error, LongRecognition):

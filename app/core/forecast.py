@@ -221,7 +221,7 @@ class Experience:
         return Range(whole.low * part, whole.high * part)
 
     def a_token(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds for each token of some of a book that is too long, by what a full window takes."""
+        """Seconds for each token of a part of a book that is too long, derived from a full window's time."""
         tokens = max(1, min(fit.tokens, fit.room))
         time = self.reading(model, tokens, fit.reading_s)
         return time.times(1 / tokens) if time else None

@@ -1,4 +1,4 @@
-"""What is known of languages: which one a text is in, and how German words may be spelled. Pure."""
+"""Facts about languages: tells the language of a text, and the spellings of German words. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Notes: passages of books and sentences of answers that a person has kept, with page, colour and words of their own.
+"""Notes: passages of books and sentences of answers that a person has kept, with page, colour and the person's own
+words.
 
-A note belongs to the file on whose page it stands, so it is there when that file is open by itself and when it is one
-of several documents. A sentence of an answer for which no page is known belongs to the open book.
+A note belongs to the file with its page, so it is shown when that file is open by itself and when it is one of several
+documents. A sentence of an answer for which no page is known belongs to the open book.
 
-Owns the table ``notes``, how notes are searched, and the text that a question about notes is answered from (``read``).
+Owns the table ``notes``, the search of notes, and the text from which a question about notes is answered (``read``).
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from engine.errors import OptionError
 
 COLOURS = ("yellow", "green", "blue", "rose")
 NOTES = "notes"
-"""The kind of a document that holds what a person has noted, and not the pages themselves."""
+"""The kind of a document that holds a person's notes instead of pages."""
 LONGEST = 20_000
-"""Characters of a passage, and of the person's own words."""
+"""Characters at most of a passage, and of the person's own words."""
 _OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")  # signs around the letters of a passage
-_MOST_UNDONE = 200  # deleted notes that can be put back until the program ends
+_MOST_UNDONE = 200  # deleted notes that can be restored until the program ends
 
 
 @dataclass(frozen=True)
 class Note:
     """One note.
 
-    ``book``: the hash of a file, or of several documents where no page is known. ``page``: the number in that file,
-    0 if none is known; ``label``: what is printed on it. ``start`` and ``stop``: the characters of ``passage`` in the
-    page's text; both 0 where it is not found there. ``said``: the sentence of an answer. ``words``: the person's own.
-    ``written``: seconds since the epoch.
+    ``book``: the hash of a file, or of several documents where no page is known. ``page``: the number in that file, 0
+    if none is known; ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in
+    the page's text; both 0 where it is not found there. ``said``: the sentence of an answer. ``words``: the person's
+    own. ``written``: seconds since the epoch.
     """
 
     id: str
@@ -57,10 +58,10 @@ class Note:
 
 
 class NoteStore:
-    """Every method may be called from any thread.
+    """The notes of all books. Every method may be called from any thread.
 
     Args:
-        database: where notes are kept.
+        database: where notes are stored.
     """
 
     def __init__(self, database: Database) -> None:
@@ -71,11 +72,11 @@ class NoteStore:
 
     @property
     def changes(self) -> int:
-        """Grows with every note that is written, changed or deleted."""
+        """A number that grows with every note that is written, changed or deleted."""
         return self._changes
 
     def of(self, books: Sequence[str]) -> tuple[Note, ...]:
-        """The notes of these files, file by file, each from its first page on; those without a page last."""
+        """The notes of these files, file by file, in the order of pages; those without a page come last."""
         found = [
             [_note(row) for row in self._database.rows("SELECT * FROM notes WHERE book = ?", (book,))]
             for book in dict.fromkeys(books)
@@ -87,7 +88,7 @@ class NoteStore:
         )
 
     def counts(self) -> dict[str, int]:
-        """How many notes each file has."""
+        """The number of notes of each file."""
         rows = self._database.rows("SELECT book, count(*) AS notes FROM notes GROUP BY book")
         return {row["book"]: row["notes"] for row in rows}
 
@@ -98,8 +99,10 @@ class NoteStore:
         return sum(row["notes"] for row in found), sum(row["placed"] for row in found)
 
     def get(self, id: str) -> Note:
-        """Raises:
-        OptionError: there is no such note.
+        """Find a note by its id.
+
+        Raises:
+            OptionError: there is no such note.
         """
         rows = self._database.rows("SELECT * FROM notes WHERE id = ?", (id,))
         if not rows:
@@ -107,14 +110,14 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Keep a new note, under an id of its own."""
+        """Store a new note under an id of its own."""
         _check(note)
         note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
         self._put(note)
         return note
 
     def change(self, id: str, words: str, colour: str) -> Note:
-        """Write other words of the person's own, or another colour.
+        """Change the person's own words, or the colour.
 
         Raises:
             OptionError: there is no such note, or the words are too long.
@@ -125,7 +128,7 @@ class NoteStore:
         return note
 
     def delete(self, id: str) -> None:
-        """Delete a note; it can be put back until the program ends."""
+        """Delete a note. It can be restored until the program ends."""
         note = self.get(id)
         self._write("DELETE FROM notes WHERE id = ?", (id,))
         with self._lock:
@@ -134,8 +137,10 @@ class NoteStore:
                 del self._deleted[next(iter(self._deleted))]
 
     def put_back(self, id: str) -> None:
-        """Raises:
-        OptionError: no such note was deleted since the program began.
+        """Restore a deleted note.
+
+        Raises:
+            OptionError: no such note was deleted since the program began.
         """
         with self._lock:
             note = self._deleted.get(id)
@@ -146,7 +151,7 @@ class NoteStore:
             self._deleted.pop(id, None)
 
     def forget_book(self, book: str) -> None:
-        """Delete all notes of a file, also those that could be put back."""
+        """Delete all notes of a file, including those that could be restored."""
         self._write("DELETE FROM notes WHERE book = ?", (book,))
         with self._lock:
             self._deleted = {id: note for id, note in self._deleted.items() if note.book != book}
@@ -172,8 +177,10 @@ def _note(row: sqlite3.Row) -> Note:
 
 
 def _check(note: Note) -> None:
-    """Raises:
-    OptionError: it says nothing, or is too long.
+    """Check a note.
+
+    Raises:
+        OptionError: the note is empty, or too long.
     """
     if not (note.passage.strip() or note.said.strip() or note.words.strip() or note.page):
         raise OptionError("There is nothing to note.", "Mark a passage first.")
@@ -184,7 +191,7 @@ def _check(note: Note) -> None:
 
 
 def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
-    """The notes in which all words stand, or parts of them, whatever their case and accents."""
+    """Find the notes with all of these words or parts of words, whatever their case and accents."""
     wanted = [letters for word in words.split() if (letters := fold(word))]
 
     def text(note: Note) -> str:
@@ -202,12 +209,12 @@ def books_of(document: Document, book: str) -> tuple[str, ...]:
 
 
 def member_of(document: Document, note: Note) -> Member | None:
-    """Of several documents the one that a note is of."""
+    """The document that a note belongs to, in a book of several documents."""
     return next((member for member in document.members if member.sha256 == note.book), None)
 
 
 def page_of(document: Document, note: Note) -> Page | None:
-    """The page of a document on which a note stands; None if none is known, or it is not there."""
+    """The page of a document that has a note; None if it is unknown or missing."""
     member = member_of(document, note)
     if not note.page or bool(document.members) != (member is not None):
         return None
@@ -215,7 +222,7 @@ def page_of(document: Document, note: Note) -> Page | None:
 
 
 def place(document: Document, note: Note, long: bool = False) -> str:
-    """The page of a note in words: "p. 41"; "Lease 2024, p. 3" of one of several documents. Empty if none is known."""
+    """The page of a note in words: "p. 41", or "Lease 2024, p. 3" in a book of several documents. Empty if unknown."""
     if not note.page:
         return ""
     member = member_of(document, note)
@@ -224,10 +231,10 @@ def place(document: Document, note: Note, long: bool = False) -> str:
 
 
 def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple[int, int]:
-    """The characters of a page's text that a passage is, whatever its spacing; (0, 0) if it is not there.
+    """Find the characters of a passage in a page's text, whatever its spacing; (0, 0) if it is not there.
 
     Args:
-        before, after: what stands around it, by which one of several places is told from the others.
+        before, after: the text around it, which decides between several places.
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
     found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))
@@ -242,17 +249,17 @@ def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple
 
 
 def marks(page: Page, note: Note) -> tuple[int, int]:
-    """The characters of a page's text that a note marks, also where the text has been read otherwise since."""
+    """The characters of a page's text that a note marks, even where the text has been read differently since."""
     if note.start < note.stop and folded(page.text[note.start : note.stop]) == folded(note.passage):
         return note.start, note.stop
     return marked(page, note.passage)
 
 
 def to_read(document: Document, notes: Sequence[Note]) -> Document:
-    """What a person has noted as a document: of every page with notes, under its number and label, what they say.
+    """Make a document of a person's notes: for every page with notes, their text under the page's number and label.
 
-    A note without a page is not in it, nor one without a passage and words. It is kept nowhere, since it is as long as
-    the notes are (``sha256`` is empty).
+    Notes without a page, and notes with neither passage nor words, are left out. The document is not saved, since it
+    changes with the notes (``sha256`` is empty).
     """
     texts: dict[int, list[str]] = {}
     for note in notes:
@@ -268,5 +275,5 @@ def to_read(document: Document, notes: Sequence[Note]) -> Document:
 
 
 def _as_text(note: Note) -> str:
-    """The passage and the person's own words; what a model said is no source."""
+    """The passage with the person's own words. A model's sentence is left out, since it is no source."""
     return "\n".join(part for part in (" ".join(note.passage.split()), note.words.strip()) if part)

@@ -26,11 +26,13 @@ LOOKING = "Looking for the parts that promise most…"
 
 
 class PartNotes:
-    """Args:
-    document: the whole book.
-    kept: what an earlier run of this question wrote down.
-    every: all parts are asked.
-    a_token: seconds that reading one is expected to take.
+    """The notes of a question to the parts of a book.
+
+    Args:
+        document: the whole book.
+        kept: the record of an earlier run of this question.
+        every: whether all parts are asked.
+        a_token: expected seconds for reading one token.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ class Part:
 
     @property
     def pages(self) -> str:
-        """ "pages 31 to 58", "Chapter 4 to Chapter 7"."""
+        """The part's pages in words: "pages 31 to 58", "Chapter 4 to Chapter 7"."""
         ends = self.document.pages[:: max(1, len(self.document.pages) - 1)]
         return places_named([{"label": page.label} for page in ends], self.document.unit)
 

@@ -228,7 +228,7 @@ def _last_of(chat: Chat) -> str:
     return next(told, "")
 
 
-# What was answered ---------------------------------------------------------------------------------------------------
+# Runs and questions --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
     return sum(run.ms for run in runs) / tokens if tokens and measured else None
 
 
-# What was verified on this machine -----------------------------------------------------------------------------------
+# Checks that passed on this machine ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Notes for elsewhere: as Markdown for people, as BibTeX and RIS for programs that manage references.
+"""Exports notes: as Markdown for people, as BibTeX and RIS for reference managers.
 
-An entry says of a document what its file says: title, authors, year. What the file does not say is left out, the kind
-of publication too (``@misc``, ``GEN``).
+An entry has the facts that the document's file states: title, authors, year. Other facts are left out, including the
+kind of publication (``@misc``, ``GEN``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_PAGE = "without a page"
 
 @dataclass(frozen=True)
 class Source:
-    """A document that notes are of. ``date``: of its publication, as its file has it; "" where it has none."""
+    """A document with notes. ``date``: its publication's date as in the file; "" where it has none."""
 
     sha256: str
     title: str
@@ -45,7 +45,7 @@ class Source:
 
     @property
     def authors(self) -> tuple[str, ...]:
-        """The names, each as the file writes it: "Herman Melville", "Melville, Herman"."""
+        """The names as the file writes them: "Herman Melville", "Melville, Herman"."""
         names: list[str] = []
         for name in _BETWEEN_NAMES.split(self.author.strip()):
             parts = [part.strip() for part in name.split(",")]
@@ -54,10 +54,11 @@ class Source:
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
-    """A book, or the documents of several; these too as one where it has notes of its own, without a page.
+    """The sources of a book: the book itself, or its documents. A book of several documents is included where it has
+    notes without a page.
 
     Args:
-        opened: a document that is open, which knows more than what is kept of a locked one.
+        opened: an open document, which has facts that are not stored for a locked one.
     """
     members = books.members(book)
     own = store.counts().get(book.sha256, 0)
@@ -79,7 +80,7 @@ def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) ->
     """Write the notes in their order, document by document, each passage with its page.
 
     Args:
-        title: of what the notes are about.
+        title: title of the book that the notes are about.
     """
     parts = [f"# Notes on {_one_line(title)}"]
     several = len(sources) > 1
@@ -137,7 +138,7 @@ FORMS: dict[str, tuple[str, Callable[[str, Sequence[Source], Sequence[Note]], st
     "bib": ("application/x-bibtex; charset=utf-8", lambda _, sources, notes: as_bibtex(sources, notes)),
     "ris": ("application/x-research-info-systems; charset=utf-8", lambda _, sources, notes: as_ris(sources, notes)),
 }
-"""By the ending of a file: its kind, and how it is written."""
+"""Formats by the ending of a file: its kind, and the function that writes it."""
 
 
 def _place(note: Note, source: Source, long: bool = False) -> str:
@@ -153,7 +154,7 @@ def _line(note: Note, source: Source) -> str:
 
 
 def _key(source: Source, taken: set[str]) -> str:
-    """A name for an entry, which no other has: "melville1851moby"."""
+    """A unique name for an entry: "melville1851moby"."""
     author = source.authors[0] if source.authors else ""
     last = author.split(",")[0] if "," in author else (author.split() or [""])[-1]
     title = next((word for word in _words(source.title) if len(word) > 3), "")

@@ -54,13 +54,13 @@ class Stage(str, Enum):
     """How far the open book has come."""
 
     EMPTY = "empty"  # no book is open
-    OPENING = "opening"  # its file is being parsed
-    LOCKED = "locked"  # it needs a password
-    CHOOSING = "choosing"  # it does not fit: the person chooses pages
-    WAITING = "waiting"  # it waits for the model to be loaded
+    OPENING = "opening"  # the book's file is being parsed
+    LOCKED = "locked"  # the book needs a password
+    CHOOSING = "choosing"  # the book does not fit: the person chooses pages
+    WAITING = "waiting"  # the book waits for the model to be loaded
     READING = "reading"  # the model reads it
-    READY = "ready"  # it can be asked about
-    PARTS = "parts"  # it does not fit: questions go to its parts, each of which is read when first needed
+    READY = "ready"  # the book can be asked about
+    PARTS = "parts"  # the book does not fit: questions go to its parts, each of which is read when first needed
     FAILED = "failed"  # an error stopped it, see ``trouble``
 
     @property
@@ -93,8 +93,8 @@ class Recognising:
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
-    ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen, and ``whole_fit`` of it.
-    ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
+    ``fit`` is the engine's measurement; ``whole`` is the book before pages were chosen, and ``whole_fit`` its
+    measurement. ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
 
     ``remaining``: what is left of the reading, as it is told.
     ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
@@ -373,11 +373,11 @@ class AppState:
             self._read(self._current.document)
 
     def read_notes(self) -> None:
-        """Read what has been noted of the open book in its place, and begin a chat about that.
+        """Read the notes on the open book in its place, and begin a chat about them.
 
         Raises:
             Busy: an answer is being written.
-            OptionError: nothing has been noted on any page.
+            OptionError: no page has a note.
         """
         with self._lock:
             self._check_silence()
@@ -393,7 +393,7 @@ class AppState:
             self._current = replace(self._current, before_notes=before)
 
     def leave_notes(self) -> None:
-        """Read again what was read before the notes, in the chat that was open then.
+        """Return from the notes to the text that was read before, in the chat that was open then.
 
         Raises:
             Busy: an answer is being written.
@@ -558,7 +558,7 @@ class AppState:
                 self._released.notify_all()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
-        """Give back the right to ask after other documents were read in the open one's place, which is read again.
+        """Give back the right to ask after a run on other documents, and read the open book again.
 
         Args:
             document: what was open when the right was taken; another one that was opened meanwhile is left alone.

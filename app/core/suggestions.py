@@ -170,7 +170,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     # The best phrase of every third of the book, then further ones of the best class from anywhere, then any others.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
-    if len(found) < _PHRASES:  # a letter or a form
+    if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases
         begun = _beginnings(pages, whole.lower())
         found += [phrase for phrase in begun if not any(one.startswith(phrase) for one in found)]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]

@@ -1,6 +1,6 @@
-"""GGUF files that a person has already: where LM Studio, Ollama and llama.cpp keep them, and what can answer of them.
+"""Finds GGUF files that a person already has from LM Studio, Ollama and llama.cpp, and prepares them for the engine.
 
-Looks into the known folders and nowhere else; a file elsewhere is named by its path. Its header is read in the bounded
+Only the known folders are searched; a file elsewhere is named by its path. Its header is read in the bounded
 child process (``app.readers.gguf_facts``). To answer, its settings and vocabulary are written once into a folder of
 our own, by this program:
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
 _MOST_FILES = 60  # files in all folders together, at most
-_MOST_MANIFEST = 1 << 20  # bytes
+_MOST_MANIFEST = 1 << 20  # bytes of a manifest at most
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
 _VOCABULARY_BYTES = 50_000_000  # bytes of the largest vocabulary, as written
 _FORMAT = 2  # version of the folders of settings

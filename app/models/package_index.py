@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 USUAL_INDEX = "https://pypi.org/simple"
 _SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later one takes precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # attempts at one file, as long as every attempt brings some bytes
+_ATTEMPTS = 4  # attempts at one file; one without new bytes is the last
 _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # seconds in which pip has to report its settings
 _MOST_LISTED = 1 << 24  # bytes of an index page

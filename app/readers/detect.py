@@ -240,7 +240,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import mail, rows
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # with other bytes in front of it
+        if zipfile.is_zipfile(path):  # other bytes precede the zip file
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

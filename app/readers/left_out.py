@@ -20,7 +20,7 @@ _REASONS = {
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
-    """Warnings about what was left out, one for each reason that took a notable share of the text.
+    """Warnings about text that was left out, one for each reason with a notable share of the text.
 
     Args:
         counts: characters without spaces by reason.

@@ -511,7 +511,7 @@ class _SecondReader:
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
 
     def layers(self) -> Layers | None:
-        """The layers of the file; None where all are shown, and where it cannot be told."""
+        """The layers of the file; None where all are shown, or where this cannot be told."""
         if self._has_no_layers:
             return None
         try:
@@ -543,9 +543,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Whether a file's bytes hold none of the names of each kind, nor names packed or escaped, which may be any.
-
-    To look costs a hundredth of what it costs to open the file once more.
+    """Whether a file's bytes have none of the names of each kind, and no packed or escaped names, which may be any.
+    This takes a hundredth of the time of opening the file once more.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):

@@ -33,12 +33,12 @@ MOST_OBJECTS = 5_000
 
 _SMALL = 6.0  # points of a shape that is too small for a cell
 _SIDES = 5  # that it counts for
-_MOST_SEGMENTS = 1_500  # of the ruling lines of a page
-_CROSS = 3.0  # points by which two lines that cross may miss one another
-_ONE_LINE = 4.5  # points between two lines of which no text stands between
-_WIDE = 60.0  # points of a line across that may be a table's
-_FEWEST = 3  # lines across and lines down of a grid, its edges among them, drawn or not
-_MOST_PLACES = 10_000  # of a grid; what has more is a drawing
+_MOST_SEGMENTS = 1_500  # ruling lines of a page at most
+_CROSS = 3.0  # points by which two crossing lines may miss one another
+_ONE_LINE = 4.5  # points between two lines without text between them, which count as one
+_WIDE = 60.0  # points of a horizontal line that may belong to a table
+_FEWEST = 3  # horizontal and vertical lines of a grid at least, including its edges, drawn or not
+_MOST_PLACES = 10_000  # places of a grid; a grid with more is a drawing
 _MOST_GRIDS = 60
 _FEWEST_LINES = 5  # drawn lines at least
 
@@ -204,9 +204,8 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 
 
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
-    """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
-
-    A page of many lines is a drawing, of which the first ones are taken.
+    """The straight lines drawn on a page, including thin boxes and the edges of boxes, turned as a reader holds the
+    page. For a page of many lines, which is a drawing, only the first ones are taken.
 
     Args:
         paths: what is drawn on it; the parts of it that are drawn elsewhere are left aside.

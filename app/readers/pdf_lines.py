@@ -49,11 +49,11 @@ _FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # figures in cells that pdf
 _PAIR = 3  # letters above which a word may be doubled
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
-)  # of scripts that separate words by spaces
+)  # letters of scripts that separate words by spaces
 _TAB = 1.2  # line heights of empty space in a row that may be a gutter between columns
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
-_FAR_BOX = 8.0  # factor of its height up to which a ticked box belongs to words
+_FAR_BOX = 8.0  # heights of a ticked box up to which words next to it belong to it
 _MARK_REACH = 3.0  # line heights from a mark to its item
 _ROW = 0.5  # line heights by which two pieces of one row differ
 _NEAR = 3.0  # line heights to the next line of a block
@@ -70,12 +70,12 @@ _FAINT = 0x0C  # of 255, for opacity
 _CONTRAST = 10  # difference, of 255, between the lightest and the darkest point of visible text
 _MOST_POINTS = 4_000_000  # points of the drawn page at most
 _IMAGE_DEPTH = 4
-_MOST_OF_PAGE = 0.5  # of its area that a picture takes
-_ON_PICTURE = 60  # characters over a picture from which on it is a background, or a scan with its words
-_MOST_COVERS = 300  # of a page
+_MOST_OF_PAGE = 0.5  # share of its area from which on a picture takes most of a page
+_ON_PICTURE = 60  # characters on a picture from which on it is a background, or a scan with its words
+_MOST_COVERS = 300  # covering objects of a page at most
 _BAND = 24.0  # points
 _TALLEST = 14_400.0  # points of a page
-_EDGE = 0.25  # of a line's height, above and below, without much ink
+_EDGE = 0.25  # share of a line's height, above and below, with little ink
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
 _MOST_ANNOTATIONS = 2_000  # annotations of a page at most; pdfium's time grows with their square
 _VALUES_APART = 1.2  # line heights between two words of one value
@@ -92,7 +92,7 @@ def page_lines(
 
     Args:
         page: an open page.
-        filled: gives what was filled in on it, which is no part of its own text, which it is given.
+        filled: returns the values filled in on the page for the page's own text, which lacks them.
         layers: those of the file, where some are off.
         whole: words of the pages before that have no space in them, which are not looked at again; grows.
         pictures: the places of the page's pictures are added to it.
@@ -528,7 +528,7 @@ class Suspects:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """The places of the runs of text in the order of drawing; asked only where something may cover one."""
+        """The places of the runs of text in the order of drawing. Computed only where something may cover one."""
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
@@ -568,19 +568,17 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a layer that is off. Unknown, and so False, for a part that is drawn
-        elsewhere.
-        """
+        """Whether a run of text may be on a layer that is off; true where a part drawn elsewhere hides its layer."""
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
 
 
 def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box]]:
-    """What a page draws.
+    """Examine the drawn objects of a page.
 
     Returns:
-        all that is looked at, in the order of drawing; what is drawn over text and may hide it, with its place in that
-        order; all paths; the places of pictures.
+        all examined objects in the order of drawing; those that may cover text, each with its place in that order; all
+            paths; the places of pictures.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -669,10 +667,9 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 
 
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
-    """What was filled in on a page, value by value, where it stands; what is hidden is left out.
+    """The values filled in on a page, each at its place; hidden ones are left out.
 
-    pdfium's text of a page lacks it; a page that has been flattened holds it as ordinary text behind its own,
-    ``own``.
+    pdfium's text of a page lacks them. A flattened page has them as ordinary text after its own.
     """
     if not _is_filled_in(page):
         return []

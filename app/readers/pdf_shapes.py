@@ -20,26 +20,26 @@ from app.readers.pdf_signs import CharacterBoxes
 _MOST = 2_000  # drawn objects of a page that are examined
 _MOST_BARS = 200  # lines of a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 1.5  # points
-_BAR = (2.0, 150.0)  # points of width
-_WIDE_BAR = 40.0  # points
+_BAR_HEIGHT = 1.5  # points of a line's height at most
+_BAR = (2.0, 150.0)  # points of a line's width
+_WIDE_BAR = 40.0  # points of a dot's size
 _RULES = 3  # wide ones with the same ends: lines of a table
-_DOT = (1.2, 9.0)  # points
-_ROUND = 0.3  # of its size by which a bullet's sides differ
-_DOT_SIZE = 0.6  # line heights
+_DOT = (1.2, 9.0)  # points by which a character may be beyond the line
+_ROUND = 0.3  # share of its size by which a bullet's sides may differ
+_DOT_SIZE = 0.6  # line heights of a dot's size at most
 _DOT_REACH = 2.5  # line heights from a bullet to its text
 _COLUMN_LETTERS = 3  # letters of an item, where several bullets are one below another
 _ALONE_LETTERS = 12
 _ALREADY = "•·▪◦‣■□●○*-–—"
-_LONGEST = 40  # characters above or below a line
+_LONGEST = 40  # characters above or below a line at most
 _FARTHEST = 3 * _LONGEST  # characters from one above a line to one below it
-_CLOSING = ".,;:!?)]}%…’”»"  # what stands close to what is before it
-_NEAR = 5.0  # points from a line at which a character above or below it is looked for
-_BESIDE = 1.5  # line heights to what stands beside a fraction
-_AXIS = 0.3  # of its height by which the middle of what stands beside a fraction is off its line
-_CLOSE = 1.2  # of its height from the middle of a part of a fraction to the line
-_CENTRED = 0.5  # of its height by which a part's middle is off the line's
-_OVERHANG = 1.2  # heights by which the line is wider than both parts
+_CLOSING = ".,;:!?)]}%…’”»"  # signs without a space before them
+_NEAR = 5.0  # points from a line within which a character above or below is searched
+_BESIDE = 1.5  # line heights to the text next to a fraction
+_AXIS = 0.3  # share of its height by which the middle of that text may be off the line
+_CLOSE = 1.2  # heights of a fraction's part from its middle to the line at most
+_CENTRED = 0.5  # share of its height by which a part's middle may be off the line's
+_OVERHANG = 1.2  # heights by which the line may be wider than both parts
 _INSIDE = 1.5  # points
 
 
@@ -52,7 +52,7 @@ class Shapes:
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
-    """What may be bullets and lines of fractions among the drawn things of a page; nothing on one that is turned."""
+    """Possible bullets and fraction lines among the drawn objects of a page; none on a page that is turned."""
     found = Shapes()
     if page.get_rotation():
         return found

@@ -46,7 +46,7 @@ _FEWEST_DRAWINGS = 4  # drawn objects of a page with a drawn table
 _FEWEST_CELLS = 3  # cells with text in a drawn table
 _FEWEST_FILLED = 0.3  # share of filled cells in a drawn table
 _WELL_FILLED = 0.6  # share of filled cells in a table with long cells, which frames of a page have too
-_LONG_CELL = 300  # characters
+_LONG_CELL = 300  # characters from which on a cell is long
 _LONGEST_CELL = 1_500  # characters above which a cell is text in a frame
 _FEWEST_PRINTED = 3  # printed rows between two lines that may be rows of the table
 _MANY_PRINTED = 8  # printed rows from which on they are rows, with or without figures
@@ -63,8 +63,8 @@ _FEW_ROWS = 3  # rows above which one row may cross
 _UNPARTED = 0.3  # share of the rows that may be one crossing piece
 _SEVERAL = 0.3  # share of a table's printed rows, including further lines of cells, that have several parts
 _FULL_ROWS = 0.5  # share of the rows with cells in two columns
-_FAR = 1.6  # factor of the step that three in four rows do not exceed: there the table ends
-_TITLE = 1.3  # factor of the usual type: a title, which is no row
+_FAR = 1.6  # factor of the usual step between rows (three in four do not exceed it) from which on the table ends
+_TITLE = 1.3  # factor of the usual type size from which on a line is a title, and no row
 _LEVEL = 0.35  # line heights by which the edges of a column's cells may differ
 _FILL = 0.5  # share of filled cells in a table that is not drawn
 _WELL_FILL = 0.8  # share of filled cells in such a table with few rows
@@ -164,7 +164,8 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
         return []
     height = median(part.height for part in parts)
     made: list[Cells] = []
-    held: Cells = [[] for _ in range(columns)]  # beginnings of taller cells, from a row that has nothing else
+    # pieces that wait for the next row, where a row has only the beginnings of taller cells
+    held: Cells = [[] for _ in range(columns)]
     for row, places in enumerate(grid.cells):
         here = [
             held[column] or in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]

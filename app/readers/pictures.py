@@ -24,7 +24,7 @@ _DPI = (72, 1200)  # range of resolutions that are trusted
 _PLAIN = ("1", "L", "RGB")
 _DEEP = ("I", "F")  # modes with more than 256 shades, and "I;16" in its byte orders
 _ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the camera's tag, and values, for a picture to be turned by a quarter
-_SHEET = (612.0, 792.0)  # points
+_SHEET = (612.0, 792.0)  # points of a blank page
 
 
 def is_picture(path: Path) -> bool:

@@ -17,12 +17,12 @@ from statistics import median
 from app.readers.layout import Line, usual_pitch
 
 _ROWS = 4  # rows of type at the top and at the bottom where running headers are searched
-_NUMBER_ROWS = 3  # of these, rows that may have a page's number
-_SAME_PLACE = 6.0  # points
+_NUMBER_ROWS = 3  # rows among them that may have a page's number
+_SAME_PLACE = 6.0  # points by which a row's place may differ between pages
 _WINDOW = 4  # pages to either side on which a running row must return
 _RETURNS = 2
 _HEADER_LETTERS = 3
-_LARGER = 1.15  # factor of the page's type from which on a row is a title, and so text
+_LARGER = 1.15  # factor of the page's type size from which on a row is a title, and so text
 _APART = 1.25  # pitches between a running row and the text
 _WIDE_GAP = 0.6  # line heights between a header's words and the page's number
 _AT_EDGE = 0.1  # share of the width of the page's text

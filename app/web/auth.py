@@ -1,14 +1,14 @@
-"""Decides who may come in and what a page may do: everything that is checked before any route.
+"""Decides which requests are admitted and what a page may do: every check before any route.
 
 Owns the guard: this machine only, our own host name, our own origin, a route that exists, a body within its limit, the
-cookie of the person who started the program; and the headers of every answer, the content security policy among them.
+cookie of the person who started the program; and the headers of every answer, including the content security policy.
 
-How a browser gets in: the program opens an address with a login token that works once and is made from a secret in the
-data folder; the token is turned into a cookie that other sites cannot send and scripts cannot read. Whoever can read
-the data folder can make a token, so a second start of the program can open the page of the first. The cookie outlives
-the program, so that an open page still works when the program has been started again.
+A browser is admitted as follows. The program opens an address with a login token, which works once and is made from a
+secret in the data folder. The token is exchanged for a cookie that other sites cannot send and scripts cannot read. Any
+process that can read the data folder can make a token, so a second start of the program can open the page of the first.
+The cookie outlives the program, so that an open page still works after a restart.
 
-``--listen``: people on other machines come in with a password, and who guesses is slowed down (``LanAuth``).
+``--listen``: people on other machines are admitted with a password, and guessing is slowed down (``LanAuth``).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _SECRET_LENGTH = 32
 
 
 def opening_address(data: Path, port: int) -> str:
-    """The address that opens the page of the program that runs on ``port`` with this data folder; it works once."""
+    """The address that opens the page of the program on ``port`` with this data folder. It works once."""
     return f"http://127.0.0.1:{port}/?token={LoginTokens(load_secret(data)).issue()}"
 
 
 def load_secret(data: Path) -> str:
-    """The secret of this data folder, made on first use and readable by this person alone.
+    """Read the secret of this data folder, which is made on first use and readable by this person alone.
 
     Raises:
         ResourceError: the data folder cannot be read or written.
@@ -83,10 +83,12 @@ def _make_secret(path: Path) -> str:
 
 
 class LoginTokens:
-    """Args:
-    secret: what ``load_secret`` gave.
-    clock: seconds since the epoch.
-    used_file: where tokens that were used are written down, so that none of them works again after a restart.
+    """Makes and redeems the tokens of one data folder.
+
+    Args:
+        secret: the result of ``load_secret``.
+        clock: seconds since the epoch.
+        used_file: where used tokens are stored, so that none of them works again after a restart.
     """
 
     def __init__(self, secret: str, clock: Callable[[], float] = time.time, used_file: Path | None = None) -> None:
@@ -98,11 +100,11 @@ class LoginTokens:
 
     @property
     def cookie(self) -> str:
-        """The value of the cookie that stands for a token that was redeemed."""
+        """The value of the cookie for a redeemed token."""
         return self._sign("owner")
 
     def cookie_for(self, password: str) -> str:
-        """The value of the cookie that stands for a password; it is worth nothing once there is another one."""
+        """The value of the cookie for a password. It becomes worthless when the password changes."""
         return self._sign(f"password {password}")
 
     def issue(self) -> str:
@@ -110,7 +112,7 @@ class LoginTokens:
         return f"{content}.{self._sign(content)}"
 
     def redeem(self, token: str) -> bool:
-        """Whether the token is ours, fresh and unused; it is used now."""
+        """Redeem a token. Return whether it is ours, fresh and unused; from now on it is used."""
         content, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._sign(content).encode(), signature.encode()):
             return False
@@ -125,7 +127,7 @@ class LoginTokens:
         return True
 
     def _write_used(self) -> None:
-        """A disk that refuses opens nothing to anybody while the program runs."""
+        """Store the used tokens. If the disk refuses, they stay used for as long as the program runs."""
         if self._used_file is not None:
             try:
                 write_whole(self._used_file, json.dumps(self._used).encode())
@@ -154,8 +156,8 @@ MEANING = (
 )
 
 _MOST_WRONG, _WITHIN_S = 10, 60.0
-_MOST_ADDRESSES = 1000  # that are remembered for their wrong passwords
-_IPV6_NETWORK = 64  # bits: what one guest has; the rest of an address is the guest's own choice
+_MOST_ADDRESSES = 1000  # addresses whose wrong passwords are remembered
+_IPV6_NETWORK = 64  # bits of a guest's network; the guest chooses the rest of the address
 
 FORM = (
     "Trifold is open to this network. Its password lets you in.</p>"
@@ -167,7 +169,7 @@ TOO_OFTEN = "The password was wrong too often. Wait a minute, then try again."
 
 
 def demand_password(environ: Mapping[str, str] = os.environ) -> str:
-    """The password of this run: from the environment, else typed twice at the terminal.
+    """Get the password of this run from the environment, or have it typed twice at the terminal.
 
     Raises:
         OptionError: there is none, or it is too short.
@@ -189,9 +191,11 @@ def demand_password(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class LanAuth:
-    """Args:
-    password: what lets people in.
-    clock: seconds that only grow.
+    """Admits people on other machines by a password.
+
+    Args:
+        password: the password.
+        clock: seconds that never go back.
     """
 
     def __init__(self, password: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -202,8 +206,9 @@ class LanAuth:
         self._name = socket.gethostname().lower()
 
     def is_called(self, host: str, port: int) -> bool:
-        """Whether a Host header can be this machine: an address in digits or its own name, never a name that others may
-        have pointed here."""
+        """Whether a Host header can mean this machine: an address in digits or its own name. Any other name may have
+        been made to point here by a stranger.
+        """
         name, _, found = host.lower().rpartition(":")
         if found != str(port):
             return False
@@ -214,9 +219,8 @@ class LanAuth:
         return True
 
     def refuses(self, form: bytes, address: str) -> str:
-        """The reason why the password in a form is refused, as a sentence; "" if it is right.
-
-        Slows down whoever guesses, and nobody else.
+        """Why the password in a form is refused, as a sentence; "" if it is right. Only a guest who guesses is slowed
+        down.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
@@ -236,7 +240,7 @@ class LanAuth:
 
 
 def _guest(address: str) -> str:
-    """Whose address it is."""
+    """The guest's network, from its address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -256,7 +260,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 COOKIE_SECONDS = 30 * 24 * 3600
 MEGABYTE = 1_000_000
-_MOST_FORM = 4 << 10  # bytes of what the entrance sends
+_MOST_FORM = 4 << 10  # bytes of the form with a password
 
 POLICY = (
     "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -272,9 +276,9 @@ _HEADERS = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
 )
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
-_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
-_LONGEST_PATH = 250  # bytes: there are no such numbers and names in ours, and none of a file may be longer
-MOST_DIGITS = 18  # of a number that is taken for one
+_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # signs that make a path absolute on one system or another
+_LONGEST_PATH = 250  # bytes of a path; our own paths are shorter, and file names may not be longer
+MOST_DIGITS = 18  # digits of a number in a path
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -285,7 +289,7 @@ _ANSWER = (
 
 @dataclass(frozen=True)
 class AllowedRoute:
-    """A route that exists. ``path`` ending in "*" stands for everything below it; ``limit`` is bytes of body."""
+    """A route that exists. A ``path`` that ends in "*" stands for everything below it; ``limit`` is bytes of body."""
 
     method: str
     path: str
@@ -302,11 +306,11 @@ class Guard:
     """ASGI middleware around the whole app.
 
     Args:
-        app: what is guarded.
+        app: the guarded app.
         port: where the server listens; other ports of this machine are foreign.
-        tokens: what may be exchanged for the cookie.
+        tokens: the tokens that may be exchanged for the cookie.
         allowed: every route that exists; anything else is 404 before the app sees it.
-        lan: how people on other machines come in; not at all when left out.
+        lan: admits people on other machines; None admits none.
     """
 
     def __init__(
@@ -391,7 +395,7 @@ class Guard:
         await self._let_in(self._key, send)
 
     async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send) -> None:
-        """A password was sent from the entrance."""
+        """Check a password that was sent from the entrance page."""
         form, more = b"", True
         while more and len(form) <= _MOST_FORM:
             message = await receive()
@@ -405,7 +409,7 @@ class Guard:
 
     async def _let_in(self, key: str, send: Send) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
-        # A redirect would belong to the page that linked here, and the strict cookie would not travel with it.
+        # A redirect would belong to the page that linked here, and the strict cookie would not be sent with it.
         await _answer(
             send,
             200,
@@ -422,25 +426,28 @@ LOCKED = (
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """A request that says twice who it is: whoever reads the other one of the two is deceived. No browser does it."""
+    """Whether a request states its identity twice: one of the two readers would be deceived. No browser does this."""
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a request that changes something says where it is from; that this is here ``_stranger`` has seen. Every
-    browser says so, and the cookie is for browsers alone: other programs have the key of ``/v1``."""
+    """Whether a request that changes something states its origin; ``_stranger`` has checked the origin itself. Every
+    browser states it, and the cookie is for browsers alone: other programs have the key of ``/v1``.
+    """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
-    """A person following a link or typing the address: it reads a page and can carry no cookie of ours."""
+    """Whether a person follows a link or types the address: such a request only reads a page, and carries none of our
+    cookies.
+    """
     return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 
 
 async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the app on a body that is cut off, and answered for, once it has grown past the route's limit."""
+    """Run the app on a body with the route's limit. A larger body is cut off and answered with an error."""
     received = 0
     started = refused = False
 
@@ -464,7 +471,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     try:
         await app(scope, counted, watched)
     except Exception:
-        if not refused:  # what an app says about a client that seems gone is of no interest
+        if not refused:  # the app's messages about a client that seems gone are dropped
             raise
 
 
@@ -475,7 +482,9 @@ def _too_large(route: AllowedRoute) -> str:
 
 
 def _with_headers(send: Send) -> Send:
-    """Add our headers to every answer. A page is held back until its end, for the hashes of its inline scripts."""
+    """Add our headers to every answer. A page is held back until its end, to compute the hashes of its inline
+    scripts.
+    """
     held: list[AsgiMessage] = []
 
     async def sender(message: AsgiMessage) -> None:

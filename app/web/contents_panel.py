@@ -1,4 +1,4 @@
-"""The table of contents beside the chat: GET /contents, fetched when it is opened and when more has been read."""
+"""The table of contents next to the chat: GET /contents, fetched when it is opened and when more has been read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ContentsPanel:
         return (Route("/contents", said(self.contents)),)
 
     def view(self) -> View:
-        """Another name whenever the panel has something else to show."""
+        """A name that changes whenever the panel has something else to show."""
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
         if self._numbered[0] is not current.document:
@@ -80,8 +80,9 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """To choose chapters by: tokens of each page from the first, how many fit, and seconds a token takes, at least
-        and at most. None of several documents."""
+        """The sizes for choosing chapters: tokens of each page from the first, tokens that fit, and least and most
+        seconds for a token. None for several documents.
+        """
         fit = current.whole_fit
         if fit is None or not fit.page_tokens or current.whole is None:
             return None

@@ -1,8 +1,7 @@
-"""The documents of the open conversation: which there are, what others would cost, and having them.
+"""Shows and changes the documents of the open conversation, and tells the cost of a change.
 
-GET  the key "documents" of the live stream
-POST /documents/cost     what it costs to have these documents in this order
-POST /documents          have them
+GET the key "documents" of the live stream POST /documents/cost the cost of reading these documents in this order POST
+/documents read these documents
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.document import Document
 from engine.errors import OptionError
 
 COLOURS = 6
-"""Colours that documents have in turn; the style has one for each."""
+"""Colours that documents have in turn. The style sheet has one for each."""
 
 
 def _hashes(value: Any) -> tuple[str, ...]:
@@ -37,8 +36,9 @@ def _hashes(value: Any) -> tuple[str, ...]:
 
 
 class DocumentsAsked(Asked):
-    """``ids``: hashes of the documents wanted, in their order; ``anew``: as a book of their own; ``of``: the book that
-    the person saw."""
+    """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
+    of them. ``of``: the book that the person saw.
+    """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_hashes)] = Field(default=(), validate_default=True)
     anew: Any = False
@@ -67,7 +67,7 @@ class DocumentsPanel:
         return {"/documents": self.arrange, "/documents/cost": self.cost}
 
     def view(self) -> View:
-        """The documents in their order, each with the numbers of its pages on the map; none of a single book."""
+        """The documents in order, each with the numbers of its pages on the map; empty for a single book."""
         current = self._state.current
         document = current.whole or current.document
         if document is None:
@@ -89,7 +89,7 @@ class DocumentsPanel:
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
     colours: list[int] = []
-    for member in document.members:  # of its own, whatever the order, where an earlier one has not got it
+    for member in document.members:  # a document keeps its own colour in any order, unless an earlier one has it
         own = int(member.sha256[:6], 16) % COLOURS
         free = [
             (own + step) % COLOURS for step in range(COLOURS) if (own + step) % COLOURS not in colours[-COLOURS + 1 :]

@@ -1,9 +1,7 @@
-"""One question asked of each of several documents: the table that grows, stopping, going on, and the table as a file.
+"""Asks several documents the same question one by one: the growing table, stopping, going on, and the table as a file.
 
-GET  the key "each" of the live stream
-POST /each           ask these documents
-POST /each/stop      what was answered is kept
-GET  /each/export    the table as CSV
+GET the key "each" of the live stream POST /each ask these documents POST /each/stop stop the run; its answers are kept
+GET /each/export the table as CSV
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from app.web.routes import SMALL_BODY, Handler, QuestionAsked, answer_or_refusal
 
 
 class EachAsked(DocumentsAsked, QuestionAsked):
-    """A question, how it is answered, and the documents that it goes to."""
+    """A request with a question, its options, and the documents to ask."""
 
 
 class EachPanel:
@@ -63,7 +61,7 @@ class EachPanel:
         return {"/each": self.ask, "/each/stop": self.stop}
 
     def view(self) -> View:
-        """The question, the documents in their order with what they said, and how far it has come."""
+        """The question, the documents in order with their answers, and the progress of the run."""
         run, changes = self._each.run, self._state.books.database.changes
         if self._shown[0] is None or self._shown[0][0] is not run or self._shown[0][1] != changes:
             self._shown = (run, changes), {"each": _run_view(run, self._each.rows())}

@@ -1,9 +1,9 @@
 """Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
 
-The choice is a sentence each: the bundled pair, the starter, the reader, and the model of the hub that suits this
-machine. Nothing is asked of the network for it; the hub is asked what its model is when the person turns to that one,
-and this machine how fast it would be. The sentences are made here, what is fetched by ``app.models.switch`` as from the
-settings.
+The choice has a sentence for each option: the bundled pair, the starter, the reader, and the model of the hub that
+suits this machine. It needs no network. When the person looks at the hub's model, the hub is asked for its facts, and
+this machine is measured for its speed. This module makes the sentences; ``app.models.switch`` fetches models, as from
+the settings.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     from engine.plan import MachineRates
 
 _OTHER_VOCABULARY = 1.5
-"""Tokens of one text by two models: more than this of one never stands against one of the other, in European texts."""
+"""Factor by which the tokens of one text differ between two models at most, in European texts."""
 _DEMO_TITLE = "Built-in demo"
 _NOVEL = 32_768
-"""Tokens of a short one."""
+"""Tokens of a short novel."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
-"""Pairs with a newer one of about their size in the catalogue, which is proposed instead."""
+"""Pairs of the catalogue that have a newer one of about their size, which is proposed instead."""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
-    """The options of the first start, in the order of what they ask of the person."""
+    """The options of the first start, in the order of their demands on the person."""
     quotes = "Only quotes, by words that stand in the book. Instant, whole books."
     small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
@@ -73,7 +73,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
     proposed = DEMO.id
-    if talks.verdict == "whole":  # with less memory its cache lies on the disk, and the starter's does not
+    if talks.verdict == "whole":  # with less memory its cache would be on disk, and the starter's would not
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
@@ -101,7 +101,7 @@ def _of_the_hub(best: Proposal) -> View:
 
 
 def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
-    """The option of a model with a short name."""
+    """The option for a model with a short name."""
     assert pair.target.shape is not None
     source = SOURCES[pair.id]
     pages = pages_of(min(found.tokens, pair.target.shape.window))
@@ -118,7 +118,9 @@ def _length(shape: ModelShape, found: ModelFit) -> str:
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
-    """``more`` and ``action`` are shown once it is turned to; ``look``: not before the hub has said that it has it."""
+    """Make an option. ``more`` and ``action`` are shown once the person looks at it; with ``look``, only after the hub
+    has confirmed that it has the model.
+    """
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
     return {**names, "title": title, "line": line, "more": more, "action": action, "look": False}
@@ -126,7 +128,7 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pair for this machine, rounded where it does not fit as it comes."""
+    """A pair for this machine, with rounded formats where it does not fit otherwise."""
 
     pair: Pair
     fit: ModelFit
@@ -136,12 +138,12 @@ class Proposal:
 def best_pair(free: FreeMemory) -> Proposal | None:
     """The pair of the hub that suits this machine, from what is known before anything is fetched.
 
-    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
-    computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
-    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
-    which a token reads a row do not count. Rounding lets a card hold a larger one, and files of 4-bit weights do not,
-    since a GPU computes with them expanded. Without a GPU it is the largest such file behind which there is memory for
-    a short novel; else the time to read a book decides, so it is the smallest.
+    It chats, needs no account, is among the newest of its size, and holds a book of 300 pages in the device's memory,
+    or as much of one as its window allows. A GPU gets the largest such pair, which answers best. A mixture of experts
+    counts as the geometric mean of its parameters and the active ones, as a rule of thumb; tables of which a token
+    reads one row do not count. Rounded formats let a card hold a larger pair. Files of 4-bit weights do not, since a
+    GPU expands them to compute. Without a GPU the largest such file is taken that leaves memory for a short novel; else
+    the smallest pair, since the time to read a book decides.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
@@ -160,7 +162,9 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
 
 def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
-    """None where it does not fit. Only a GPU is offered a rounded one: it has no file of 4-bit weights to take."""
+    """The proposal for a pair; None where it does not fit. Only a GPU is offered a rounded pair, since it has no use
+    for files of 4-bit weights.
+    """
     found = _fit(pair, free)
     if found.verdict != "none":
         return Proposal(pair, found)
@@ -170,7 +174,7 @@ def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
 
 
 def _strength(proposal: Proposal) -> float:
-    """In parameters of a model without experts."""
+    """The strength of a model, in parameters of a model without experts."""
     shape = proposal.pair.target.shape
     return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
 
@@ -181,7 +185,7 @@ def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
-    """Models of this machine that would hold the book that is too long for the present one."""
+    """Models on this machine that would hold the book that is too long for the present one."""
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
         return []
@@ -238,8 +242,9 @@ class FirstChoice:
         )
 
     def view(self) -> View:
-        """The choice to show. ``first``: no model has been chosen yet. ``others``: models for a book that is too
-        long. ``rates``: what is new of how fast a model would be."""
+        """The choice to show. ``first``: no model has been chosen yet. ``others``: models for a book that is too long.
+        ``rates``: news about a model's speed.
+        """
         current = self._state.current
         seen = (current.stage, id(current.fit), self._switch.present)
         if self._others[0] != seen:
@@ -250,8 +255,9 @@ class FirstChoice:
         return JSONResponse({"options": await run_in_threadpool(self._options)})
 
     async def look(self, request: Request) -> Response:
-        """Ask this machine how it would do with a model of the choice, and first the hub for it if it is to come from
-        there."""
+        """Measure how this machine would do with a model of the choice. A model from the hub is looked up there
+        first.
+        """
         asked = await parsed(request, PairAsked)
         pair = find(asked.target, asked.draft or None)
         if pair is None or not (pair in (DEMO, *SHORT_PAIRS) or is_hub_id(pair.target.name) or _is_file(pair)):

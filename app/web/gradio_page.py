@@ -1,21 +1,21 @@
-"""Gradio's part of the page: the chat as it was written down, drawn by its chatbot.
+"""Gradio's part of the page: its chatbot draws the stored chat.
 
-Owns how Gradio is asked to show the chat, and everything that is done because Gradio is as it is. Text of a model is
-shown with sanitizing on, without images and without formulas. An answer that is being written is an empty place here,
-which the live stream fills; so Gradio is asked for the chat when a page opens, when a question comes and when its
-answer has ended, and its queue holds nothing.
+Owns the requests by which Gradio shows the chat, and all workarounds for Gradio. A model's text is shown sanitized,
+without images and without formulas. An answer that is being written is an empty place here, which the live stream
+fills. So Gradio is asked for the chat only when a page opens, when a question comes and when its answer has ended, and
+its queue stays empty.
 
-What is done around Gradio, and what breaks without it (each has a test; about 110 lines here, in ``server`` and in
-``page/chat.js``, and 200 of style that reach into its elements; no file of Gradio's is touched):
+The workarounds, with their reasons (each has a test; about 110 lines here, in ``server`` and in ``page/chat.js``, and
+200 of style that reach into its elements; no file of Gradio's is touched):
 
-* ``server.quiet_gradio``: it would report to its makers and fetch fonts, and note every event in a table.
-* ``_let_sleep``: its queue looks for work 1,100 times a second, which takes the interpreter from the engine.
-* ``_checked``: what its own page would never send is an error of the server to it.
+* ``server.quiet_gradio``: Gradio would report to its makers, fetch fonts, and note every event in a table.
+* ``_let_sleep``: Gradio's queue looks for work 1,100 times a second, which takes the interpreter from the engine.
+* ``_checked``: Gradio answers requests that its own page would never send with a server error.
 * ``mount`` runs in an event loop: elsewhere it makes a loop for every lock that it has and closes none of them, and the
   garbage collector may end those with a traceback in the person's terminal.
-* ``_TABS``: it keeps what it knows of 10,000 tabs, 85 KB each.
-* The button ``#refresh``, which nobody sees and the page's scripts press (``page/chat.js``): nothing else outside can
-  have an event of Gradio's happen, and without it no answer would ever be shown formatted to its end.
+* ``_TABS``: Gradio keeps the state of 10,000 tabs, 85 KB each.
+* The hidden button ``#refresh``, which the page's scripts press (``page/chat.js``): code outside of Gradio can cause an
+  event only this way. Without it no answer would be shown formatted to its end.
 * The route ``/gradio_api/app_id`` is open: a Gradio whose request has failed asks there every other second, does
   nothing else any more, and loads the page again when it is answered.
 * In ``page/chat.js``: its loading sign would have the browser draw sixty times a second for good; it asks for a
@@ -48,7 +48,7 @@ SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell
 MONO = ("ui-monospace", "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", "monospace")
 
 PREDICT = "/gradio_api/run/predict"
-"""The one route of Gradio's that anything is sent to."""
+"""Gradio's only route that the page sends requests to."""
 
 _TABS = 64
 _LOOK_SECONDS = 1.0
@@ -63,11 +63,11 @@ class EventAsked(Asked):
 
 
 Shown = tuple[list[messages.ChatMessage], str]
-"""The chat, and the name of what is shown (``live.record_of``), by which the page knows that it has arrived."""
+"""The chat, and the name of the shown state (``live.record_of``), by which the page knows that it has arrived."""
 
 
 class Record:
-    """The open chat for Gradio's chatbot. What has ended is made once."""
+    """The open chat for Gradio's chatbot. Messages of finished exchanges are made once."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -80,7 +80,7 @@ class Record:
 
 
 def build(show: Callable[[], Shown]) -> gr.Blocks:
-    """The components and the one event that they have."""
+    """Build the components and their one event."""
     with gr.Blocks(title="Trifold", analytics_enabled=False) as page:
         record = gr.Chatbot(
             elem_id="record",
@@ -95,7 +95,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
             allow_tags=False,
             group_consecutive_messages=False,
             allow_file_downloads=False,
-            autoscroll=False,  # the page itself knows where its reader is
+            autoscroll=False,  # the page itself knows the reader's place
             placeholder="",
         )
         refresh = gr.Button("", elem_id="refresh", visible="hidden")
@@ -117,12 +117,12 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
 
 
 def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
-    """Add Gradio's routes after those of ``app``, with a check of what is sent to them."""
+    """Add Gradio's routes after those of ``app``, with a check of the requests to them."""
 
     async def mounted() -> App:
         return _mounted(app, build(show), port)
 
-    with ThreadPoolExecutor(1) as thread:  # whoever calls may be in a loop already
+    with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop already
         return thread.submit(asyncio.run, mounted()).result()
 
 
@@ -147,8 +147,9 @@ def _mounted(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
 
 
 def _checked(app: App, functions: Collection[int]) -> App:
-    """Gradio takes what it is sent for its own page's. Anything else is refused in a sentence, and what is handed on
-    is made anew."""
+    """Check a request to Gradio, which takes every request for its own page's. Any other request is refused in a
+    sentence, and an accepted one is rebuilt.
+    """
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"], scope["path"]) != ("POST", PREDICT):
@@ -179,8 +180,10 @@ def _checked(app: App, functions: Collection[int]) -> App:
 
 
 def _let_sleep(page: gr.Blocks) -> None:
-    """Raises:
-    EngineError: the queue is not the one of the Gradio that is pinned.
+    """Let Gradio's queue sleep while it is empty.
+
+    Raises:
+        EngineError: the queue is not that of the pinned Gradio.
     """
     queue: Any = page._queue
     if not (hasattr(queue, "sleep_when_free") and hasattr(queue, "progress_update_sleep_when_free")):

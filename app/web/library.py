@@ -1,7 +1,7 @@
-"""The library as a part of the page: books with their covers, chats, search, export, and what is deleted.
+"""The library as a part of the page: books with their covers, chats, search, export and deletion.
 
-Owns the routes and the keys of the live stream for these. What is listed is put together again only when something
-was written or a while has passed: the stream asks ten times a second.
+Owns the routes and the keys of the live stream for these. Lists are rebuilt only when something was written or a while
+has passed: the stream asks ten times a second.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, 
 from engine.document import Document
 from engine.errors import OptionError
 
-LOOK_SECONDS = 5.0  # sizes on disk and days are looked at this often
+LOOK_SECONDS = 5.0  # seconds between two looks at sizes on disk and days
 _HUES = 360
-_MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")  # of Markdown: a list of findings shows words alone
+_MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")  # signs of Markdown: a list of findings shows only words
 _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
 
 
 class ChatAsked(Asked):
-    """``message``: what is to be seen of it."""
+    """A request to open a chat. ``message``: the message to show."""
 
     id: Text = ""
     name: Text = ""
@@ -49,7 +49,7 @@ class ChatAsked(Asked):
 
 
 class _TextAsked(MessageAsked):
-    """``pages``: with the passages that were found for it."""
+    """A request for a message's text. ``pages``: whether to include the found passages."""
 
     pages: Any = False
 
@@ -63,7 +63,7 @@ class Library:
 
     Args:
         state: the state of the program.
-        sample: the bundled book, for the questions it comes with.
+        sample: the bundled book, for its own questions.
     """
 
     def __init__(self, state: AppState, sample: Sample) -> None:
@@ -144,8 +144,9 @@ class Library:
         return recognition.is_kept(self._state.books.path(book).parent)
 
     def suggestions(self) -> list[str]:
-        """Questions that are worth asking the open book, as far as it has been read. A model that says what it cannot
-        do was asked them before, once all has been read."""
+        """Questions worth asking about the read part of the open book. A model whose card lists refusals was asked them
+        beforehand, once all has been read.
+        """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model
         if document is None or current.book is None or not read or model is None:
@@ -153,7 +154,8 @@ class Library:
         card = abilities(str(model.path))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
         own = self._sample.questions if is_sample else ()
-        if card.refusals and not (own and card.only_quotes):  # the sample's own were tried when it was written
+        # the sample's own questions were tried when they were written
+        if card.refusals and not (own and card.only_quotes):
 
             def candidates() -> list[str]:
                 made = () if card.only_quotes else (*own, *suggestions(document, read, general=False))
@@ -174,7 +176,8 @@ class Library:
 
     def passages(self) -> tuple[str, ...]:
         """Questions that make any model write words of the open book: a model that only quotes is asked for passages,
-        others continue them."""
+        others continue passages.
+        """
         current = self._state.current
         model = self._state.engine.status().model
         if current.document is None or model is None:
@@ -200,7 +203,7 @@ class Library:
     # Chats ---------------------------------------------------------------------------------------------------
 
     async def open_chat(self, request: Request) -> Response:
-        """Open a chat, with its book if that is another one."""
+        """Open a chat, and its book if another one is open."""
         asked = await parsed(request, ChatAsked)
         chat, message = self._chat(asked.id), asked.message
         state, current = self._state, self._state.current
@@ -225,9 +228,12 @@ class Library:
         self._state.show_version((await parsed(request, MessageAsked)).message)
 
     async def text_of(self, request: Request) -> Response:
-        """The words of a message as they were written, for the clipboard, for editing and for a voice; with ``pages``
-        an answer has its passages as footnotes. That it is gone is an answer like any other: a page asks for the
-        words of an answer that has ended, and another chat may be open by then."""
+        """The words of a message as written, for the clipboard, for editing and for speech. With ``pages`` an answer
+        has its passages as footnotes.
+
+        A missing message is an ordinary reply: a page asks for the words of a finished answer, and another chat may be
+        open by then.
+        """
         asked, chat = await parsed(request, _TextAsked), self._state.chat
         message = asked.message
         at = chat.position_of(message) if chat else None

@@ -1,9 +1,9 @@
-"""The live stream: everything that moves on the page, an answer's words too, by one route of server-sent events.
+"""The live stream: every changing part of the page, including an answer's words, by one route of server-sent events.
 
-Owns the page as plain data, by the names that its scripts look for (``page_view``), and what of it is sent when: a
-key when its value has changed, ten times a second at most (``Throttle``), figures more seldom, and nothing when nobody
-is looking any more. What changes often is therefore kept apart from what is large. An answer that is being written
-comes here and nowhere else (``RunningAnswer``); Gradio shows the chat again when it has ended.
+Owns the page as plain data, with the names that the page's scripts use (``page_view``), and the times of sending. A key
+is sent when its value has changed, ten times a second at most (``Throttle``), figures less often, and none when no page
+is open. So values that change often are kept apart from large ones. Only this stream sends an answer that is being
+written (``RunningAnswer``); Gradio shows the chat again when it has ended.
 
 To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
 ``server.make_panels``, put its markup into ``page/frame.html``, its style into a file of its own under
@@ -43,7 +43,7 @@ class Panel(Protocol):
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        """Every route, as the guard must know it."""
+        """Every route, in the form for the guard."""
         ...
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -51,7 +51,7 @@ class Panel(Protocol):
         ...
 
     def view(self) -> View:
-        """Keys of the live stream. Called ten times a second: it must cost next to nothing."""
+        """Keys of the live stream. Called ten times a second, so it must cost next to nothing."""
         ...
 
 
@@ -60,10 +60,10 @@ _LOADING = "The model is being loaded. You can open a book already."
 
 @dataclass(frozen=True)
 class RunningAnswer:
-    """The answer that is being written. Only what is new of it is sent to a tab that knows its beginning.
+    """The answer that is being written. A tab that knows its beginning is sent only the new part.
 
-    ``answer`` names it and ``text`` is what there is of it; ``html`` is its first ``at`` UTF-16 units, formatted;
-    before the first word, ``waiting`` says what it waits for.
+    ``answer`` names it, and ``text`` is its text so far. ``html`` is its first ``at`` UTF-16 units, formatted. Before
+    the first word, ``waiting`` gives the reason for waiting.
     """
 
     answer: int
@@ -73,7 +73,7 @@ class RunningAnswer:
     waiting: str = ""
 
     def since(self, before: object) -> View:
-        """The news for a tab that was sent ``before``. ``whole``: it is all of the text."""
+        """The news for a tab that was last sent ``before``. ``whole``: whether it is all of the text."""
         known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
         whole = known is None or not self.text.startswith(known.text)
         news: View = {"answer": self.answer, "whole": whole}
@@ -90,7 +90,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
     Args:
         status: the engine's own snapshot.
-        chat: the open one.
+        chat: the open chat.
     """
     return {
         "model": model_view(status),
@@ -110,14 +110,14 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def _read_line(current: OpenBook) -> str:
-    """How the reading went; of a book in parts when it will be."""
+    """A line about the finished reading; for a book in parts, about the readings to come."""
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
     return format.read_line(current.read, _unit(current)) if current.read and not current.paused else ""
 
 
 def model_view(status: Status) -> View:
-    """The model that answers, or the reason why none does."""
+    """The model that answers, or the reason why there is none."""
     if status.state == "failed":
         return {"state": "failed", "line": "No model", "detail": status.detail, "parts": []}
     if status.state == "closed":
@@ -126,14 +126,13 @@ def model_view(status: Status) -> View:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
     name = model_name(model.name, str(model.path))
-    here = model.parameters > 0  # of another machine's model only the pace is known
+    here = model.parameters > 0  # a server's model has only a pace
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 
 
 def sampling_view(status: Status) -> View:
-    """The effective sampling defaults as far as they are known, who set them, and whether quotations can be held to the
-    book."""
+    """The effective sampling defaults as far as known, their origin, and whether quotations can be held to the book."""
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
     if own is None:
@@ -143,7 +142,7 @@ def sampling_view(status: Status) -> View:
 
 
 def book_view(current: OpenBook) -> View:
-    """The open book and what it needs from the person."""
+    """The open book, and the action that it needs from the person."""
     view: View = {
         "stage": current.stage.value,
         "title": "",
@@ -172,7 +171,7 @@ def book_view(current: OpenBook) -> View:
 
 
 def _recognising(current: OpenBook) -> View | None:
-    """How far pages that are pictures have been recognised, while they are."""
+    """The progress of recognising pages that are pictures, while it runs."""
     now = current.recognising
     if now is None or current.stage is not Stage.OPENING:
         return None
@@ -183,7 +182,7 @@ def _recognising(current: OpenBook) -> View | None:
 
 
 def map_view(current: OpenBook) -> View:
-    """The strip of pages: how many there are and what they are called, where that is not simply their number."""
+    """The strip of pages: their number, and their labels where these differ from their numbers."""
     pages = current.document.pages if current.document else ()
     if current.document is not None and current.document.members:
         named = [format.page_of(current.document, page) for page in pages]
@@ -194,7 +193,7 @@ def map_view(current: OpenBook) -> View:
 
 
 def pages_read(current: OpenBook) -> int:
-    """Pages at the start of the strip that can be asked about."""
+    """Number of first pages of the strip that can be asked about."""
     if current.stage is Stage.PARTS and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
@@ -219,8 +218,9 @@ def _reading(current: OpenBook) -> View | None:
 
 
 def _hint(current: OpenBook, status: Status) -> str:
-    """The hint in the question's field: the part of the book that answers come from now, or that the model only finds
-    passages."""
+    """The hint in the question's field: the part of the book that answers come from, or that the model only finds
+    passages.
+    """
     read = current.read
     if current.stage is Stage.PARTS:
         return "Ask anything about this book: your question goes to its parts."
@@ -252,7 +252,7 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """The numbers, and a range that fits as a first proposal."""
+    """The number of pages, and a range that fits as a first proposal."""
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
@@ -269,7 +269,7 @@ def _choice(current: OpenBook) -> View:
 
 def _model_parts(model: ModelInfo) -> list[str]:
     """The lines of the tooltip at the model's name."""
-    if not model.parameters:  # another machine's
+    if not model.parameters:  # a server's model
         return [f"Answers come from {model.device}", f"Window of {format.counted(model.context_limit, 'token')}"]
     draft = "No draft model"
     if model.draft_parameters:
@@ -289,8 +289,7 @@ def _millions(parameters: int) -> str:
 
 
 def _figures(current: OpenBook, chat: Chat | None) -> View | None:
-    """Figures of the answer that is being written, else of the last one in the chat that is shown; none in an empty
-    chat."""
+    """Figures of the growing answer, else of the last answer in the shown chat; none in an empty chat."""
     turns = chat.exchanges if chat else ()
     figures = current.figures if current.asking else turns[-1].figures if turns else None
     notes = turns[-1].notes if turns else None
@@ -299,14 +298,15 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
 
 
 def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
-    """The pace of the same answer as the figures."""
+    """The pace of the answer whose figures are shown."""
     turns = chat.exchanges if chat else ()
     return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
 
 def record_of(chat: Chat | None) -> str:
-    """Names what Gradio has to show of a chat; it changes when a question or another version comes, at an answer's end,
-    and when a race has measured an answer anew."""
+    """A name for the shown state of a chat. It changes when a question or another version comes, at an answer's end,
+    and when a race has measured an answer anew.
+    """
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
         return chat.id if chat else "none"
@@ -316,7 +316,7 @@ def record_of(chat: Chat | None) -> str:
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:
-    """``last``: the last answer, which names the whole path of versions that leads to it."""
+    """The open chat. ``last``: its last answer, which names the whole path of versions."""
     turns = chat.exchanges if chat else ()
     last = turns[-1].answer_id if turns else 0
     return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}
@@ -328,16 +328,18 @@ def _unit(current: OpenBook) -> str:
 
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
-"""How long an answer goes on while no page is open: a reload, or a connection that broke, is over sooner."""
-# Keys that need not change with every word.
+"""Seconds that an answer goes on while no page is open: a reload or a broken connection takes less."""
+# Keys that are sent less often than every word.
 FIGURES = frozenset({"figures", "pace", "scores"})
 
 
 class Live:
-    """Args:
-    state: the state of the program.
-    panels: parts of the page that bring keys of their own.
-    away_seconds: after how long without a page nobody is taken to wait for an answer any more.
+    """The live stream.
+
+    Args:
+        state: the state of the program.
+        panels: parts of the page with keys of their own.
+        away_seconds: seconds without a page after which an answer is stopped.
     """
 
     def __init__(self, state: AppState, panels: Sequence[Panel] = (), away_seconds: float = AWAY_SECONDS) -> None:
@@ -346,7 +348,7 @@ class Live:
         self._mapped: tuple[Document | None, View] | None = None
         self._glowing: tuple[tuple[float, ...], list[int]] | None = None
         self._formatted: tuple[Exchange | None, str, int] = None, "", 0
-        self._open = 0  # streams
+        self._open = 0  # number of open streams
         self._away_seconds = away_seconds
         self._leaving: asyncio.TimerHandle | None = None
 
@@ -354,7 +356,7 @@ class Live:
         current = self._state.current
         chat = self._state.chat
         page = page_view(current, self._state.engine.status(), chat)
-        # The map comes first: what glows on it needs to know how many pages there are.
+        # The map comes first: its highlights need the number of pages.
         view = {"map": self._map(current), **page, **self._writing(current, chat), "scores": self._glow(current)}
         for panel in self._panels:
             view.update(panel.view())
@@ -389,12 +391,12 @@ class Live:
 
     def _throttle(self, card: bool) -> Throttle:
         status = self._state.engine.status()
-        return OWN if status.state == "idle" else throttle_of(status, card)  # nothing is taken from an idle engine
+        return OWN if status.state == "idle" else throttle_of(status, card)  # an idle engine loses no time
 
     def _writing(self, current: OpenBook, chat: Chat | None) -> View:
-        """The answer that is being written, and who writes its letters.
+        """The growing answer, with the source of its letters.
 
-        Formatted when its citations have been looked up, once for all tabs; in between its words are just words.
+        It is formatted once for all tabs when its citations have been looked up; in between, its words are plain.
         """
         turns = chat.exchanges if chat and current.asking else ()
         turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
@@ -414,13 +416,13 @@ class Live:
         }
 
     def _map(self, current: OpenBook) -> View:
-        """A book of two thousand pages is not looked through ten times a second."""
+        """The map of the open book, cached: a book of two thousand pages is not examined ten times a second."""
         if self._mapped is None or self._mapped[0] is not current.document:
             self._mapped = current.document, map_view(current)
         return self._mapped[1]
 
     def _glow(self, current: OpenBook) -> list[int]:
-        """The glow of the pages, computed again only when there are new scores."""
+        """The highlights of the pages, computed only when there are new scores."""
         if self._glowing is None or self._glowing[0] is not current.scores:
             self._glowing = current.scores, glow(current.scores)
         return self._glowing[1]
@@ -429,10 +431,10 @@ class Live:
 async def changes(
     view: Callable[[], View], gone: Callable[[], Awaitable[bool]], throttle: Callable[[], Throttle]
 ) -> AsyncIterator[str]:
-    """Events for one tab: first everything, then what has changed, until the tab is gone.
+    """Events for one tab: first all keys, then changed ones, until the tab is gone.
 
     Args:
-        throttle: how often it is looked for changes, and how often figures may move.
+        throttle: times between two looks for changes, and between two changes of figures.
     """
     sent: View = {}
     due: dict[str, float] = {}
@@ -440,7 +442,7 @@ async def changes(
     while not await gone():
         now, pace, seen = time.monotonic(), throttle(), view()
         if sent.get("asking") and not seen.get("asking"):
-            due.clear()  # the last figures of an answer come with its last word
+            due.clear()  # an answer's last figures are sent with its last word
         changed = {
             key: value
             for key, value in seen.items()

@@ -1,7 +1,7 @@
 """Prepares Markdown of a model or a book for the page: made harmless, and as HTML while an answer is being written.
 
-Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows where it
-leads. The page's sanitizer and its content security policy stand behind this rule; neither is relied on here. Pure.
+Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows its target.
+The page's sanitizer and its content security policy enforce the same, but this module does not rely on them. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-# Every repetition has a bound: a text of nothing but brackets must not take longer than one of words.
-# Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
+# Code, which stays unchanged: a fence at the start of a line up to its end, or a span between equal runs of backticks.
+# Every repetition is bounded: a text of brackets only must not take longer than one of words.
 _CODE = re.compile(
     r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
     r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
@@ -27,7 +27,7 @@ _SCHEMES = ("http", "https")
 
 
 def harmless(text: str) -> str:
-    """Markdown of a model or a book without HTML, without images, with every link's host in sight."""
+    """Make Markdown of a model or a book harmless: without HTML and images, and with every link's host in sight."""
     parts: list[str] = []
     end = 0
     for code in _CODE.finditer(text):
@@ -37,23 +37,23 @@ def harmless(text: str) -> str:
 
 
 def closed(content: str) -> str:
-    """Markdown that is still being written: open bold words are shown bold, an open code fence begins a line."""
+    """Close Markdown that is still being written: open bold words are shown bold, an open code fence begins a line."""
     words = content.rstrip("* ") if content.endswith("*") else content
     paragraph = words.rpartition("\n\n")[2]
     if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
         words += "**"
     if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
-        words += "\n"  # what follows the fence in its line is not shown
+        words += "\n"  # text after the fence on its line is not shown
     return words
 
 
 def rendered(markdown: str, ours: Callable[[str], str]) -> str:
-    """HTML of Markdown that has been made harmless.
+    """Turn Markdown that has been made harmless into HTML.
 
-    Nothing in it is a model's HTML: the library is told to take none.
+    No HTML comes from a model: the library is told to accept none.
 
     Args:
-        ours: puts what is ours into escaped text, where the library writes text and never into an attribute.
+        ours: inserts our own HTML into escaped text, which the library writes as text and never into an attribute.
     """
     return str(_library().render(markdown, {_OURS: ours}))
 
@@ -63,8 +63,9 @@ _OURS = "ours"
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    """The parser with the features of Gradio's own Markdown, but for images; imported late, since only a page needs
-    it."""
+    """The parser, with the features of Gradio's own Markdown except images. Imported late, since only a page
+    needs it.
+    """
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
@@ -78,7 +79,8 @@ def _library() -> Any:
         return f"<code>{words(self, tokens, index, options, env)}</code>"
 
     def block(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"  # without its language, an attribute
+        # without the code's language, which would be an attribute
+        return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"
 
     def link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
         address = html.escape(str(tokens[index].attrs.get("href", "")))

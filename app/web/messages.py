@@ -1,11 +1,10 @@
 """The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
 
-Owns the two kinds of buttons among the words. Message actions stand under a question and an answer (versions, copy,
-edit, ask again, go on); their values name what they do ("edit:12" is question 12 in other words) and the page's
-``ask.js`` does it. Citations stand behind sentences, in words that claim no more than is known: "verified" and "not
-found" are facts about the text of the book; a bare page says what the sentence says, one that is "near" is related;
-"drew on" is attention, which is a hint. Names and numbers that stand nowhere in the book are told above the answer.
-Pure.
+Owns the two kinds of buttons among the words. Message actions are under a question and an answer (versions, copy, edit,
+ask again, go on). Their values name the action ("edit:12" asks question 12 in other words), which the page's ``ask.js``
+executes. Citations follow sentences, in words that claim no more than is known: "verified" and "not found" are facts
+about the text of the book; a bare page supports the sentence, a page that is "near" is related; "drew on" is attention,
+which is a hint. Names and numbers that occur nowhere in the book are listed above the answer. Pure.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ from app.web.markdown import closed, harmless, rendered
 
 AGAIN, GO_ON, EDIT, COPY, NOTE, SHOW, USE = "again", "continue", "edit", "copy", "note", "show", "use"
 PAGES, ALOUD, REST = "pages", "aloud", "rest"
-"""Message actions; ``NOTE`` keeps a sentence, ``SHOW`` is another version, ``USE`` lets another model answer, ``PAGES``
-copies with passages, ``REST`` asks the parts of the book that were not asked."""
+"""Message actions. ``NOTE`` keeps a sentence, ``SHOW`` shows another version, ``USE`` lets another model answer,
+``PAGES`` copies with passages, ``REST`` asks the remaining parts of the book.
+"""
 
 
 def under_question(exchange: Exchange) -> str:
-    """HTML of the row under a question."""
+    """Make the HTML of the row under a question."""
     if not exchange.question_id:
         return ""
     return _row(
@@ -42,7 +42,7 @@ def under_question(exchange: Exchange) -> str:
 
 
 def under_answer(exchange: Exchange) -> str:
-    """HTML of the row under an answer that is not being written."""
+    """Make the HTML of the row under a finished answer."""
     if not exchange.answer_id:
         return ""
     return _row(
@@ -58,7 +58,7 @@ def under_answer(exchange: Exchange) -> str:
 
 
 def _versions(versions: tuple[int, ...], shown: int, of_what: str) -> str:
-    """Arrows between versions, with the number of the one that is shown."""
+    """Arrows between versions, with the number of the shown one."""
     if len(versions) < 2 or shown not in versions:
         return ""
     at = versions.index(shown)
@@ -83,12 +83,12 @@ def _row(*parts: str) -> str:
 
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that stand for a button until the text has been made harmless
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
-_END = "\ue002"  # likewise, for the caret at the end of an answer that is being written
+_END = "\ue002"  # a private character for the caret at the end of a growing answer
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
-_HASH = re.compile(r"[0-9a-f]{12}")  # of a document: its first digits name its colour
-_NEARLY = 0.5  # of the words of a quotation, neighbouring, that stand in the book: then its button says how many
+_HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
+_NEARLY = 0.5  # share of a quotation's words that must be in the book in a row before its button tells how many are
 
 _WORDS = {
     "quoted": "verified, {}",
@@ -107,7 +107,7 @@ _NOTED = (
     (">verified, ", ">in your notes, "),
     (">word for word, ", ">in your notes, "),
 )
-"""What is said of the book, and in its place of notes."""
+"""Words for the book, and for notes in its place."""
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
 _SAID = {
@@ -134,7 +134,7 @@ def marked(answer: str, notes: Mapping[str, Any] | None, turn: int, harmless: Ca
 
 
 def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
-    """The answer with a mark where the button of each citation is to stand."""
+    """The answer with a mark at the place of each citation's button."""
     text = _PRIVATE.sub("\ufffd", answer)
     parts, start = [], 0
     for number, chip in enumerate(_own_chips(record)):  # in the order of the text
@@ -145,7 +145,11 @@ def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
 
 
 def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before: int = 0) -> str:
-    """Args: before: citations of the exchange that are counted before those of this record."""
+    """Replace marks by buttons.
+
+    Args:
+        before: citations of the exchange that are counted before those of this record.
+    """
     chips, unit = _own_chips(record), _unit(record)
 
     def button(mark: re.Match[str]) -> str:
@@ -157,8 +161,9 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before
 
 
 def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
-    """The text of the card next to a button; None if there is no such citation. ``of``: the hash of the document whose
-    page it is, where there are several."""
+    """The text of the card next to a button; None if there is no such citation. ``of``: the hash of the page's
+    document, where there are several.
+    """
     chips = _chips(notes)
     if not 0 <= number < len(chips):
         return None
@@ -190,12 +195,12 @@ def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What the parts of a book said, where they were asked (``app.core.part_notes``)."""
+    """The answers of a book's parts, where they were asked (``app.core.part_notes``)."""
     return (notes or {}).get("parts") or {}
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange, by their numbers: those of its words come last, since they may still grow."""
+    """All citations of an exchange by number. Those of its own words come last, since they may still grow."""
     parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
     said = [chip for one in parts.get("asked", ()) for chip in _own_chips(one["record"])]
@@ -215,13 +220,13 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def absent(notes: Mapping[str, Any] | None) -> str:
-    """The line above an answer whose names or numbers stand nowhere in the book; empty where there is none."""
+    """The line above an answer whose names or numbers occur nowhere in the book; empty otherwise."""
     missing = (notes or {}).get("missing")
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
 
 
 def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
-    """The same words where what was asked were the person's notes and not the book."""
+    """Reword a sentence about the book for the person's notes, where these were asked."""
     if not (notes or {}).get("from_notes"):
         return words
     for book, own in _NOTED:
@@ -255,32 +260,33 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
 
 
 def _only_words(text: str) -> str:
-    """A book's own label, of which nothing is left that HTML or Markdown could take for a mark."""
+    """A book's own label, without any sign that HTML or Markdown could take for a mark."""
     return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
 
 
 ChatMessage = dict[str, Any]
-"""A message for ``gradio.Chatbot``: role and content, which is Markdown with HTML of ours in it."""
+"""A message for ``gradio.Chatbot``: role and content, which is Markdown with our own HTML in it."""
 
 Made = dict[int, tuple[Exchange, list[ChatMessage]]]
-"""By position in the chat: an exchange and the messages that it became."""
+"""Exchanges with their finished messages, by position in the chat."""
 
 LONGEST_QUESTION = 20_000
-"""Characters of a question that are shown; the model gets all of them."""
+"""Characters of a question that are shown at most; the model gets all of them."""
 
 CARET = '<span class="caret at-{}"></span>'
-"""Where an answer goes on; the number is how many UTF-16 units of it stand before."""
+"""The place where a growing answer continues; the number counts the UTF-16 units before it."""
 
 WRITING = '<div class="writing"><span class="waiting">Thinking…</span></div>'
-"""The place of an answer that is being written. What it waits for, and its words, come through the live stream alone;
-so this never changes, and Gradio makes it once however often it is asked."""
+"""The empty place of a growing answer. Its words and its reason for waiting come only through the live stream, so this
+text never changes, and Gradio draws it once.
+"""
 
 
 def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[ChatMessage]:
-    """The whole chat; an answer that is being written is an empty place.
+    """Make the messages of the whole chat. An answer that is being written is an empty place.
 
     Args:
-        made: what was made of exchanges before; those that have ended are not made again, new ones are added.
+        made: messages made earlier; finished exchanges are not made again, and new ones are added.
     """
     made = {} if made is None else made
     shown: list[ChatMessage] = []
@@ -295,7 +301,7 @@ def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[Ch
 
 
 def _asked(question: str) -> str:
-    """A question as it was typed: its asterisks and signs are no Markdown, and its lines stay lines."""
+    """A question as typed: its signs are not Markdown, and its lines stay lines."""
     shown = question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
     lines = html.escape(shown, quote=False).splitlines()
     return f'<div class="asked">{"<br>".join(lines)}</div>'
@@ -318,7 +324,7 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
 
 
 def _of_parts(exchange: Exchange, turn: int) -> str:
-    """Below an answer from parts of a book: which were asked, what each said, and which were not."""
+    """The text below an answer from parts of a book: the asked parts, their answers, and the parts not asked."""
     parts = _parts(exchange.notes)
     if not parts:
         return ""
@@ -339,7 +345,7 @@ def _mentions(parts: Mapping[str, Any], turn: int) -> list[str]:
 
 
 def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
-    """HTML of what each part said, without an empty line: in Markdown one would end it."""
+    """HTML of each part's answer, without an empty line, which would end it in Markdown."""
     before, rows = len(parts.get("mentions", ())), []
     for one in parts.get("asked", ()):
         record = one["record"]
@@ -352,7 +358,7 @@ def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
 
 
 def _parts_so_far(exchange: Exchange, turn: int) -> str:
-    """What the parts have said while others are asked, and the one that is asked now."""
+    """The answers of the parts so far, and the part that is asked now."""
     parts = _parts(exchange.notes)
     if not parts:
         return ""
@@ -366,7 +372,7 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
 
 
 def _line(exchange: Exchange) -> str:
-    """The quiet line under an answer: its figures, how it ended, and from how much of the book it is."""
+    """The quiet line under an answer: its figures, the way it ended, and the share of the book that it is from."""
     if exchange.trouble is not None:
         return ""
     stopped = None if exchange.interrupted else exchange.stopped
@@ -383,13 +389,13 @@ def _line(exchange: Exchange) -> str:
 
 
 def _spark(exchange: Exchange) -> str:
-    """The pace of its last tokens as a small drawing."""
+    """The pace of the last tokens as a small drawing."""
     points = format.spark(format.kept_pace(exchange.notes))
-    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio lets no other attribute through
+    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio allows no other attribute
 
 
 def written(exchange: Exchange, turn: int) -> str:
-    """HTML of an answer that is being written: formatted, with its citations, and with a caret at its end."""
+    """HTML of a growing answer: formatted, with its citations, and with a caret at its end."""
     parts = _parts_so_far(exchange, turn)
     if not exchange.answer:
         return parts

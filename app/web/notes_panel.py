@@ -1,15 +1,10 @@
 """The notes of the open book: making, changing, finding, exporting them, and asking about them.
 
-GET  the key "notes" of the live stream
-POST /notes/list         the notes in which words stand
-POST /notes/add          keep a passage of a page, or a sentence of an answer
-POST /notes/sentences    the sentences of an answer, each with its page
-POST /notes/change       other words, another colour
-POST /notes/delete       delete one
-POST /notes/restore      put it back
-POST /notes/read         answer from the notes; /notes/leave: from the book again
-GET  /notes/page/{n}     the notes on a page, with their places
-GET  /notes/export       the notes of a book, as a file
+GET the key "notes" of the live stream POST /notes/list the notes with these words POST /notes/add keep a passage of a
+page, or a sentence of an answer POST /notes/sentences the sentences of an answer, each with its page POST /notes/change
+other words, another colour POST /notes/delete delete one POST /notes/restore put a deleted one back POST /notes/read
+answer from the notes; /notes/leave: from the book again GET /notes/page/{n} the notes on a page, with their places GET
+/notes/export the notes of a book, as a file
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from engine.errors import OptionError
 
 _LARGEST = 8 * notes.LONGEST  # bytes of a request that has a passage, or a person's own words
 _WRITTEN = ("/notes/add", "/notes/change")
-_FOUND = ("quoted", "verbatim", "says", "near")  # citations that a passage stands behind
+_FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations with a passage
 
 
 class NoteAsked(Asked):
@@ -49,7 +44,9 @@ class NoteAsked(Asked):
 
 
 class NewNoteAsked(NoteAsked):
-    """A passage of the page ``page``, with what stands around it; or of the answer ``message`` the words ``said``."""
+    """A request for a note: a passage of the page ``page`` with the text around it, or the words ``said`` of the answer
+    ``message``.
+    """
 
     page: NumberIfSaid = None
     passage: Text = ""
@@ -163,7 +160,7 @@ class NotesPanel:
         return replace(bare, book=chip.get("of", book), **where)
 
     def _text(self, chip: Mapping[str, Any], start: int, stop: int) -> str:
-        """The characters of the page of a citation."""
+        """The characters of a citation's page."""
         document, book = self._open()
         page = notes.page_of(document, Note("", chip.get("of", book), chip["pages"][0]["number"]))
         return page.text[start:stop] if page else ""
@@ -198,7 +195,7 @@ class NotesPanel:
         return await run_in_threadpool(answer_or_refusal, partial(_done, self._state.leave_notes))
 
     async def on_page(self, request: Request) -> Response:
-        """The notes on a page, and the characters of its text that they are."""
+        """The notes on a page, with the characters of its text that they mark."""
         return JSONResponse({"notes": await run_in_threadpool(self._on_page, request.path_params["number"])})
 
     def _on_page(self, number: int) -> Sequence[View]:
@@ -230,7 +227,7 @@ class NotesPanel:
         """The open book and its hash.
 
         Raises:
-            OptionError: there is none.
+            OptionError: no book is open.
         """
         current = self._state.current
         document = current.whole or current.document
@@ -242,7 +239,7 @@ class NotesPanel:
         return self._state.notes.of(notes.books_of(*self._open()))
 
     def _answer(self, message: int) -> tuple[str, Mapping[str, Any]]:
-        """An answer that is shown, and its record."""
+        """A shown answer, and its record."""
         chat = self._state.chat
         at = chat.position_of(message) if chat else None
         if chat is None or at is None:
@@ -256,7 +253,7 @@ def _done(work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
-    """The first citation, with a page, of a sentence of an answer that some words are of."""
+    """The first citation with a page for the sentence of an answer that has some words."""
     wanted = fold(words)
     for chip in record.get("chips", ()):
         if chip["kind"] not in _FOUND or not chip["pages"]:

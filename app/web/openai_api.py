@@ -1,8 +1,8 @@
 """OpenAI's protocol for other programs: /v1/models and /v1/chat/completions, about the book that is open.
 
-The guard has seen to host and origin before; the key is checked here, since a program cannot have the page's cookie.
-Questions share the open book with the page: one at a time for both, shown there while it is answered, and stopped there
-as well. Every answer but a stream is one JSON object, errors in OpenAI's shape (``openai_schema``).
+The guard has already checked host and origin. This module checks the key, since a program cannot have the page's
+cookie. Questions share the open book with the page: one question at a time for both, which the page shows and can stop.
+Every answer except a stream is one JSON object, and errors have OpenAI's form (``openai_schema``).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ OWNER = "trifold"
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
-_GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's shape
+_GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's form
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
-_LEFT = 499  # the status of a client that has gone, in the log alone
+_LEFT = 499  # the status of a client that has gone, for the log
 _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
@@ -69,7 +69,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """A part of the page in the sense of ``app.web.live``, although it shows nothing there.
+    """The routes of /v1. A panel of the page (``app.web.live``) that shows nothing.
 
     Args:
         state: the state of the program, with the open book.
@@ -96,7 +96,7 @@ class Api:
         return {}
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Check the key, run the handler, and give every error OpenAI's shape."""
+        """Check the key, run the handler, and give every error OpenAI's form."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -111,7 +111,7 @@ class Api:
                 return _refusal(api_error_of(error))
             except ClientDisconnect:
                 return Response(status_code=_LEFT)
-            except Exception:  # a program at the other end gets JSON whatever broke
+            except Exception:  # the client program gets JSON after any error
                 logger.exception("a request of another program failed")
                 return _refusal(ApiError(500, "Something in Trifold broke; its log has the details.", "internal_error"))
 
@@ -153,12 +153,12 @@ class Api:
     async def _chat(self, request: Request) -> Response:
         asked = await asyncio.to_thread(
             parse, await _body(request)
-        )  # 16 MB take a while, and the page goes on meanwhile
+        )  # reading 16 MB takes a while, and the page goes on meanwhile
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
         events = answer_events(self._state, asked)
-        first = await anext(events)  # an error in its place has a status of its own
+        first = await anext(events)  # an error instead of the first event gets a status of its own
         if asked.stream:
             stream = self._stream(asked, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -220,7 +220,7 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 
 async def _body(request: Request) -> bytes:
-    """The body, as long as it stays within the limit; a claimed length is not believed."""
+    """Read the body up to the limit. A stated length is not trusted."""
     too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
@@ -252,12 +252,12 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events, with the words that a model's card begins answers with. Ending the iteration
-    early stops the answer.
+    """Ask, and yield the engine's events, including the first words of answers from the model's card. Ending the
+    iteration early stops the answer.
 
     Raises:
-        ApiError: the book that is asked about is not there.
-        TrifoldError: the engine does not take the question; ``Busy`` when another one is being answered.
+        ApiError: the book that is asked about is missing.
+        TrifoldError: the engine refuses the question; ``Busy`` when another one is being answered.
     """
     system, history, question = asked.conversation
     model = state.engine.status().model
@@ -291,10 +291,10 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
 
 
 def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
-    """The book that the answer is about, the pages that were read most for it, and what its sentences rest on.
+    """The book of the answer, the pages that it attended to most, and the evidence of its sentences.
 
     Args:
-        text: the answer as it was sent.
+        text: the answer as sent.
     """
     current = state.current
     if current.document is None or current.book is None:
@@ -325,7 +325,7 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
 
 
 async def _book(state: AppState, wanted: str | None) -> None:
-    """See that the book is open and read."""
+    """Open and read the book, if it is not the open one."""
     current = state.current
     if wanted is not None and not (
         current.book and current.book.sha256 == wanted and current.stage is not Stage.FAILED
@@ -358,7 +358,7 @@ def _so_far(state: AppState) -> str:
 
 
 async def _send(state: AppState, claim: threading.Event, text: str) -> None:
-    """Have the engine read a text that came with the request, unless it is the one that it has read already."""
+    """Let the engine read a text that came with the request, unless it has read the same text last."""
     if not text.strip():
         raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:
@@ -369,7 +369,8 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     known = state.engine.status().book
     if known is not None and known.title == title and known.complete:
         return
-    document = Document(title, "", (Page(1, "1", text),), "text", "")  # without a file's hash: not kept on disk
+    # without a file's hash, so that it is not saved on disk
+    document = Document(title, "", (Page(1, "1", text),), "text", "")
     request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
     async for event in _follow(request):
         if isinstance(event, BookRead) and event.stopped:
@@ -389,7 +390,7 @@ async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:
 
 
 class Stops:
-    """Give it the pieces of a text; it holds back what could be the beginning of a stop word."""
+    """Finds stop words in a text that arrives in pieces. It holds back a possible beginning of a stop word."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
@@ -397,7 +398,7 @@ class Stops:
         self.found = False
 
     def feed(self, piece: str) -> str:
-        """The text that may be shown now; nothing any more once a stop word has been found."""
+        """The text that may be shown now; empty once a stop word has been found."""
         if self.found or not self._words:
             return "" if self.found else piece
         self._held += piece
@@ -412,13 +413,13 @@ class Stops:
         return shown
 
     def rest(self) -> str:
-        """The text that was held back, once the text has ended."""
+        """The text that was held back, once the answer has ended."""
         shown, self._held = self._held, ""
         return shown
 
 
 def _overlap(text: str, word: str) -> int:
-    """Characters at the end of ``text`` that begin ``word``."""
+    """Number of characters at the end of ``text`` that begin ``word``."""
     longest = min(len(text), len(word) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(word[:size])), 0)
 
@@ -427,7 +428,7 @@ def _overlap(text: str, word: str) -> int:
 
 
 def load(data: Path) -> str:
-    """The key of this data folder, made on first use.
+    """Read the key of this data folder, which is made on first use.
 
     Raises:
         ResourceError: the data folder cannot be read or written.
@@ -442,7 +443,7 @@ def load(data: Path) -> str:
 
 
 def renew(data: Path) -> str:
-    """A new key; the old one opens nothing any more. Raises as ``load``."""
+    """Make a new key, which replaces the old one. Raises as in ``load``."""
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     written = data / f"{FILE}.{secrets.token_hex(4)}"
     try:
@@ -456,7 +457,7 @@ def renew(data: Path) -> str:
 
 
 def opens(header: str, key: str) -> bool:
-    """Whether an Authorization header shows the key."""
+    """Whether an Authorization header has the key."""
     scheme, _, shown = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), key.encode())
 

@@ -1,7 +1,7 @@
-"""OpenAI's protocol as data: what a request asks for, what an answer looks like, and how a refusal is worded. Pure.
+"""OpenAI's protocol as data: the fields of requests and answers, and the words of refusals. Pure.
 
-Source: the API reference of chat completions (https://platform.openai.com/docs/api-reference/chat). What is not
-supported is refused by name; nothing that would change an answer is silently ignored.
+Source: the API reference of chat completions (https://platform.openai.com/docs/api-reference/chat). Unsupported fields
+are refused by name. No field that would change an answer is silently ignored.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MESSAGES = "messages"
 
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000
-_MOST_SHOWN = 40  # characters of what was sent, in a sentence about it
+_MOST_SHOWN = 40  # characters of a sent value that a sentence shows
 _FINISH = {
     StopReason.END: "stop",
     StopReason.LENGTH: "length",
     StopReason.CONTEXT: "length",
     StopReason.CANCELLED: "stop",
-    StopReason.LOOP: "length",  # cut before its own end: OpenAI has no word for why
+    StopReason.LOOP: "length",  # cut off before its own end: OpenAI has no word for the reason
 }
 
 
 class ApiError(Exception):
-    """A request that cannot be done, in OpenAI's terms."""
+    """A request that cannot be served, in OpenAI's terms."""
 
     def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -45,13 +45,13 @@ class ApiError(Exception):
 
 
 def shown(sent: object) -> str:
-    """The value that was sent, cut to fit into a sentence."""
+    """A sent value, cut to fit into a sentence."""
     text = repr(sent)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def api_error_of(error: TrifoldError) -> ApiError:
-    """An error of the program in OpenAI's terms."""
+    """Turn an error of the program into OpenAI's terms."""
     message = f"{error.cause} {error.remedy}".strip()
     if isinstance(error, Busy):
         return ApiError(429, message, "busy")
@@ -66,7 +66,7 @@ def api_error_of(error: TrifoldError) -> ApiError:
 
 
 class _Wire(BaseModel):
-    """Types are taken as they are: true is no number, and "1" is none either."""
+    """The base of requests. Types are strict: neither true nor "1" is a number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -97,7 +97,7 @@ class Message(_Wire):
     content: Any = None
 
     def words(self, where: str) -> str:
-        """The text, which can come in parts."""
+        """The text, which may come in parts."""
         parts = self.content if isinstance(self.content, list) else [{"type": "text", "text": self.content}]
         words = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
         if not all(isinstance(word, str) for word in words):
@@ -110,15 +110,16 @@ class StreamOptions(_Wire):
 
 
 class TrifoldOptions(_Wire):
-    """``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library; ``evidence``: whether what
-    each sentence rests on is looked for."""
+    """Our own options. ``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library.
+    ``evidence``: whether to look for the evidence of each sentence.
+    """
 
     mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
     book: str | None = None
     evidence: bool = True
 
 
-# Fields that would change the answer, with the values that ask for nothing.
+# Unsupported fields that would change the answer, with their values that have no effect.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "tools": ([],),
@@ -130,7 +131,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "audio": (),
     "response_format": ({"type": "text"},),
-    # Options of vLLM, llama.cpp and others, which clients send to whatever speaks this protocol.
+    # Options of vLLM, llama.cpp and others, which clients send to every server of this protocol.
     "min_p": (0,),
     "typical_p": (1,),
     "top_a": (0,),
@@ -150,7 +151,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class ChatRequest(_Wire):
-    """A request. Of several errors the first one is told, in the order of the fields."""
+    """A request. Of several errors the first one is reported, in the order of the fields."""
 
     messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
     trifold: TrifoldOptions | None = None
@@ -201,9 +202,9 @@ class ChatRequest(_Wire):
 
     @cached_property
     def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
-        """The system message, the (question, answer) pairs before, and the question."""
+        """The system message, the earlier (question, answer) pairs, and the question."""
         system: list[str] = []
-        turns: list[tuple[list[str], list[str]]] = []  # pieces of the question, of the answer
+        turns: list[tuple[list[str], list[str]]] = []  # pieces of the question, and pieces of the answer
         role = ""
         for number, message in enumerate(self.messages):
             where = f"messages[{number}]"
@@ -226,7 +227,9 @@ class ChatRequest(_Wire):
 
     @property
     def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Question and history with the system message at the head of the first question: the book has its place."""
+        """Question and history, with the system message put before the first question, since the book has the system
+        message's place.
+        """
         system, history, question = self.conversation
         if not system:
             return question, history
@@ -240,13 +243,13 @@ def parse(body: bytes) -> ChatRequest:
     """Read a request's body.
 
     Raises:
-        ApiError: what is wrong with it.
+        ApiError: the request is wrong; the message says why.
     """
     try:
         asked = ChatRequest.model_validate_json(body)
     except ValidationError as error:
         raise _refusal_of(error.errors(include_url=False, include_input=False)[0]) from None
-    _ = asked.conversation, asked.sampling  # so that they are refused here
+    _ = asked.conversation, asked.sampling  # evaluated so that errors in them are refused here
     return asked
 
 
@@ -260,7 +263,7 @@ _KINDS = {
 
 
 def _refusal_of(wrong: Mapping[str, Any]) -> ApiError:
-    """The first thing that is wrong, by the name of its field as OpenAI writes it."""
+    """The first error of a request, with its field's name in OpenAI's spelling."""
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"]).lstrip(".")
     if wrong["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON.", "invalid_json")
@@ -281,7 +284,7 @@ class ModelEntry(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens; those of the book and earlier turns that came out of the cache count as cached."""
+    """Numbers of tokens. Tokens of the book and of earlier turns count as cached where they came from the cache."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -300,7 +303,7 @@ class Usage(BaseModel):
 
 
 class Choice(BaseModel):
-    """``message`` of a whole answer, ``delta`` of a piece of one."""
+    """``message`` of a whole answer, or ``delta`` of a piece of one."""
 
     index: int
     message: dict[str, str | None] | None = None
@@ -310,7 +313,7 @@ class Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """A whole answer or a piece of one; fields that were not set are left out."""
+    """A whole answer or a piece of one. Fields that were not set are left out."""
 
     id: str
     created: int
@@ -324,7 +327,7 @@ class Completion(BaseModel):
         return self.model_copy(update={"object": self.object, "choices": [], **fields})
 
     def whole(self, text: str, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """``more`` goes into the field ``trifold``."""
+        """Make a whole answer. ``more`` goes into the field ``trifold``."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = Choice(index=0, message=message, logprobs=None, finish_reason=_FINISH[done.stop_reason])
         usage, ours = Usage.of(done.figures), figures(done, more)
@@ -334,11 +337,11 @@ class Completion(BaseModel):
         return self._with(choices=[Choice(index=0, delta=delta, logprobs=None, finish_reason=finish)])
 
     def last_piece(self, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """The piece that ends the choice, with our figures."""
+        """Make the piece that ends the choice, with our figures."""
         return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
 
     def usage_piece(self, done: AnswerDone) -> Completion:
-        """The chunk that follows the answer when the request asked for usage."""
+        """Make the chunk after the answer, where the request asked for usage."""
         return self._with(usage=Usage.of(done.figures))
 
     @property
@@ -347,7 +350,7 @@ class Completion(BaseModel):
 
 
 def figures(done: AnswerDone, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's own figures under its own names, how the answer ended, and which token came from where."""
+    """The engine's own figures under its own names, the way the answer ended, and the source of each token."""
     stages = [stage.value for stage in done.sources]
     produced = {stage: stages.count(stage) for stage in sorted(set(stages))}
     return {**asdict(done.figures), "stop_reason": done.stop_reason.value, "tokens_by_stage": produced, **more}

@@ -1,11 +1,11 @@
-"""The pages behind the words, for the browser: cards beside citations, and the page that a click opens.
+"""The evidence for the browser: cards next to citations, and the page that a click opens.
 
-    GET /provenance                 who wrote the letters of every answer of the chat
-    GET /citations/{turn}/{chip}    what the card beside a citation says
+    GET /provenance                 the source of the letters in every answer of the chat
+    GET /citations/{turn}/{chip}    the text of the card next to a citation
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
-    GET /pages/{number}/marks       where the marks stand on the page's picture
-    GET /pages/{number}/words       the words of the picture with their places, to be selected there
-    POST /find                      where words stand in the book, each place with a line around it
+    GET /pages/{number}/marks       the places of the marks on the page's picture
+    GET /pages/{number}/words       the words of the picture with their places, for selection
+    POST /find                      the places of words in the book, each with a line around it
     GET /pages/{book}/{number}/{width}.png
 
 Only the open book is shown, and only through these; nothing here takes a path or a file name.
@@ -41,11 +41,11 @@ from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
 _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
-_AROUND = 40  # characters by which words are told from the same words elsewhere on their page
-_LINE = 60  # characters on either side of what was found
-_BAR = " | "  # between the cells of a row (``app.readers.tables``)
-_MOST_ROWS = 200  # of a table that are looked for on the picture
-_MOST_MARKS = 100  # of a page
+_AROUND = 40  # characters around words that distinguish them from the same words elsewhere on their page
+_LINE = 60  # characters on either side of a found place
+_BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
+_MOST_ROWS = 200  # rows of a table that are searched on the picture
+_MOST_MARKS = 100  # marks on a page at most
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
     "recognised": "Recognised from a picture; may have slips.",
@@ -53,7 +53,7 @@ _ORIGINS = {
     "figure": "Most of this page is a picture, which was not read; its text was.",
     "doubtful": "The text of this page is probably wrong.",
 }
-_DAY = "private, max-age=86400, immutable"  # the address names the content
+_DAY = "private, max-age=86400, immutable"  # cached for a day, since the address names the content
 
 
 class PageViewer:
@@ -86,7 +86,7 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """The numbers of the pages on the map: of the first, and of each where some between are left out."""
+        """The numbers of the pages on the map: the first one's, and each one's before which pages are left out."""
         current = self._state.current
         pages = current.document.pages if current.document else ()
         first = pages[0].number if pages else 1
@@ -136,8 +136,9 @@ class PageViewer:
         )
 
     def marks(self, request: Request) -> Response:
-        """The marks of a citation, or of what was looked for, as rectangles on the page's picture; ``of``: of which
-        mark each is a part."""
+        """The marks of a citation, or of a search, as rectangles on the page's picture. ``of``: the mark that each is a
+        part of.
+        """
         book, document = self._open()
         page = _page(document, request.path_params["number"])
         own = _own(book, document, page)
@@ -159,7 +160,7 @@ class PageViewer:
         return JSONResponse({"words": self._pictures.words(path, own.number, password) if own.kind == _DRAWN else []})
 
     async def find(self, request: Request) -> Response:
-        """Where words stand in the book."""
+        """The places of words in the book."""
         words = (await parsed(request, WordsAsked)).words
         _, document = self._open()
         found = await run_in_threadpool(self._finder.find, document, words)
@@ -184,11 +185,13 @@ class PageViewer:
         return current.book, document
 
     def _file(self, sha256: str) -> tuple[Path, str | None]:
-        """Where a document lies, and its password."""
+        """The path of a document's file, and its password."""
         return self._state.books.path(self._state.books.get(sha256)), self._state.passwords.get(sha256)
 
     def _number_of(self, sha256: str, own: int) -> int | None:
-        """The number in the book of a page of one of its documents; None if the document is not there any more."""
+        """The number within the book of a page of one of its documents; None if the document is no longer part of
+        it.
+        """
         _, document = self._open()
         found = next((member for member in document.members if member.sha256 == sha256), None)
         page = document.page(found.before + own) if found else None
@@ -201,7 +204,7 @@ class PageViewer:
         return chat.exchanges[turn].notes or {}
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
-        """The words on a page that the citation named by ?turn=..&chip=.. marks, or that ?find=.. looks for."""
+        """The words on a page that the citation ?turn=..&chip=.. marks, or that ?find=.. searches."""
         if id := request.query_params.get("note", ""):
             note = self._state.notes.get(id)
             return [
@@ -220,12 +223,14 @@ class PageViewer:
         of = _own(*self._open(), page)
         if cited is None or cited["of"] not in ("", of.sha256):
             return []
-        if record.get("from_notes"):  # its characters are those of notes
+        if record.get("from_notes"):  # its offsets are those of the text of notes
             return self._noted(page, cited["extract"]["hit"]) if found and found[0][0] == of.number else []
         return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
 
     def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
-        """Where words of a note stand on a page; the passages that are noted there, if they are the person's own."""
+        """The place on a page of a note's words: the noted passages, or where the words themselves are the person's
+        own.
+        """
         span = notes.marked(page, words)
         if any(span):
             return [span]
@@ -236,7 +241,7 @@ class PageViewer:
 
 
 def found_in_words(found: Found) -> str:
-    """How many places there are, and of which kind."""
+    """The number and the kind of the found places, in words."""
     if not found.hits:
         return "Not found in this book"
     places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
@@ -251,14 +256,14 @@ def _around(text: str, start: int, end: int) -> Passage:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a table on a page, as characters of its text, and which of them are marked."""
+    """The rows of a table on a page, as characters of its text, and the marked ones among them."""
 
     rows: tuple[tuple[int, int], ...]
     marked: frozenset[int]
 
 
 def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
-    """The tables of a page in which marks stand. A row has a bar between its cells; one line alone may have none."""
+    """The tables of a page with marks. A row has a bar between its cells; a single line may have none."""
     lines = [(line.start(), line.end()) for line in re.finditer(r"[^\n]*", text) if line.group() or not line.start()]
     is_row = [_BAR in text[start:end] for start, end in lines]
     tables: list[_Table] = []
@@ -281,13 +286,15 @@ def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
 
 
 def _follow(text: str, lines: Sequence[tuple[int, int]]) -> bool:
-    """Whether no empty line parts the next row from this one."""
+    """Whether no empty line separates the next row from this one."""
     upto = 1 if _BAR in text[slice(*lines[1])] else 2
     return all(after[0] - before[1] == 1 for before, after in pairwise(lines[: upto + 1]))
 
 
 def _outline(table: _Table, places: Sequence[Sequence[Rectangle]]) -> View | None:
-    """The rectangle of a table on the page's picture, and of its marked rows; None where its rows are not found."""
+    """The rectangle of a table on the page's picture, and those of its marked rows; None where its rows are not
+    found.
+    """
     boxes = {row: _union(found) for row, found in enumerate(places) if found}
     if len(boxes) < 2:
         return None
@@ -319,7 +326,9 @@ def _hit(document: Document, hit: Hit) -> View:
 
 @dataclass(frozen=True)
 class _Own:
-    """A page in its own document: its number there, and that of the last one; ``title`` where there are several."""
+    """A page within its own document: its number there, and the last page's number. ``title`` where there are several
+    documents.
+    """
 
     sha256: str
     kind: str
@@ -352,7 +361,7 @@ def _page(document: Document, number: int) -> Page:
 
 
 def _answered(handler: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    """Run a handler off the event loop; an error meant for the person becomes its two sentences."""
+    """Run a handler off the event loop. An error for the person becomes its two sentences."""
 
     async def answer(request: Request) -> Response:
         try:

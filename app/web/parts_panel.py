@@ -1,8 +1,7 @@
-"""A book that does not fit, in parts: what that takes, said before, and having it.
+"""Offers to read a book that does not fit in parts, with the cost told beforehand.
 
-GET  the key "parts" of the live stream
-POST /reading/parts      ask the open book part by part from now on
-POST /reading/otherwise  choose again what of it is read
+GET the key "parts" of the live stream POST /reading/parts ask the open book part by part from now on POST
+/reading/otherwise choose again which part of it is read
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ class PartsPanel:
         return {"/reading/parts": self.read, "/reading/otherwise": self.choose}
 
     def view(self) -> View:
-        """``count`` of the parts, 0 where there are none; ``said``: what they take; ``every``: what asking all takes;
-        ``some``: pages or chapters of the book are read, so that others may be chosen."""
+        """The offer to read in parts. ``count``: number of parts, 0 where there are none. ``said``: the cost of the
+        parts. ``every``: the cost of asking all. ``some``: whether only some pages or chapters are read, so that others
+        may be chosen.
+        """
         current = self._state.current
         seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)
         if self._shown[0] != seen:
@@ -70,7 +71,7 @@ class PartsPanel:
         }
 
     def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:
-        """Seconds to read the longest part, and all of them."""
+        """Seconds to read the longest part, and all parts."""
         fit = current.whole_fit
         time = self._state.experience.a_token(self._state.engine.status().model, fit) if fit else None
         if time is None:

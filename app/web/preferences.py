@@ -1,9 +1,8 @@
-"""The preferences of the page: which model answers, whether comments are read, other programs, another server, help
-with faults.
+"""The preferences of the page: the model, comments, other programs, another server, help with faults.
 
 Translates between requests and ``app.models.switch``. The key, the report and the list of models are read when the
-dialog is opened; what is under way comes through the live stream. First the models as plain data (what each is, what it
-needs, whether it fits here), then the routes.
+dialog is opened; a running change comes through the live stream. First come the models as plain data (facts, needs,
+whether each fits here), then the routes.
 """
 
 from __future__ import annotations
@@ -86,10 +85,10 @@ def model_options(
     and one for a choice that is neither.
 
     Args:
-        free: with the rounding that this start asks for, not that of the present choice.
+        free: free memory, with the formats of this start and not those of the present choice.
     """
     offered = pairs()
-    here = offered.index(SHORT_PAIRS[-1]) + 1  # files that are here come before what has to be fetched
+    here = offered.index(SHORT_PAIRS[-1]) + 1  # files on this machine come before models that have to be fetched
     listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
@@ -102,7 +101,7 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """Files of other programs that can answer here; of the others it is said why not when they are named."""
+    """Other programs' files that can answer here. The others get a reason when they are named."""
     found = []
     for file in local_models.gguf_files():
         try:
@@ -123,10 +122,11 @@ def sized(
     free: FreeMemory,
     rates: MachineRates | None = None,
 ) -> View:
-    """The numbers of a pair on this machine; where only rounding makes it fit, those of the rounded pair.
+    """The numbers of a pair on this machine. Where only other formats make it fit, the numbers are those of the rounded
+    pair.
 
     Args:
-        rates: what the machine does, if that was measured.
+        rates: speeds of the machine, if measured.
     """
     found: ModelFit = fit_pair(target, draft, free)
     rounded: View | None = None
@@ -161,7 +161,7 @@ def sized(
 
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
-    """The download or loading that is under way, for the live stream."""
+    """The running download or loading, for the live stream."""
     wanted, progress = switching.wanted, switching.progress
     view: View = {
         "stage": switching.stage,
@@ -213,7 +213,7 @@ def _draft_line(draft: Model | None) -> str:
 
 
 def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
-    """The facts of the catalogue, or of a model that is here those of its own files."""
+    """The catalogue's facts of a model, or those of its own files where the model is on this machine."""
     if model.shape is not None:
         return model.shape
     try:
@@ -249,7 +249,7 @@ def _line(switching: SwitchState) -> str:
 
 
 def _away(text: str) -> str:
-    """The host that the book leaves for; "" while it stays on this machine."""
+    """The host that the book would be sent to; "" while it stays on this machine."""
     try:
         return "" if parse_address(text).stays_here else _host(text)
     except OptionError:
@@ -271,7 +271,7 @@ def ask_the_hub(name: str) -> dict[str, Any]:
     """The hub's facts about a model.
 
     Raises:
-        TrifoldError: it is not to be had, or was not asked to its end.
+        TrifoldError: the model is not available, or the query was stopped.
     """
     try:
         return Download().about(name)
@@ -280,17 +280,17 @@ def ask_the_hub(name: str) -> dict[str, Any]:
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
-    """A model of the hub that is not in the catalogue, from its own settings.
+    """Describe a model of the hub that is not in the catalogue, by its own settings.
 
     Raises:
-        ModelError: it is of a kind that is not supported.
+        ModelError: its kind is not supported.
     """
     shape = shape_of(about["config"], name, about["weights"])
     return sized(shape, None, about["licence"], about["gated"], free, rates)
 
 
-_LONGEST_NAME = 1000  # characters
-_RATES_S = 3.0  # that an answer waits for what is being measured; a busy machine takes half a minute
+_LONGEST_NAME = 1000  # characters of a model's name at most
+_RATES_S = 3.0  # seconds that a reply waits for a measurement; a busy machine takes half a minute
 _POSTS = (
     "/models/use",
     "/models/stop",
@@ -304,7 +304,7 @@ _GETS = ("/preferences", "/diagnostics")
 
 
 def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
-    """Make the switch around the engine proxy; begin to load the first model if the proxy has none."""
+    """Make the switch around the engine proxy. If the proxy has no engine, begin to load the first model."""
     from engine import Engine
 
     proxy = state.engine if isinstance(state.engine, EngineProxy) else EngineProxy.around(state.engine)
@@ -325,7 +325,7 @@ ModelName = Annotated[Text, AfterValidator(_model_name)]
 
 
 class ModelAsked(Asked):
-    """``weights`` and ``kv`` are what they are rounded to; "" leaves them as they are."""
+    """A request for a model. ``weights`` and ``kv`` are formats; "" leaves them unchanged."""
 
     weights: Text = ""
     kv: Text = ""
@@ -334,7 +334,7 @@ class ModelAsked(Asked):
 
 
 class RemoteAsked(Asked):
-    """``confirmed``: the person has agreed that the book is sent there."""
+    """A request for a server. ``confirmed``: whether the person has agreed that the book is sent there."""
 
     address: Text = ""
     model: Text = ""
@@ -352,7 +352,7 @@ class Preferences:
     Args:
         state: the state of the program.
         setup: changes the model.
-        port: where the page listens, for the address that other programs are given.
+        port: the page's port, for the address that other programs use.
     """
 
     def __init__(self, state: AppState, switch: ModelSwitch, port: int) -> None:
@@ -404,7 +404,7 @@ class Preferences:
         self._switch.cancel()
 
     async def look(self, request: Request) -> Response:
-        """Look at a folder or a hub id, before anything large is fetched."""
+        """Look at a folder or a hub id, before any large file is fetched."""
         name = (await parsed(request, ModelAsked)).model.strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
@@ -454,11 +454,11 @@ class Preferences:
                     entry["numbers"]["pace"] = f"A {BOOK_PAGES}-page book: {expected(reading, writing)}."
 
     def rates(self) -> MachineRates | None:
-        """Of this machine, as far as they are known within ``_RATES_S``.
+        """The speeds of this machine, if known within ``_RATES_S``.
 
-        They are measured in a process of its own, not while it has an answer to write. Where other programs were at
-        work, another measurement begins when they are asked for again, and the better counts. One that failed is the
-        last: the page asks again as long as something is being measured.
+        They are measured in a process of its own, while no answer is being written. If other programs were working, the
+        next call starts another measurement, and the better value counts. After a failed measurement there is no
+        further one, since the page keeps asking while one is running.
         """
         with self._lock:
             known = self._measured
@@ -502,7 +502,7 @@ class Preferences:
             self._ended.set()
 
     def _later(self, shown: View) -> View:
-        """What is shown, and whether how fast a model would be is known a little later."""
+        """The view, with whether the speed of a model will be known a little later."""
         return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:

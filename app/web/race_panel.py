@@ -1,6 +1,6 @@
-"""The race for the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
+"""Shows the race in the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
 
-Every sentence about a race is made here: it is a replay of two runs, and it says so; slower is called slower.
+Every sentence about a race is made here. The view is a replay of two runs and says so, and slower is called slower.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RacePanel:
     Args:
         state: the state of the program.
         race: runs races.
-        verified: what has been verified on this machine.
+        verified: the checks that passed on this machine.
     """
 
     allowed = (AllowedRoute("GET", "/race"), AllowedRoute("POST", "/race", limit=_BODY))
@@ -110,7 +110,7 @@ class RacePanel:
 def verdict(result: RaceResult) -> str:
     """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster".
 
-    Over several answers it says so: each has its own speed below it, which another text need not have.
+    With several answers the line says so: each has its own speed below it, which other texts need not share.
     """
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:
@@ -122,7 +122,7 @@ def verdict(result: RaceResult) -> str:
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
-    """The data of the replay. ``lookup``: the second run also took guesses from the book itself."""
+    """The data of the replay. ``lookup``: whether the second run also used proposals from the book itself."""
     shown = result.shown
     runs = [_run_view([one.plain for one in shown], shown), _run_view([one.fast for one in shown], shown)]
     if lookup:
@@ -166,7 +166,7 @@ _APART = {
 
 
 def _left_out(result: RaceResult) -> list[str]:
-    """The answers that do not count for the speed, and what took their place."""
+    """The answers that do not count for the speed, and their replacements."""
     kinds = [one.uncounted for one in result.questions if one.uncounted]
     counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
     said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]
@@ -177,7 +177,9 @@ def _left_out(result: RaceResult) -> list[str]:
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """A run as data. ``questions``: for each its steps, each (milliseconds on the clock of the whole run, text)."""
+    """A run as data. ``questions``: for each question its steps as (milliseconds on the clock of the whole run,
+    text).
+    """
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
     for run, one in zip(runs, asked, strict=True):

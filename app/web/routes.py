@@ -1,7 +1,7 @@
 """The routes of the page's own scripts: taking in a book, opening one, asking about it, stopping.
 
-Owns the translation between requests and the state of the program. Every answer is small JSON; an error is its two
-sentences (``said``). The results themselves arrive through the live stream, in every tab.
+Owns the translation between requests and the state of the program. Every reply is small JSON; an error is two sentences
+(``said``). Results reach every tab through the live stream.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from engine.config import OWN_SAMPLING, Mode, SamplingParams, from_mapping
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
-_MOST_NUMBER = 2**53  # beyond it JavaScript has no whole numbers
-QUESTION_LIMIT = 16 * MEGABYTE  # of a question's request; the engine says in words when a question is too long
+_MOST_NUMBER = 2**53  # the limit of whole numbers in JavaScript
+QUESTION_LIMIT = 16 * MEGABYTE  # bytes of a question's request; the engine's error names the length of a long question
 
 Handler = Callable[[Request], Awaitable[Any]]
 
 
 def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Run a handler; an error meant for the person becomes its two sentences."""
+    """Run a handler. An error for the person becomes its two sentences."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -50,10 +50,10 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 
 def json_object(sent: bytes) -> dict[str, Any]:
-    """Raises: OptionError."""
+    """Read the JSON object of a request. Raises OptionError."""
     try:
         asked = json.loads(sent)
-    except (ValueError, RecursionError) as error:  # the latter: brackets within brackets without end
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested without end
         raise OptionError("The request is not JSON.") from error
     if not isinstance(asked, dict):
         raise OptionError("The request is not a JSON object.")
@@ -61,7 +61,7 @@ def json_object(sent: bytes) -> dict[str, Any]:
 
 
 def _text(value: Any, info: ValidationInfo) -> str:
-    """Half of a pair of UTF-16 can be sent; it is no text, and "?" stands for it."""
+    """Replace half of a surrogate pair, which can be sent but is no text, by "?"."""
     if not isinstance(value, str):
         raise OptionError(f"{info.field_name} must be text.")
     return value.encode("utf-8", "replace").decode("utf-8")
@@ -112,23 +112,23 @@ Number = Annotated[int, BeforeValidator(_number)]
 NumberIfSaid = Annotated[int | None, BeforeValidator(_number_if_said)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 REQUIRED: Any = Field(default=None, validate_default=True)
-"""Default of a number or flag that has to be sent: its absence is told as a wrong value is."""
+"""Default of a number or flag that must be sent: a missing value is reported like a wrong one."""
 
 
 class Asked(BaseModel):
-    """A request of the page's scripts. Types are taken as they are; of several wrong fields the first is told."""
+    """A request of the page's scripts. Types are strict; of several wrong fields the first is reported."""
 
 
 _Asked = TypeVar("_Asked", bound=Asked)
 
 
 async def parsed(request: Request, kind: type[_Asked]) -> _Asked:
-    """The JSON object of a request as a record. Raises: OptionError, for the first field that is wrong."""
+    """Parse the JSON object of a request as a record. Raises OptionError for the first wrong field."""
     return kind.model_validate(json_object(await request.body()))
 
 
 class BookAsked(Asked):
-    """``recognise``: pages that are pictures too, however long it takes."""
+    """A request to open a book. ``recognise``: whether to recognise pages that are pictures, however long it takes."""
 
     id: Text = ""
     password: Text = ""
@@ -136,21 +136,22 @@ class BookAsked(Asked):
 
 
 class PagesAsked(Asked):
-    """Pages from 1, both included."""
+    """A request for a range of pages from 1, both included."""
 
     first: Number = REQUIRED
     last: Number = REQUIRED
 
 
 class ChaptersAsked(Asked):
-    """Chapters as ranges of pages from 1, both included."""
+    """A request for chapters, as ranges of pages from 1, both included."""
 
     pages: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_ranges)] = REQUIRED
 
 
 class AnswerAsked(Asked):
-    """How an answer is to be made, and the tab that waits for it. What is null or missing of how it is sampled is as
-    the model's own settings say; ``length`` is in tokens."""
+    """A request for an answer, with the tab that waits for it. Sampling options that are null or missing follow the
+    model's own settings; ``length`` is in tokens.
+    """
 
     mode: Annotated[str, AfterValidator(_known_mode), BeforeValidator(_text)] = Field(default="", validate_default=True)
     temperature: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
@@ -164,9 +165,9 @@ class AnswerAsked(Asked):
 
     @property
     def how(self) -> tuple[SamplingParams, Mode, str, bool]:
-        """How it is sampled and written, for which tab, and whether what its sentences rest on is looked for.
-
-        Raises: OptionError, for a value out of its range."""
+        """The sampling, the decoding loop, the tab, and whether to look for evidence. Raises OptionError for a value
+        out of its range.
+        """
         said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
         sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
         return sampling, self.mode, self.tab, self.evidence is not False  # type: ignore[return-value]
@@ -183,15 +184,16 @@ class MessageAsked(Asked):
 
 
 class ContinueAsked(MessageAsked):
-    """``every``: the parts of the book are asked that were not."""
+    """A request to continue an answer. ``every``: whether to ask the parts of the book that were not asked."""
 
     every: Any = False
 
 
 class _Question(Asked):
-    """``message``: the earlier question in whose place this one stands, which stays as another version.
-    ``instead``: stop what is being answered, and ask when it has let go. ``every``: of a book that is read in parts
-    each is asked."""
+    """A question. ``message``: the earlier question that it replaces, which stays as another version. ``instead``:
+    whether to stop the present answer and ask afterwards. ``every``: whether to ask every part of a book that is read
+    in parts.
+    """
 
     question: Annotated[str, AfterValidator(_some_question), BeforeValidator(_text)] = Field(
         default="", validate_default=True
@@ -202,7 +204,7 @@ class _Question(Asked):
 
 
 class QuestionAsked(AnswerAsked, _Question):
-    """Fields are looked at from the last base to the first: the question, then how it is answered."""
+    """A request with a question. Fields are checked from the last base to the first: the question, then the options."""
 
 
 NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
@@ -224,9 +226,11 @@ ALLOWED = (
 
 
 class BookRoutes:
-    """Args:
-    state: the state of the program.
-    sample: the bundled book.
+    """Routes for opening and reading books.
+
+    Args:
+        state: the state of the program.
+        sample: the bundled book.
     """
 
     def __init__(self, state: AppState, sample: Sample) -> None:
@@ -246,8 +250,9 @@ class BookRoutes:
         return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
 
     async def receive(self, request: Request) -> Response:
-        """The file is the body; its name comes percent-encoded in a header. Another header says "no" if it is to be
-        kept and not opened."""
+        """Receive a file as the body, with its percent-encoded name in a header. Another header is "no" if the file is
+        to be kept and not opened.
+        """
         from urllib.parse import unquote
 
         name = unquote(request.headers.get(NAME_HEADER, "")) or "book"
@@ -287,12 +292,12 @@ class BookRoutes:
 
 
 def _same_file(name: str, book: Book) -> str:
-    """The note for a person who brought a file that is here under another name."""
+    """The note for a person whose file is already in the library under another name."""
     return "" if name == book.name else f"“{name}” is the same file as “{book.name}”, which was in your library."
 
 
 class ChatRoutes:
-    """Routes for asking, and for all else that is done to the open chat outside of the library.
+    """Routes for asking, and for all other actions on the open chat outside of the library.
 
     Args:
         state: the state of the program.
@@ -324,7 +329,7 @@ class ChatRoutes:
         )
 
     async def ask_again(self, request: Request) -> Response:
-        """The question of the answer ``message`` once more."""
+        """Ask the question of the answer ``message`` once more."""
         asked = await parsed(request, MessageAsked)
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
@@ -334,7 +339,7 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
 
     async def go_on(self, request: Request) -> Response:
-        """Continue the answer ``message``, which was cut; or with ``every`` ask the parts that were not asked."""
+        """Continue the answer ``message``, which was cut off; or with ``every`` ask the parts that were not asked."""
         asked = await parsed(request, ContinueAsked)
         chat, position = self._state.chat, self._position(asked.message)
         every = asked.every is True
@@ -349,7 +354,7 @@ class ChatRoutes:
         self._state.stop_asking()
 
     async def begin_chat(self, request: Request) -> Response:
-        """A new chat; what stands in the question box stays: a quick person may be typing already."""
+        """Begin a chat. Text in the question box stays, since a quick person may be typing already."""
 
         def begin() -> dict[str, Any]:
             self._state.begin_chat()
@@ -361,14 +366,15 @@ class ChatRoutes:
         return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
 
     def _position(self, message: int) -> int | None:
-        """The place of a message that is still shown."""
+        """The position of a message that is still shown."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
-    """What ``work`` gives. That it cannot be done now is an answer like any other: as a status it would be an error in
-    the browser's console. ``busy``: it could, if what is being answered were stopped."""
+    """The result of ``work``, or an ordinary reply that it cannot be done now: as an error status it would fill the
+    browser's console. ``busy``: whether it could be done if the present answer were stopped.
+    """
     try:
         return JSONResponse(work())
     except TrifoldError as error:

@@ -1,8 +1,8 @@
 """The local server: the page, its live stream and its few routes on one port of this machine, behind the guard.
 
-    browser -> Guard (who may come in) -> / /ui /live /asking /books ... (ours) | /assets /config /gradio_api (Gradio's)
+    browser -> Guard (admission) -> / /ui /live /asking /books ... (ours) | /assets /config /gradio_api (Gradio's)
 
-Owns how these are put together and served, and the page's own files.
+Puts these together and serves them, with the page's own files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
-_FIRST_STYLE = "trifold.css"  # it defines the colours that the others use
+_FIRST_STYLE = "trifold.css"  # defines the colours that the other styles use
 
 _ALLOWED = (
     AllowedRoute("GET", HEALTH_PATH, open=True),
@@ -80,7 +80,7 @@ def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> Non
 
 
 def make_state(settings: Settings) -> AppState:
-    """The place of the engine, which ``app.models.switch`` fills, and the state of the program around it."""
+    """Make the engine proxy, which ``app.models.switch`` fills, and the state of the program around it."""
     from app.core.books import Books, TextCache
     from app.core.chats import Chats
     from app.core.db import Database
@@ -98,7 +98,7 @@ def make_state(settings: Settings) -> AppState:
 
 
 def guarded_app(state: AppState, settings: Settings) -> App:
-    """The whole application: all routes, behind the guard."""
+    """The whole application: all routes, with the guard in front."""
     from app.core.suggestions import Sample
     from app.web.routes import ALLOWED
 
@@ -111,7 +111,7 @@ def guarded_app(state: AppState, settings: Settings) -> App:
 
 
 def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
-    """The parts of the page that stand by themselves; ``app.web.live`` says how to add one."""
+    """Make the self-contained parts of the page; ``app.web.live`` describes how to add one."""
     from app.core.each import AskEach
     from app.core.race import Race, Verified
     from app.core.suggestions import Sample
@@ -147,11 +147,11 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
 
 
 def quiet_gradio(uploads: Path) -> None:
-    """Set the environment before Gradio is imported: it reports nothing and fetches nothing."""
+    """Set the environment before Gradio is imported, so that it reports and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        GRADIO_ANALYTICS_MAX_EVENTS="1",  # it notes every event all the same, would keep 10,000 of them,
-        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of them all after each one
+        GRADIO_ANALYTICS_MAX_EVENTS="1",  # Gradio notes every event all the same, and would keep 10,000 of them,
+        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of all after each one
         GRADIO_TEMP_DIR=str(uploads),
         GRADIO_SSR_MODE="False",
         GRADIO_MCP_SERVER="False",
@@ -161,20 +161,20 @@ def quiet_gradio(uploads: Path) -> None:
 
 
 def page_files() -> dict[str, Path]:
-    """Every file that the page may load from us, by its name. Nothing else is served."""
+    """Every file of ours that the page may load, by its name. No other file is served."""
     folders = (_PAGE, _ASSETS / "style", _ASSETS / "icons")
     return {file.name: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in _KINDS}
 
 
 def start_page(files: Mapping[str, Path]) -> str:
-    """The page's HTML, with every style sheet of ours, the one that defines the colours first."""
+    """The page's HTML with all our style sheets, the one with the colours first."""
     names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
     return (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
 
 
 def _own_routes() -> list[Route]:
-    """The page itself: its HTML, its files, and the file by which Gradio is put into pages of others."""
+    """The page itself: its HTML, its files, and the file by which other pages embed Gradio."""
     from starlette.requests import Request
     from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
@@ -229,7 +229,7 @@ def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[
 
 def _listen(port: int, host: str = HOST) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if os.name != "nt":  # there it would let two programs share a port
+    if os.name != "nt":  # on Windows the option would let two programs share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
@@ -254,7 +254,7 @@ def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # no proxy stands between, so a request's words about its origin are not believed
+        proxy_headers=False,  # there is no proxy in between, so headers about the request's origin are not trusted
         ws="none",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )

@@ -1,19 +1,19 @@
-"""The measurements that need a GPU, in one script of less than ten minutes; needs torch and transformers only.
+"""Runs the measurements that need a GPU, in one script of less than ten minutes; needs torch and transformers only.
 
     python -m engine.bench.gpu --out gpu.json
     python -m engine.bench.gpu --table gpu.json
     python -m engine.bench.gpu --share gpu.json
 
-The script runs the parts of ``SCRIPT`` one after the other, and ends within ten minutes: what is not measured after
-seven is left out, and said; after nine it ends itself, whatever it waits for. ``--part`` runs one of them alone, in its
-full size. Each figure is in the file as soon as it is measured, with the date and the device; whether the file can be
-written is tried first. Every row comes after an answer in which passes are recorded. ``--table`` prints all of them as
-Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
+The script runs the parts of ``SCRIPT`` one after another, and ends within ten minutes. After seven minutes it starts no
+further part and names the missing ones; after nine minutes it ends itself, whatever it waits for. ``--part`` runs one
+part alone, in its full size. Each figure is written to the file as soon as it is measured, with the date and the
+device; the script first tries to write the file. Every row follows an answer in which passes are recorded. ``--table``
+prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
 (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
-are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens are those of plain
-decoding. An error ends its part and is written down.
+are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens equal those of
+plain decoding. An error ends its part and is recorded.
 
-Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side, each held against the plain path), ``checks``
+Parts: ``kernels`` (copy bandwidth, matrix rate, attention kernels, each compared with the plain path), ``checks``
 (passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
 (TriForce's 7B with all KV on the device, and all in host memory), ``two_cards`` (the same in host memory, over two
 buses), ``gqa`` (8B at 128K, resident, spilled, beside transformers with an offloaded cache), ``reading`` (128K read,
@@ -76,22 +76,22 @@ from engine.session import Session
 _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which nothing more is measured: what is under way then, such as the reading of a book, ends in time.
+# Seconds after which no new measurement begins; one that is running then, such as the reading of a book, ends in time.
 LIMIT_S = 420
-# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs. A
-# driver that hangs in a call that lets no other thread of Python run is ended so many seconds later.
+# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs. If a
+# driver blocks Python's other threads too, the process is ended this many seconds later.
 END_S, _HELD_S = 540, 20
-# A context that is cut to the memory is a multiple of so many tokens, and beside it answers have place.
+# Tokens to a multiple of which a context is cut; tokens that are left for answers.
 _STEP, _ANSWERS = 4096, 1024
-# Pinned memory is asked for in pieces of this many bytes, each twice the one before.
+# Bytes of the first piece of pinned memory, and number of pieces, each twice as large as the one before.
 _FIRST_PIN, _PINS = 1 << 30, 5
-# Seconds between two keepings of a reading.
+# Seconds between two savings of a reading.
 _KEEP_S = 0.01
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a part. The usual ones are those of published measurements; tests take tiny ones."""
+    """Sizes of a part. The defaults are those of published measurements; tests use tiny ones."""
 
     shape: str
     context: int
@@ -125,11 +125,11 @@ SCRIPT = (
     ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("spilled", Sizes("llama-2-7b", 32_768, 32)),
 )
-"""What is measured in less than ten minutes, the most telling first; contexts are cut to what the memory holds."""
+"""The parts measured in less than ten minutes, the most telling first. Contexts are cut to the memory's size."""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """All figures of a part."""
+    """Measure all figures of a part."""
     if part == "kernels":
         yield from _kernels(sizes)
         return
@@ -192,7 +192,7 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """What can only go wrong on a card: each time the tokens have to be those of before."""
+    """Check behaviour that can only fail on a card: each time the tokens must equal the earlier ones."""
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
@@ -219,7 +219,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 @contextmanager
 def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
-    """Export all KV again and again on a thread, as a writer of readings does; gives how many times it was done."""
+    """Export all KV again and again on a thread, like a writer of readings. Return how many times."""
     ended, times = threading.Event(), 0
 
     def work() -> None:
@@ -239,7 +239,7 @@ def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[],
 
 
 def _pinned(device: torch.device) -> int:
-    """Bytes of the largest piece of host memory that the system pins, of those that are tried."""
+    """Bytes of the largest piece of host memory that the system pins, among those that are tried."""
     most = 0
     for size in (_FIRST_PIN << step for step in range(_PINS)):
         if size > PINNED_SHARE * psutil.virtual_memory().available:
@@ -251,7 +251,7 @@ def _pinned(device: torch.device) -> int:
 
 
 def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """All KV in host memory, moved over one bus and over two."""
+    """Measure all KV in host memory, moved over one bus and over two."""
     cards = [torch.device(sizes.device, index) for index in range(2)]
     if torch.cuda.device_count() < len(cards):
         yield Figure("two_cards", "not measured: there is one card", 0, "")
@@ -265,14 +265,14 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
 
 
 def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
-    """All KV in host memory; ``expected`` takes the tokens of the first answer."""
+    """Measure all KV in host memory. ``expected`` receives the tokens of the first answer."""
     with _bench(sizes, book, layout) as bench:
         layers = bench.session.full.shape.layers
         bench.session.full.place(Placement.spread(layers, 0, layers), bench.session.target.window)
         bench.prefill(sizes.context)
         case = bench.workloads.cases("prose", sizes.context)[0]
         for row in ("plain", "hierarchical_lookup"):
-            bench.decode(row, case, 0.0)  # passes are recorded, and costs learned
+            bench.decode(row, case, 0.0)  # records passes and learns costs
             run = bench.decode(row, case, 0.0)
             expected += run.tokens if not expected else []
             what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"
@@ -281,13 +281,13 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
 
 
 def _same(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Whether two answers are one."""
+    """Whether two answers are equal."""
     at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
     return "identical to plain" if at is None else f"differs at {at}"
 
 
 def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Sizes) -> Iterator[Figure]:
-    """Read with this placement, then every row of the bench on it."""
+    """Read with this placement, then run every row of the bench on it."""
     session = bench.session
     session.full.crop(0)
     session.full.place(placement, sizes.context + _ANSWERS)
@@ -366,7 +366,7 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """The same rows with the middle level computed by the weights as they are, and by a copy in 4 bits."""
+    """Measure the same rows with the middle level on the stored weights, and on a copy in 4 bits."""
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):
@@ -382,7 +382,9 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """The same rows with recorded passes and without, what was replayed, and how often a round waits for the GPU."""
+    """Measure the same rows with and without recorded passes, the number of replays, and how often a round waits for
+    the GPU.
+    """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for graphs in GRAPHS:
@@ -401,7 +403,7 @@ def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
-    """Waits for the GPU in a round, as torch counts them, over one answer by the hierarchy."""
+    """Count the waits for the GPU in a round, by torch's counter, over one answer by the hierarchy."""
     case = bench.workloads.cases("prose", sizes.context)[0]
     rounds = bench.rounds("hierarchical", bench.context_of(case, 0.0, 1.0), bench.start(case))
     next(rounds)
@@ -424,7 +426,9 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """A bench on stand-ins, whose memory is given back: also that of the one before, which cycles may hold still."""
+    """Make a bench on stand-ins. Its memory is freed afterwards, including that of an earlier bench that reference
+    cycles may hold.
+    """
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
@@ -432,13 +436,13 @@ def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Ben
 
 
 def _give_back() -> None:
-    """Give back the memory of what nobody uses any more."""
+    """Free the memory of unused objects."""
     gc.collect()
     empty_caches()
 
 
 def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
-    """The sizes with a context whose KV has room where the part wants it."""
+    """The sizes with a context that is cut so that its KV fits where the part needs it."""
     session = bench.session
     free = planner.free_resources(session.target.device, session.config)
     spilled = Resources(free.device, free.host)
@@ -466,7 +470,7 @@ def _session(sizes: Sizes, window: int, split: Split | None = None) -> Session:
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:
-    """The text, repeated if it is too short, cut to about ``tokens`` tokens."""
+    """Cut the text to about ``tokens`` tokens; a shorter text is repeated."""
     per_token = len(text) / max(1, len(session.tokenizer.words(text)))
     wanted = int(0.98 * tokens * per_token)
     return (text * (1 + wanted // len(text)))[:wanted]
@@ -502,11 +506,11 @@ def run(
     is_over: Callable[[], bool] = lambda: False,
     here: dict[str, Any] | None = None,
 ) -> None:
-    """Measure a part, add each figure to the file when it is there, and print them.
+    """Measure a part, write each figure to the file when it is measured, and print them.
 
     Args:
-        is_over: whether the time for all of it is over, asked after each figure.
-        here: the machine; None asks.
+        is_over: whether the time for all parts is over, called after each figure.
+        here: result of ``report.machine``; None asks now.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}
@@ -523,7 +527,7 @@ def run(
 
 
 def _end() -> None:
-    """End this process at once: the figures that there are have been written."""
+    """End this process at once. The figures so far have been written."""
     sys.stdout.write("The time is over. What was measured until now is in the file.\n")
     sys.stdout.flush()
     os._exit(0)
@@ -535,8 +539,9 @@ def run_script(
     clock: Callable[[], float] = time.monotonic,
     timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
 ) -> None:
-    """Every part of ``SCRIPT`` and figure of it that comes within ``LIMIT_S`` seconds. Nothing goes on after ``END_S``
-    seconds."""
+    """Run the parts of ``SCRIPT`` while ``LIMIT_S`` seconds last. The process ends after ``END_S`` seconds in any
+    case.
+    """
     began, end = clock(), timer(END_S, _end)
     end.daemon = True
     end.start()
@@ -559,7 +564,7 @@ def _run_parts(book: Path, out: Path, is_over: Callable[[], bool]) -> None:
 
 
 def shared_text(results: dict[str, Any]) -> str:
-    """The text of an issue with all figures, for whoever wants to send it."""
+    """The text of an issue with all figures, for a person to send."""
     cards = ", ".join(dict.fromkeys(run["machine"]["gpu"] or "no GPU" for run in results["runs"]))
     return (
         f"Title: Measured on {cards}\n\n"
@@ -586,7 +591,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("torch sees no NVIDIA GPU here")
     if not options.book.is_file():
         parser.error(f"there is no text {options.book}")
-    try:  # before ten minutes of measuring have been for nothing
+    try:  # checked before ten minutes of measuring would be in vain
         results_of(options.out)
         with tempfile.TemporaryFile(dir=options.out.absolute().parent):
             pass

@@ -488,10 +488,10 @@ def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None
 
 
 def results_of(out: Path) -> dict[str, Any]:
-    """What a file of results has, of which there may be none yet.
+    """Read a file of results; an absent file has none.
 
     Raises:
-        ValueError: it is a file of something else.
+        ValueError: the file holds other content.
     """
     found: Any = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
@@ -503,12 +503,12 @@ def results_of(out: Path) -> dict[str, Any]:
 def add_figures(
     out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add a part's figures to the file of results, in the place of those that it has of this part. The file is whole
+    """Put a part's figures into the file of results, where they replace earlier figures of this part. The file is whole
     at any moment.
 
     Args:
-        model: its name or shape, and what has to be said of its weights.
-        here: ``machine``, of before; None asks now, which a GPU that has failed may not answer.
+        model: the model's name or shape, with a note about its weights.
+        here: an earlier result of ``machine``; None asks now, which a failed GPU may not answer.
     """
     results = results_of(out)
     run = {
@@ -529,7 +529,7 @@ def add_figures(
 
 # Colours that red-green colour-blind readers can tell apart (Okabe and Ito); dashes for the second time around.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
-_SIZE = (7.6, 4.2)  # inches
+_SIZE = (7.6, 4.2)  # width and height in inches
 # Text stays text in the SVG, and the same lines give the same file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",

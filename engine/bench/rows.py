@@ -201,7 +201,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             if self.options.never_slower:
-                self._policies.pop(row, None)  # as after opening a book
+                self._policies.pop(row, None)  # as a session does after opening a book
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
@@ -251,7 +251,7 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            sampling["top_k"] = options.top_k  # its repetition penalty counts other tokens
+            sampling["top_k"] = options.top_k  # transformers' repetition penalty counts other tokens
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:

@@ -1,5 +1,5 @@
-"""Measures the cost of the tiers on this machine, with or without a GPU: reading a book against opening it again, and a
-verification with all KV on disk against one with all of it in memory.
+"""Measures the cost of the tiers on this machine, with or without a GPU. It compares reading a book with opening it
+again, and a verification with all KV on disk with one that has all KV in memory.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 
@@ -28,7 +28,7 @@ from engine.prompt import Question
 from engine.session import Session
 from engine.threads import sleep_while_waiting
 
-_PAGE = 2_000  # characters
+_PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED, _ANSWER = 3, 24
 # Layers that memory may hold where all KV is to lie on disk: room for the mover's buffers and for no further layer.

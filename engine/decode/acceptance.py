@@ -1,4 +1,4 @@
-"""What the controller knows: acceptance statistics, costs of passes, and the time to refresh the retrieval selection.
+"""The controller's knowledge: acceptance statistics, costs of passes, and the time to refresh the retrieval selection.
 
 A proposer that is sure of a token is accepted more often. How often is counted: fading counts per level, per confidence
 of the proposer, per length of a match. The counts start from weak priors, so that the first rounds are sensible.

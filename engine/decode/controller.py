@@ -1,4 +1,5 @@
-"""How much to speculate, and with what: chosen every round from measured costs and acceptance. Pure: no tensors.
+"""Chooses in every round how much to speculate, and with which proposer, from measured costs and acceptance. Pure: no
+tensors.
 
 The plans, and their model, where E(a, n) = 1 + a + ... + a^n is the expected accepted prefix of n proposals with the
 token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
@@ -102,7 +103,7 @@ class RoundObservation:
     records: bool = False
 
 
-# Which plan is fastest -----------------------------------------------------------------------------------------
+# The fastest plan -------------------------------------------------------------------------------------------------
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
@@ -263,7 +264,8 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        self._beside, self._hierarchical = 0.0, 0  # as in ``Costs``; number of rounds with middle passes
+        # outside time as in ``Costs``, and number of rounds with middle passes
+        self._beside, self._hierarchical = 0.0, 0
         self._draft_start = 0.0
         self._was_plain = False  # whether the last round was plain
         # A first plan must promise more until something has been tried.
@@ -417,8 +419,8 @@ class Controller:
             self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
-        """Count the plain steps so far as ageing, so that untried estimates weigh less. Called only when estimates are
-        used: a plain step has little time to spare.
+        """Age the estimates by the plain steps since the last call, so that untried ones weigh less. Called only when
+        estimates are used: a plain step has little time to spare.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)

@@ -23,7 +23,7 @@ TURNS = 3
 LEAST_REPEATED = 80
 """Tokens that the turns after the first must have together before an answer is stopped."""
 
-_LONGEST_PERIOD = 512  # tokens
+_LONGEST_PERIOD = 512  # longest period in tokens
 
 
 class Repetition:

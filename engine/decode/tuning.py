@@ -202,7 +202,7 @@ class Tuning:
     clear_loss: float = 1.5
     """Plain steps that two speculating rounds must have lost together to be judged at once."""
 
-    # Trying what is not chosen ------------------------------------------------------------------------------------
+    # Trials of other plans --------------------------------------------------------------------------------------------
 
     trial_share: float = 0.01
     """Share of the time that trials may cost. A trial costs the time by which it exceeds the plan's time for the same

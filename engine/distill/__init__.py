@@ -43,7 +43,7 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Characters of all books in which the frequency of tokens is counted, at most.
+# Characters, from all books together, in which tokens are counted.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 
@@ -92,7 +92,7 @@ def books_in(folder: Path) -> list[str]:
 def frequent_tokens(
     tokenizer: BookTokenizer, texts: Sequence[str], written: torch.Tensor, always: Sequence[int], count: int
 ) -> torch.Tensor:
-    """The ``count`` most frequent tokens (count,) of books and of what the target wrote, ascending.
+    """The ``count`` most frequent tokens (count,) of books and of the target's text, ascending.
 
     Args:
         written: tensor of any shape with the tokens that the target wrote.
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)
-    if not KINDS[device.type].has_64_bits:  # its tokens are drawn where the model computes
+    if not KINDS[device.type].has_64_bits:  # the target's tokens are drawn on the device that computes, in 64 bits
         raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
     names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(

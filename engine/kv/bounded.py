@@ -221,7 +221,7 @@ class BoundedCache:
             layer.adopt(place.start, place.stop, held, self._length)
 
     def sizes(self, start: int, stop: int) -> list[Sizes]:
-        """Shape and dtype of what each layer of a ``BoundedCopy`` holds, by name."""
+        """Shape and dtype of the tensors of each layer in a ``BoundedCopy``, by name."""
         return [layer.sizes(start, stop) for layer in self._layers.values()]
 
     def _forget_uncommitted(self) -> None:

@@ -104,7 +104,7 @@ class RetrievalCache:
         self._values = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
         self._index = self._new_index()
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
-        self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
+        self._scores: dict[int, torch.Tensor] = {}  # scores by index of the device
         self._awaited: Callable[[], None] | None = None  # makes the selection that no pass has needed yet
         self._is_finite = False  # whether unused memory holds finite numbers only
 

@@ -25,7 +25,7 @@ PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
 # First tokens of a context that draw attention whatever they say.
 _SINKS = 8
 # An answer that copies the book moves forward through it, so a chunk lends part of its score to later chunks.
-_FORWARD_REACH = 32  # tokens
+_FORWARD_REACH = 32  # tokens that a chunk's score reaches
 _FORWARD_DECAY = 0.7  # factor over ``_FORWARD_STEP`` tokens
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.

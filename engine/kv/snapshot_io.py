@@ -51,7 +51,7 @@ class Writer:
     constructor waits for the end.
 
     Args:
-        full: the cache; its first ``stop`` tokens must stay as they are until the writer has ended.
+        full: the cache; its first ``stop`` tokens must not change until the writer has ended.
         after: a writer that must end first.
     """
 

@@ -158,8 +158,9 @@ class SnapshotStore:
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
-        """Delete everything saved of a book, by the SHA-256 of its file, of several documents too that it is one of;
-        and what is being written of it."""
+        """Delete everything saved for a book, by the SHA-256 of its file: its snapshots, those of collections with this
+        document, and unfinished ones.
+        """
         # The folder is listed again, since an unfinished snapshot may get its final name meanwhile.
         while found := self._saved_of(book):
             for entry in found:

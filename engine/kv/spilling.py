@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 16
 """Tokens of the smallest block of a prompt that is tried."""
 
-# Buffers that the first spilled layers need: a buffer is larger than a layer in 8 bits, so at least two layers go at
-# once.
+# Buffers that the first spilled layers pass through. Each is larger than a layer in 8 bits, so the first spill frees
+# memory for them, too.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)

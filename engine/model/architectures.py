@@ -1,4 +1,4 @@
-"""Tells by a model's configuration alone whether it is supported, of which kinds its layers are, and what it takes.
+"""Tells by a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
 
 Refuses architectures for which the walk of ``engine.model.backends`` is not right. The differences between families are
 in the table of ``families``, and nowhere else. Reads no weights, and imports torch and transformers only to load: the
@@ -570,7 +570,7 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    of_queries = 3 if family.gated else 2  # with the output, and the output's gate
+    of_queries = 3 if family.gated else 2  # with the output product, and its gate
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
     if states := len(recurrent_layers(config)):

@@ -1,10 +1,10 @@
-"""A GGUF file is opened as it is stored: its weights are mapped, and nothing of them is written anywhere.
+"""Opens a GGUF file as it is stored: its weights are mapped, and never written anywhere.
 
-``describe`` writes a folder with what a file says beside its weights: settings (``engine.model.gguf_kinds``), the
-vocabulary as transformers reads it (in a bounded child process), and ``INDEX``, which says where each tensor lies.
-``build`` makes the model of such a folder: the weights of linear layers and embeddings stay blocks
-(``engine.model.products.blocks``), whose rows are put back into transformers' order. Whether a file is whole and of a
-kind that can be read is judged beforehand, by who has looked at its header (``app.models.gguf_files``).
+``describe`` writes a folder with everything in a file except its weights: settings (``engine.model.gguf_kinds``), the
+vocabulary in transformers' form (made in a bounded child process), and ``INDEX``, which gives the place of each tensor.
+``build`` makes the model of such a folder. The weights of linear layers and embeddings stay blocks
+(``engine.model.products.blocks``), whose rows are put back into transformers' order. ``app.models.gguf_files`` has
+judged beforehand by the header whether a file is whole and of a readable kind.
 """
 
 from __future__ import annotations

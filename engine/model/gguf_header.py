@@ -1,7 +1,7 @@
-"""The header of a GGUF file: its fields, and where its tensors lie.
+"""Reads the header of a GGUF file: its fields, and the places of its tensors.
 
-Reads files that ``app.readers.gguf_facts`` has looked at in a bounded child, which judges whether one is whole;
-nothing is judged here. Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+``app.readers.gguf_facts`` has checked the file in a bounded child process; this module checks nothing again. Standard
+library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations

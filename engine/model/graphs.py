@@ -1,18 +1,19 @@
-"""Passes of a few tokens, recorded once and replayed: on a GPU a CUDA graph, so that Python does not set the pace.
+"""Records passes of a few tokens once and replays them: on a GPU as a CUDA graph, so that Python does not set the pace.
 
-A draft step, a middle pass and a verification have the same shapes again and again; only where their tokens stand
-differs, and that is given in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are made
-once and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
-tokens are cropped: what lies in the buffers changes, not where they are. Those of the full cache grow and are spilled,
-and most of its keys are read without a mask: its recordings are bound to the memory and to the number of these keys
-(``FullCache.fixed_span``), and made anew for others.
+Draft steps, middle passes and verifications have the same shapes again and again. Only the places of their tokens
+differ, which are given in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are made once
+and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
+tokens are cropped: only the contents of the buffers change, and not their addresses. The buffers of the full cache grow
+and are spilled, and most of its keys are read without a mask. So its recordings are bound to its memory and to the
+number of unmasked keys (``FullCache.fixed_span``), and made anew when either changes.
 
-Where layers lie on several GPUs each run of them is a graph of its own, and between two of them hidden states cross.
+Where layers lie on several GPUs, each run of layers on one GPU is a graph of its own, and hidden states cross between
+two graphs.
 
-A recording is taken only if its first replay says what the ordinary pass says, and if it is faster here; an exception
-or a difference ends all recording of the level, with a line in the log. ``--graphs off`` never begins. Of the cheap
-levels a replay can cost speed, never the answer: what they say is only ever proposed. What a verification says is the
-answer, so its replays are held against the ordinary pass now and then for good.
+A recording is used only if its first replay equals the ordinary pass, and if it is faster on this machine. An exception
+or a difference ends all recording of the level, with a line in the log. ``--graphs off`` records nothing. A wrong
+replay of a cheap level can cost speed, never the answer, since its tokens are only proposals. A verification decides
+the answer, so its replays are compared with the ordinary pass now and then, for as long as the program runs.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs of one level, whose passes lie on one device or on several.
+    """Records CUDA graphs of one level, whose layers lie on one device or on several.
 
     torch keeps one workspace of cuBLAS per stream. The workspace of a capturing stream lies in the pool of the first
     graph captured on it, and is freed with any graph of that pool (pytorch 193402): the others would compute in freed
@@ -113,22 +114,21 @@ class CudaRecorder:
         return (self._seconds() - began) * 1000.0
 
     def _seconds(self) -> float:
-        """The clock, when all that was launched is done."""
+        """The clock in seconds, once all launched work is done."""
         for device in self._streams:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
 
 class _Capture:
-    """One pass that is captured: a graph for each run of layers on one device, and copies from device to device
-    between them.
+    """One pass that is captured: a graph for each run of layers on one device, and copies between devices in between.
 
-    A capture is of one device, and its thread may ask no other one for memory meanwhile. So what crosses has its memory
-    from the rehearsal, and is copied behind the graph that made it.
+    A capture covers one device, and its thread may not allocate memory on another one meanwhile. So tensors that cross
+    get their memory in the rehearsal, and are copied after the graph that made them.
 
     Args:
-        streams: to capture on, by device.
-        graphs: gets those that are made.
+        streams: streams to capture on, by device.
+        graphs: receives the graphs that are made.
     """
 
     def __init__(self, streams: Mapping[torch.device, Any], graphs: list[torch.cuda.CUDAGraph]) -> None:
@@ -139,16 +139,16 @@ class _Capture:
         self._copies: list[Callable[[], object]] = []
         self._running: contextlib.ExitStack | None = None
         self.steps: list[Callable[[], object]] = []
-        """Of a replay, in order."""
+        """The steps of a replay, in order."""
 
     def rehearse(self, work: Callable[[], object]) -> None:
-        """Run it as it is."""
+        """Run the pass without a capture."""
         self._sent = 0
         work()
 
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Capture what is launched, which begins on this device."""
+        """Capture the launched work, which begins on this device."""
         self._sent = 0
         self._begin(device)
         try:
@@ -160,7 +160,7 @@ class _Capture:
         self._end()
 
     def send(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A copy of x on another device; what reads it is launched after ``move`` went there."""
+        """Copy x to another device. Work that reads the copy is launched after ``move`` has gone to that device."""
         if self._sent == len(self._into):
             self._into.append(torch.empty_like(x, device=device))
         into = self._into[self._sent]
@@ -173,7 +173,7 @@ class _Capture:
         return into
 
     def move(self, device: torch.device) -> None:
-        """What follows is launched on this device."""
+        """Launch the following work on this device."""
         if self._running is not None:
             self._end()
             self._begin(device)
@@ -181,12 +181,12 @@ class _Capture:
     def _begin(self, device: torch.device) -> None:
         graph, pool, stream = torch.cuda.CUDAGraph(), self._pools[device], self._streams[device]
         self._graphs.append(graph)
-        # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or
-        # keeping the book meanwhile; what it does is not part of this, and it need not pause: it waits for events
-        # of its own store (``HostStore.arrived``), which stand before any capture since no recorded pass writes to
-        # such a store, never for the device, and works on streams that a capturing one, which torch makes
-        # non-blocking, has nothing to do with. The outer block puts the stream back: a capture that fails leaves
-        # its own in place. Graphs of one device share their memory: they are replayed in the order of their capture.
+        # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or saving
+        # the book meanwhile. Its work is not part of the capture and need not pause. It never waits for the device: it
+        # waits for events of its own store (``HostStore.arrived``), which were recorded before any capture, since no
+        # recorded pass writes to such a store. It works on streams that do not block a capturing one. The outer block
+        # restores the stream: a capture that fails leaves its own stream in place. Graphs of one device share their
+        # memory: they are replayed in the order of their capture.
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
@@ -206,7 +206,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def _handing_over(capture: _Capture) -> Iterator[None]:
-    """This thread's passes are run for this capture."""
+    """Within this context, this thread's passes run for the capture."""
     _here.capture = capture
     try:
         yield
@@ -215,7 +215,7 @@ def _handing_over(capture: _Capture) -> Iterator[None]:
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor on another GPU, without the host waiting: torch lets the streams of both wait for each other."""
+    """Send a tensor to another GPU without a wait of the host: torch makes the streams of both wait for each other."""
     if x.device == device:
         return x
     capture: _Capture | None = getattr(_here, "capture", None)
@@ -223,7 +223,7 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``sent``, and what follows in the pass computes there."""
+    """Send a tensor as ``sent`` does. The rest of the pass computes on the new device."""
     if hidden.device == device:
         return hidden
     there = sent(hidden, device)
@@ -233,8 +233,9 @@ def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def recorder_for(device: torch.device, *others: torch.device) -> Recorder | None:
-    """The recorder of a device, and of others with layers; None where nothing can be recorded, or launching costs
-    nothing."""
+    """Make the recorder of a device, and of others with layers; None where recording is impossible, or where launching
+    costs little.
+    """
     if not KINDS[device.type].streams:
         return None
     if tuple(map(int, torch.__version__.split(".")[:2])) < _FIRST_TORCH:

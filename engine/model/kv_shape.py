@@ -234,8 +234,8 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Bytes of all windows and states after ``tokens`` tokens, with their copies: of windows at the book's end, of
-        states also at the places to which a chat may be cropped.
+        """Bytes of all windows and states after ``tokens`` tokens, with their copies. Windows are copied at the book's
+        end; states also at the places to which a chat may be cropped.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:

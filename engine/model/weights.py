@@ -81,7 +81,7 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
         the number of values in the file.
 
     Raises:
-        ModelError: what is wrong with it.
+        ModelError: the file is damaged or too large, or lacks a tensor.
     """
     size = check_regular(path)
     try:

@@ -26,7 +26,7 @@ BUDGET_SHARE = 10
 verify, and more tokens compete. TriForce takes one in 32 at 128K; measured in assets/measurements.
 """
 
-# Share by which a middle pass may be slower, through its budget, than one without context.
+# Share of a middle pass's time without context by which its retrieval cache may make it slower.
 _MIDDLE_SLOWDOWN = 0.25
 # The least ratio of window to budget that still is a selection.
 _WINDOW_PER_BUDGET = 16

@@ -100,12 +100,14 @@ def _runs(
 
 
 def _nibbles_of_32(first: int) -> Bits:
-    """16 bytes with the first 16 inputs in their lower bits, and the others in their upper bits."""
+    """Places of 4-bit levels: 16 bytes have the first 16 inputs in their lower bits and the others in their upper
+    bits.
+    """
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """32 bytes with 32 inputs in their lower bits and the next 32 in their upper bits, and so on."""
+    """Places of 4-bit levels: 32 bytes have 32 inputs in their lower bits and the next 32 in their upper bits."""
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
 
@@ -115,7 +117,7 @@ def _bits_of_32(first: int) -> Bits:
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """32 bytes with 32 inputs in each pair of bits, and so on."""
+    """Places of 2-bit levels: each pair of bits in 32 bytes has one of four groups of 32 inputs."""
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
 
 

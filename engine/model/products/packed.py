@@ -299,7 +299,7 @@ PACKED: dict[type, type[PackedLinear]] = {
     **{nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4},
     BlockLinear: PackedBlocks,
 }
-"""How the weights of each kind of layer are packed."""
+"""The class that packs each kind of layer."""
 
 _BITS = {Linear8: 8, Linear4: 4}
 

@@ -129,7 +129,7 @@ class Ahead:
         self._e, self._stride, self._kind = e, stride, kind
         self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
         self._numbers = LINE // BYTES[kind]
-        self._lines = -(-head_dim // self._numbers)  # of a token
+        self._lines = -(-head_dim // self._numbers)  # lines of one token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Prefetch one of the equal shares of the block's lines."""
