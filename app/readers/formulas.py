@@ -287,7 +287,7 @@ def _mspace(node: ElementTree.Element, depth: int) -> _Piece:
     return (" ", "text") if width and float(width[1].strip(".") or 0) >= 0.25 else ("", "")
 
 
-# OMML, where the children of an element have names.
+# OMML: the children of an element have names.
 
 
 def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:

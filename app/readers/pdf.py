@@ -114,7 +114,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
-    # reasons with a line of their own
+    # each of these reasons gets its own warning
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:

@@ -22,9 +22,9 @@ _MOST_BARS = 200  # lines of a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
 _BAR_HEIGHT = 1.5  # points of a line's height at most
 _BAR = (2.0, 150.0)  # points of a line's width
-_WIDE_BAR = 40.0  # points of a dot's size
-_RULES = 3  # wide ones with the same ends: lines of a table
-_DOT = (1.2, 9.0)  # points by which a character may be beyond the line
+_WIDE_BAR = 40.0  # points: a wider line may be a line of a table
+_RULES = 3  # wide lines with the same ends that make them lines of a table
+_DOT = (1.2, 9.0)  # points of a dot's height
 _ROUND = 0.3  # share of its size by which a bullet's sides may differ
 _DOT_SIZE = 0.6  # line heights of a dot's size at most
 _DOT_REACH = 2.5  # line heights from a bullet to its text
@@ -40,7 +40,7 @@ _AXIS = 0.3  # share of its height by which the middle of that text may be off t
 _CLOSE = 1.2  # heights of a fraction's part from its middle to the line at most
 _CENTRED = 0.5  # share of its height by which a part's middle may be off the line's
 _OVERHANG = 1.2  # heights by which the line may be wider than both parts
-_INSIDE = 1.5  # points
+_INSIDE = 1.5  # points by which a character may be beyond the line
 
 
 @dataclass

@@ -136,7 +136,7 @@ class Proposal:
 
 
 def best_pair(free: FreeMemory) -> Proposal | None:
-    """The pair of the hub that suits this machine, from what is known before anything is fetched.
+    """The pair of the hub that suits this machine, chosen by facts that need no download.
 
     It chats, needs no account, is among the newest of its size, and holds a book of 300 pages in the device's memory,
     or as much of one as its window allows. A GPU gets the largest such pair, which answers best. A mixture of experts

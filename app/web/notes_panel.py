@@ -95,8 +95,10 @@ class NotesPanel:
         }
 
     def view(self) -> View:
-        """How many notes the open book has, whether answers come from them; ``version`` changes with them, and begins
-        with the book."""
+        """The number of notes on the open book, and whether answers come from them.
+
+        ``version`` begins with the book's hash and changes with the notes.
+        """
         current, store = self._state.current, self._state.notes
         document = current.whole or current.document
         seen = (current.book.sha256 if current.book else "", id(document), store.changes, bool(current.before_notes))

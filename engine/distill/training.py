@@ -62,10 +62,10 @@ class Training:
 
     Args:
         target: a transformers causal LM.
-        draft: as ``started_from`` makes it.
-        corpus: of the target's own text.
+        draft: the draft that ``started_from`` made.
+        corpus: the corpus of the target's own text.
         shards, epochs: number of shards of the corpus, and how often each row is read.
-        folder: for the checkpoint and the log.
+        folder: the folder of the checkpoint and the log.
         seed: decides the order of rows.
     """
 
