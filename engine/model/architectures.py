@@ -235,6 +235,7 @@ def check_numbers(config: Any, name: str) -> None:
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
     numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
+    _check_kinds_of_rope(config, rope, name)
     for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
     heads, kv_heads = (getattr(config, key, None) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
@@ -253,6 +254,18 @@ def check_numbers(config: Any, name: str) -> None:
     for key, value in numbers:
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
+
+
+def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
+    """Check that each kind of layers has settings of its own where they have a RoPE of their own, and only there."""
+    own = [key for key, value in rope.items() if isinstance(value, Mapping)]
+    if not FAMILIES[config.model_type].rope_by_kind:
+        if own:
+            raise _meaningless(name, f"rope_parameters speaks of {own[0]}, and all layers share one RoPE")
+        return
+    for kind in sorted(set(layer_kinds(config))):
+        if kind not in own or "rope_theta" not in rope[kind]:
+            raise _meaningless(name, f"rope_parameters has no rope_theta for {kind}")
 
 
 def _meaningless(name: str, what: str) -> ModelError:
@@ -441,9 +454,9 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
 
 def rope_kinds(config: Any) -> tuple[str, ...]:
     """The kinds of layers that have their own RoPE; empty where all layers share one."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = (FULL, SLIDING) if sliding_layers(config) else (FULL,)
-    return kinds if isinstance(rope.get(FULL), Mapping) else ()
+    if not FAMILIES[config.model_type].rope_by_kind:
+        return ()
+    return (FULL, SLIDING) if sliding_layers(config) else (FULL,)
 
 
 def embedding_multiplier(config: Any) -> float:

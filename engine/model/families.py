@@ -30,6 +30,7 @@ class Family:
         norm_offset: the number that RMS norms add to their weights.
         last_norm_offset: the number that the last norm adds; None where it is the same.
         rotates_apart: whether its RoPE rotates queries and keys in separate calls.
+        rope_by_kind: whether each kind of layers has a RoPE of its own.
         rope_in_windows: whether only layers with a window have RoPE, where there are such layers.
         rope_left_out: whether a layer without RoPE must be given no cosines and sines; in other families the layer
             itself ignores them.
@@ -55,6 +56,7 @@ class Family:
     norm_offset: float = 0.0
     last_norm_offset: float | None = None
     rotates_apart: bool = False
+    rope_by_kind: bool = False
     rope_in_windows: bool = False
     rope_left_out: bool = False
     last_norm: str = "norm"
@@ -171,6 +173,7 @@ FAMILIES = {
         others=SLIDING,
         full_every=6,
         norm_offset=1.0,
+        rope_by_kind=True,
         reads=("final_logit_softcapping",),
         defaults=_GEMMA_3,
     ),
@@ -182,10 +185,11 @@ FAMILIES = {
         experts=True,
         full_every=6,
         rotates_apart=True,
+        rope_by_kind=True,
         reads=_READ_BY_GEMMA_4,
         defaults=_GEMMA_4,
     ),
-    "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
+    "olmo3": Family("OLMo 3", others=SLIDING, full_every=4, rope_by_kind=True),
     "cohere2": Family(
         "Command A and R7B", tied=True, others=SLIDING, full_every=4, rope_in_windows=True, logits_factor="logit_scale"
     ),

@@ -219,6 +219,7 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6}
 GEMMA_4 = {"model_type": "gemma4_text"}
 QWEN = {"model_type": "qwen3_5_text"}
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 MUSE = {"model_type": "muse_glimmer_text"}
 
 
@@ -235,6 +236,11 @@ MUSE = {"model_type": "muse_glimmer_text"}
         ({**GEMMA, "final_logit_softcapping": -1.0}, "final_logit_softcapping is -1.0"),
         ({**GEMMA, "use_bidirectional_attention": True}, "lets tokens see those after them, which is not"),
         ({**GEMMA, "rope_parameters": {"sliding_attention": {"rope_theta": -1}}}, "rope_theta is -1"),
+        ({**GEMMA_4, "rope_parameters": {"full_attention": ROPE}}, "has no rope_theta for sliding_attention"),
+        ({**GEMMA_4, "rope_parameters": {"full_attention": ROPE, "sliding_attention": {}}}, "for sliding_attention"),
+        ({"model_type": "llama", "rope_parameters": {"full_attention": ROPE}}, "speaks of full_attention, and all"),
+        ({"model_type": "qwen3", "rope_parameters": {"full_attention": ROPE}}, "speaks of full_attention, and all"),
+        ({"model_type": "llama", "rope_parameters": {"other": {}, "rope_theta": -1}}, "speaks of other, and all"),
         ({**QWEN, "layer_types": ["linear_attention"] * 32}, "layers with a recurrent state, which is not supported"),
         ({**QWEN, "linear_value_head_dim": 1 << 20}, "linear_value_head_dim is 1048576"),
         ({"model_type": "lfm2", "layer_types": ["conv"] * 32}, "layers with a recurrent state, which is not supported"),

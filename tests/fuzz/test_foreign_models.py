@@ -171,6 +171,10 @@ FOLDERS: dict[str, tuple[Make, str]] = {
         _settings(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1] * 100_000}),
         "long_factor has 100,000 values",
     ),
+    "settings of layers that are none": (
+        _settings(rope_parameters={"full_attention": {"rope_type": "default"}}),
+        "speaks of full_attention",
+    ),
     "settings of a text model that is none": (_settings(text_config={"hidden_size": 8}), "its text_config is none"),
     "settings of 400 digits": (
         _settings(rope_parameters={"rope_type": "default", "rope_theta": 10**400}),
