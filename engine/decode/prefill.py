@@ -9,6 +9,7 @@ all KV in one memory, segments cost no extra time.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -135,7 +136,12 @@ def _segment(
             first = stop
     _check_finite(decoder, hidden)
     if not start:  # damage shows at the first token already
-        _check_finite(decoder, decoder.logits(hidden[:, -1:], decoder.last_product))
+        logits = decoder.logits(hidden[:, -1:], decoder.last_product)
+        least, most = torch.stack(logits.aminmax()).tolist()  # both are no number where one is none
+        if not math.isfinite(most - least):
+            raise decoder.not_finite()
+        if least == most:  # weights of zeros, where a download made room for a file and did not fill it
+            raise decoder.not_telling()
 
 
 def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:

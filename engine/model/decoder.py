@@ -146,6 +146,12 @@ class Decoder(Pieces):
             )
         return ModelError(f"{self.name} computes what is no number: its weights are damaged.", "Download it again.")
 
+    def not_telling(self) -> ModelError:
+        """Make the error of a first pass behind which all tokens are as likely."""
+        return ModelError(
+            f"{self.name} finds any word as likely as any other: its weights are damaged.", "Download it again."
+        )
+
     # Passes, which the backend runs --------------------------------------------------------------------------
 
     @property

@@ -294,21 +294,24 @@ def test_pickles_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "place", "value", "why"),
     [
-        ("model.layers.0.self_attn.q_proj.weight", 0),
-        ("model.embed_tokens.weight", slice(None)),
-        ("model.norm.weight", 3),
-        ("lm_head.weight", (7, 0)),
+        ("model.layers.0.self_attn.q_proj.weight", 0, _NAN, "what is no number"),
+        ("model.embed_tokens.weight", slice(None), _NAN, "what is no number"),
+        ("model.norm.weight", 3, _NAN, "what is no number"),
+        ("lm_head.weight", (7, 0), _NAN, "what is no number"),
+        ("lm_head.weight", slice(None), 0.0, "any word as likely as any other"),
     ],
 )
-def test_weights_that_are_no_numbers(folder: Path, book: Document, name: str, place: Any) -> None:
+def test_weights_that_are_no_numbers(
+    folder: Path, book: Document, name: str, place: Any, value: float, why: str
+) -> None:
     """They were answered with nothing, or with exclamation marks, and it ended well."""
     held = load_file(folder / _WEIGHTS)
-    held[name][place] = _NAN
+    held[name][place] = value
     save_file(held, folder / _WEIGHTS, {"format": "pt"})
     session = Session.load(EngineConfig(model=str(folder), context=4096))
-    with pytest.raises(ModelError, match="no number: its weights are damaged"):
+    with pytest.raises(ModelError, match=f"{why}: its weights are damaged"):
         list(session.read(book))
     with pytest.raises(InputError, match="No book is open"):
         list(session.ask(Question("Where does the key hang?")))
