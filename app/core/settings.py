@@ -217,7 +217,12 @@ def make_settings(
 
     The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets a draft
     model when one is named. Where no model is named, the last choice in the page is used.
+
+    Raises:
+        OptionError: as ``check_place``.
     """
+    for place in (model, draft):
+        check_place(place or "")
     data, remote = data_folder(environ), None
     rounding: dict[str, str] = {}
     if model is None and draft is None and (kept := load(data)) is not None:
@@ -229,6 +234,20 @@ def make_settings(
     if draft is not None and draft.lower() == NO_DRAFT:
         draft = None
     return Settings(data, chosen, draft, context, port, dict(options or {}), rounding, remote, chosen=named)
+
+
+def check_place(model: str) -> None:
+    """Check that it can be looked up on this machine whether there is such a model.
+
+    Raises:
+        OptionError: the path is too long, may not be looked into, or is of a person who is not known here.
+    """
+    from engine.errors import OptionError
+
+    try:
+        Path(model).expanduser().exists()
+    except (OSError, RuntimeError) as error:
+        raise OptionError("A model cannot be looked up under this name.", "Check the path.") from error
 
 
 def tried_folder_of(folder: Path) -> str:

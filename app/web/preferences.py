@@ -31,6 +31,7 @@ from app.core.settings import (
     ModelChoice,
     Remote,
     Settings,
+    check_place,
     is_any_gguf,
     is_gguf,
     is_hub_gguf,
@@ -317,6 +318,7 @@ def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
 def _model_name(name: str) -> str:
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise OptionError("This is no name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+    check_place(name)
     return name
 
 

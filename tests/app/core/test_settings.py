@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, data_folder, is_hub_id, make_settings
+from app.web.preferences import ModelAsked
 from engine.errors import OptionError
 
 
@@ -33,6 +35,18 @@ def test_bundled_draft_goes_with_the_bundled_target_only() -> None:
     assert make_settings(model="/another/model").draft is None
     assert make_settings(model="owner/name", draft="owner/small").draft == "owner/small"
     assert make_settings(draft="none").draft is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows looks up any name, and finds nothing")
+@pytest.mark.parametrize("name", ["/" + "a" * 300, "~nobody-of-this-name/x", "~nobody-of-this-name/x.gguf"])
+def test_a_name_that_cannot_be_looked_up(name: str) -> None:
+    """It was told as "Something went wrong", and the page got a status of 500."""
+    with pytest.raises(OptionError, match="cannot be looked up"):
+        make_settings(model=name)
+    with pytest.raises(OptionError, match="cannot be looked up"):
+        make_settings(draft=name)
+    with pytest.raises(OptionError, match="cannot be looked up"):
+        ModelAsked(model=name)
 
 
 def test_engine_settings_come_together() -> None:
