@@ -18,6 +18,7 @@ from engine.model.architectures import (
     MLP_NUMBERS,
     STATE_NUMBERS,
     check_architecture,
+    display_name,
     experts_of,
     is_expanded,
     kv_heads_of,
@@ -130,7 +131,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
         UnsupportedModel: the engine does not support the model; the message says why.
         ModelError: a number is missing or cannot be right.
     """
-    config = text_settings(config)
+    config, name = text_settings(config), display_name(name)
     kind = config.get("model_type")
     config["model_type"] = kind = kind if isinstance(kind, str) else "nameless"
     window = _number(config, "max_position_embeddings", name) if kind in FAMILIES else 0
