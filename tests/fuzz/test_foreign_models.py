@@ -31,6 +31,8 @@ from engine.document import Document
 from engine.errors import on_one_line
 from engine.sandbox import Bounds
 from tests.app.models.test_gguf_files import LLAMA, TENSORS, made
+from tests.engine.model.test_gguf import config_of
+from tests.engine.model.test_gguf import made as weights_in_a_file
 from tests.fuzz.conftest import LONG
 from tests.house import ROOT
 from tests.tally import count
@@ -126,6 +128,11 @@ def _of_tokenizer(**values: Any) -> Make:
     return _json("tokenizer_config.json", lambda stated: stated.update(values))
 
 
+def _zeros(folder: Path) -> None:
+    held = load_file(folder / "model.safetensors")
+    save_file({name: weights * 0 for name, weights in held.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
 def _no_numbers(folder: Path) -> None:
     held = load_file(folder / "model.safetensors")
     held["model.norm.weight"][0] = float("nan")
@@ -139,15 +146,18 @@ _SILENT = {
 }
 _CONTROLS = "\x1b]0;yours\x07\x1b[2J\r\n\x9b31m\u202eAll is well."
 
-FOLDERS: dict[str, tuple[Make, str]] = {
+TEMPLATES = {
     "a template without end": (
-        _template("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "template takes longer than",
     ),
-    "a template that counts": (_template("{{ 10**(10**9) }}"), "template takes longer than"),
-    "a template that repeats": (_template("{{ 'a'*(8*10**9) }}"), "template takes more than"),
-    "a template that fills": (_template("{{ '%9999999999d' % 1 }}"), "template takes more than"),
-    "a template that talks": (_template("{{ 'a' * 99999 }}"), "writes 1"),
+    "a template that counts": ("{{ 10**(10**9) }}", "template takes longer than"),
+    "a template that repeats": ("{{ 'a'*(8*10**9) }}", "template takes more than"),
+    "a template that fills": ("{{ '%9999999999d' % 1 }}", "template takes more than"),
+    "a template that talks": ("{{ 'a' * 99999 }}", "writes 1"),
+}
+FOLDERS: dict[str, tuple[Make, str]] = {
+    **{name: (_template(words), why) for name, (words, why) in TEMPLATES.items()},
     "a template of nothing": (_instead("chat_template.jinja", _sparse), "which no model needs"),
     "a template elsewhere": (_instead("chat_template.jinja", _link("/etc/hostname")), "leads out of its folder"),
     "a vocabulary that grows": (_normalizer(*[_GROWING] * 4), "characters of one (normalizer)"),
@@ -212,6 +222,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "weights that are a folder": (_instead("model.safetensors", _folder), "no regular file"),
     "weights named for the terminal": (_indexed(_CONTROLS), "is not a .safetensors file of its folder"),
     "weights that are no numbers": (_no_numbers, "weights are damaged"),
+    "weights that are zeros": (_zeros, "any word as likely as any other: its weights are damaged"),
     "weights that lead nowhere": (_instead("model.safetensors", _link("gone")), "leads to nothing"),
 }
 _LONG_ONLY = (
@@ -223,7 +234,9 @@ _LONG_ONLY = (
     "a vocabulary of additions",
     "a vocabulary nested deep",
     "weights that are no numbers",
+    "weights that are zeros",
     "settings in a list",
+    "settings of layers that are none",
 )
 _GGUF = b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
 _NAME = b"tokenizer.ggml.tokens"
@@ -312,3 +325,20 @@ def test_a_file_ends_in_a_sentence(name: str, tmp_path: Path, ask: Callable[[Pat
     file = tmp_path / "model.gguf"
     file.write_bytes(content)
     assert why in ask(file).splitlines()[-1]
+
+
+@pytest.mark.skipif(not LONG, reason="a vocabulary is converted for seconds, and folders have the same templates")
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_in_a_file_ends_in_a_sentence(name: str, tmp_path: Path, ask: Callable[[Path], str]) -> None:
+    words, why = TEMPLATES[name]
+    template = words + (DEMO_DRAFT / "chat_template.jinja").read_text(encoding="utf-8")
+    config = config_of("qwen2", tie_word_embeddings=True)
+    (file,) = weights_in_a_file(tmp_path, "qwen2", config, True, add_context_length=4096, add_chat_template=template)
+    assert why in ask(file).splitlines()[-1]
+
+
+def test_a_template_of_gigabytes_in_a_file(tmp_path: Path, ask: Callable[[Path], str]) -> None:
+    file, field = tmp_path / "model.gguf", b"tokenizer.chat_template"
+    file.write_bytes(_GGUF + struct.pack("<Q", len(field)) + field + struct.pack("<IQ", 8, 3_000_000_000))
+    os.truncate(file, 3_100_000_000)
+    assert "header does not come to an end" in ask(file).splitlines()[-1]
