@@ -7,6 +7,8 @@ and everything else of CSS are passed over.
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Iterable
 
 _COMMENT = re.compile(r"/\*.*?\*/|<!--|-->", re.S)
@@ -15,6 +17,8 @@ _AT_BLOCK = re.compile(r"@[^{};]{0,500}(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
 _SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
 _ITEM = re.compile(r"\s*>?\s*\bli(:{1,2}before)?$", re.I)
 _WANTED = frozenset(("content", "list-style", "list-style-type", "display", "visibility", "vertical-align"))
+_STRING = re.compile(r"\"([^\"]{0,40})\"|'([^']{0,40})'")
+_ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?", re.I)
 _COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
 _LONGEST = 200_000  # characters of a style sheet that are read
 _NOT_A_TYPE = frozenset(("inside", "outside", "inherit", "initial", "unset", "!important"))
@@ -97,6 +101,22 @@ def counters(found: Declarations) -> list[tuple[str, str]]:
         for text, name, style in _COUNTER.findall(found.get("content", ""))
     ]
     return parts if any(name for name, _ in parts) else []
+
+
+def bullet(found: Declarations) -> str:
+    """The sign that is generated in front of an item, "" without one; all round and square ones and icons are one."""
+    content = found.get("content", "")
+    match = _STRING.match(content)
+    if match is None or match.end() != len(content):
+        return ""
+    sign = _ESCAPE.sub(_escaped, match[1] or match[2] or "").strip()
+    return "•" if sign and (sign in "●○■□•◦▪▫·o" or unicodedata.category(sign[0]) == "Co") else sign
+
+
+def _escaped(escape: re.Match[str]) -> str:
+    """The sign of a number, "" where it is none."""
+    sign = chr(min(int(escape[1], 16), sys.maxunicode))
+    return "" if unicodedata.category(sign) in ("Cc", "Cs", "Cn") else sign
 
 
 def hides(found: Declarations) -> bool:

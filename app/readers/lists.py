@@ -24,8 +24,8 @@ _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
 class List:
     """An open list: the kind of its marks, and the next number.
 
-    ``counters``: text that a style sheet sets in front of its items. ``marked``: the numbered blocks of a list that
-    counts down to one.
+    ``counters``, ``bullet``: what a style sheet sets in front of its items. ``marked``: the numbered blocks of a list
+    that counts down to one.
     """
 
     kind: str
@@ -33,6 +33,7 @@ class List:
     step: int = 1
     backwards: bool = False
     counters: list[tuple[str, str]] = field(default_factory=list)
+    bullet: str = ""
     marked: list[tuple[Block, str]] = field(default_factory=list)
 
 
@@ -58,7 +59,7 @@ class Lists:
             kind = _NO_NUMBERS
         start, backwards = whole(attributes.get("start")), "reversed" in attributes
         begun = List(kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
-        begun.counters = css.counters(found)
+        begun.counters, begun.bullet = css.counters(found), css.bullet(found)
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
@@ -72,6 +73,8 @@ class Lists:
         found = css.declarations(attributes.get("style", "")) or styles.of("li", attributes.get("class", "").split())
         kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
         mark = self._generated(around) if around.counters else _mark(kind, around.value)
+        if not mark and around.bullet:
+            mark = f"{around.bullet} "
         if mark:
             self._waiting.append((mark, around))
         around.value += around.step

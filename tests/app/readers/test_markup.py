@@ -87,6 +87,12 @@ LISTS = {
         "<ol class=k-0 start=4><li>Row</ol>",
         "3. Ring\n\n3.a) Trim\n\n3.b) Fill\n\n4. Row",
     ),
+    "bullets that Google writes": (
+        '<style>ul.k-0{list-style-type:none}.k-0>li:before{content:"\\0025cf   "}ul.k-1{list-style-type:none}'
+        '.k-1 > li:before{content:"\\002610   "}.k-2{list-style:none}.k-2>li::before{content:"\\d800\\0"}</style>'
+        "<ul class='k-0 start'><li>Pears</ul><ul class=k-1><li>Call</ul><ul class=k-2><li>Bare</ul>",
+        "• Pears\n\n☐ Call\n\nBare",
+    ),
     "a mark that is only a point": ("<ol style='list-style-type: \".\"'><li>x</ol>", ". x"),
     "a list that begins with a list": ("<ol><li><ol type=i><li>x</ol></ol>", "1. i. x"),
 }
