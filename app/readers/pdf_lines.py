@@ -120,6 +120,8 @@ def page_lines(
     if tall * 2 > len(pieces):
         return _vertical(pieces)
     pieces = [piece for piece in pieces if piece.text]
+    for (x0, x1, top, bottom), ticked in shapes.boxes:
+        _joins_its_words(pieces, Line(TICKS[ticked], x0, x1, top, bottom, size=bottom - top))
     with_dots(pieces, shapes.dots)
     pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))

@@ -1,18 +1,20 @@
-"""Reads drawn shapes as signs: the bullets of lists, the lines of fractions. Child only.
+"""Reads drawn shapes as signs: bullets, boxes that are ticked, the lines of fractions. Child only.
 
-Browsers print bullets as shapes, and every program for formulas draws the line of a fraction: without it a quarter is
-read as "1 4".
+Browsers print bullets and boxes as shapes, and every program for formulas draws the line of a fraction: without it a
+quarter is read as "1 4".
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from ctypes import addressof, c_int, c_uint, sizeof
 from dataclasses import dataclass, field
 
 import pypdfium2 as pdfium
+import pypdfium2.raw as raw
 
-from app.readers import formulas
+from app.readers import formulas, pdf_calls
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
@@ -26,6 +28,12 @@ _WIDE_BAR = 40.0  # points: a wider line may be a line of a table
 _RULES = 3  # wide lines with the same ends that make them lines of a table
 _DOT = (1.2, 9.0)  # points of a dot's height
 _ROUND = 0.3  # share of its size by which a bullet's sides may differ
+_BOX = (6.0, 30.0)  # points of a box's width
+_FRAME = 0.15  # share of its width by which the frame of a box exceeds its ground on each side
+_CORNERS = 16  # parts of the line around a box with round corners, or around a circle, that a browser draws
+_WHITE = 0xF4  # of 255 in every colour
+_TICK_PARTS = 3
+_TICK = (0.35, 1.15)  # share of the width of its box
 _DOT_SIZE = 0.6  # line heights of a dot's size at most
 _DOT_REACH = 2.5  # line heights from a bullet to its text
 _COLUMN_LETTERS = 3  # letters of an item, where several bullets are one below another
@@ -45,10 +53,11 @@ _INSIDE = 1.5  # points by which a character may be beyond the line
 
 @dataclass
 class Shapes:
-    """Small drawn objects of a page: horizontal lines, and dots."""
+    """Small drawn objects of a page: horizontal lines, dots, and boxes with whether they are ticked."""
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
+    boxes: list[tuple[Box, bool]] = field(default_factory=list)
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
@@ -57,8 +66,13 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
     if page.get_rotation():
         return found
     turn = turned(page)
-    for _, x0, y0, x1, y1 in paths[:_MOST]:
+    ground: Path | None = None
+    for at, path in enumerate(paths[:_MOST]):
+        _, x0, y0, x1, y1 = path
         width, height = x1 - x0, y1 - y0
+        if ground is not None and _is_box(ground, path):
+            found.boxes.append((turn(x0, y0, x1, y1), at + 1 < len(paths) and _is_tick(paths[at + 1], path)))
+        ground = path if _BOX[0] < width < _BOX[1] and abs(width - height) < _FRAME * width else None
         if height < _BAR_HEIGHT and _BAR[0] < width < _BAR[1]:
             found.bars.append(turn(x0, y0, x1, y1))
         elif _DOT[0] < height < _DOT[1] and abs(width - height) < _ROUND * height:
@@ -70,6 +84,34 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
     if len(found.dots) > _MOST_DOTS:
         found.dots.clear()
     return found
+
+
+def _is_box(ground: Path, frame: Path) -> bool:
+    """Whether two paths are a box or a circle as browsers draw those that can be ticked: white, then its frame."""
+    outwards = ground[1] - frame[1], ground[2] - frame[2], frame[3] - ground[3], frame[4] - ground[4]
+    if min(outwards) < 0 or max(outwards) > _FRAME * (frame[3] - frame[1]):
+        return False
+    parts = pdf_calls.count_segments(ground[0])
+    if parts < _CORNERS or parts != pdf_calls.count_segments(frame[0]):
+        return False
+    colour = (c_uint * 4)()
+    places = [addressof(colour) + sizeof(c_uint) * at for at in range(4)]
+    return bool(pdf_calls.fill_colour(ground[0], *places)) and min(colour[:3]) >= _WHITE
+
+
+def _is_tick(path: Path, frame: Path) -> bool:
+    """Whether a path is the tick in a box, two strokes that are not filled, or the dot in a circle."""
+    item, x0, y0, x1, y1 = path
+    wide = frame[3] - frame[1]
+    if not _TICK[0] * wide < x1 - x0 < _TICK[1] * wide:
+        return False
+    if abs(x0 + x1 - frame[1] - frame[3]) > wide / 2 or abs(y0 + y1 - frame[2] - frame[4]) > wide / 2:
+        return False
+    mode, stroke = c_int(), c_int()
+    pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
+    parts = pdf_calls.count_segments(item)
+    is_filled = mode.value != raw.FPDF_FILLMODE_NONE
+    return parts >= _CORNERS if is_filled else parts == _TICK_PARTS
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:

@@ -590,6 +590,30 @@ def test_bullets_that_are_drawn_part_the_items_of_a_list(files: Any) -> None:
     assert text.count("•") == 3
 
 
+def _round(x: float, y: float, size: float) -> bytes:
+    """The line around a box, in as many parts as a browser draws one with round corners."""
+    corners = ((x, y), (x + size, y), (x + size, y + size), (x, y + size))
+    steps = [
+        (one + (two - one) * at / 5, low + (high - low) * at / 5)
+        for (one, low), (two, high) in zip(corners, (*corners[1:], corners[0]), strict=True)
+        for at in range(5)
+    ]
+    return b" ".join(b"%.2f %.2f %s" % (*step, b"l" if at else b"m") for at, step in enumerate(steps)) + b" h "
+
+
+def test_boxes_that_a_browser_draws_are_read_as_ticked_or_not(files: Any) -> None:
+    def box(y: float, *, ticked: bool) -> bytes:
+        drawn = b"1 g " + _round(60, y, 9.4) + b"f 0.5 g " + _round(59.5, y - 0.5, 10.4)
+        return drawn + (
+            b"f 0.7 w 1 G 60 %g m 63 %g l 68 %g l S 0 g\n" % (y + 4, y + 1, y + 8) if ticked else b"0.7 w S 0 g\n"
+        )
+
+    page = _ink(74, 700, "Pay the rent") + _ink(74, 680, "Call the keeper") + _ink(74, 660, "No box, only a picture")
+    page += box(700, ticked=True) + box(680, ticked=False) + b"0.2 g " + _round(60, 660, 9.4) + b"f 0 g\n"
+    text, _ = _seen(files, page)
+    assert text == "☒ Pay the rent ☐ Call the keeper No box, only a picture"
+
+
 def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) -> None:
     notes = (
         "/Annots [<< /Type /Annot /Subtype /Text /Rect [300 700 320 720] /Contents (Wrong, see page 4.) /T (Ada) >>"
