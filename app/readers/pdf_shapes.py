@@ -22,7 +22,8 @@ from app.readers.pdf_signs import CharacterBoxes
 _MOST = 2_000  # drawn objects of a page that are examined
 _MOST_BARS = 200  # lines of a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 1.5  # points of a line's height at most
+_BAR_HEIGHT = 2.2  # points of a line's height at most; pdfium counts a stroke twice
+_FLAT = 2.0  # times as wide as high
 _BAR = (2.0, 150.0)  # points of a line's width
 _WIDE_BAR = 40.0  # points: a wider line may be a line of a table
 _RULES = 3  # wide lines with the same ends that make them lines of a table
@@ -73,7 +74,7 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
         if ground is not None and _is_box(ground, path):
             found.boxes.append((turn(x0, y0, x1, y1), at + 1 < len(paths) and _is_tick(paths[at + 1], path)))
         ground = path if _BOX[0] < width < _BOX[1] and abs(width - height) < _FRAME * width else None
-        if height < _BAR_HEIGHT and _BAR[0] < width < _BAR[1]:
+        if height < _BAR_HEIGHT and max(_BAR[0], _FLAT * height) < width < _BAR[1]:
             found.bars.append(turn(x0, y0, x1, y1))
         elif _DOT[0] < height < _DOT[1] and abs(width - height) < _ROUND * height:
             found.dots.append(turn(x0, y0, x1, y1))

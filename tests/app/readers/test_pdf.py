@@ -551,9 +551,9 @@ def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: An
     assert len(parsed.warnings) == 1
 
 
-def _stacked(x: float, y: float, over: str, under: str, width: float) -> bytes:
+def _stacked(x: float, y: float, over: str, under: str, width: float, thick: float = 0.5) -> bytes:
     """A fraction whose line is at the height of the middle of small letters beside it."""
-    line = f"{x} {y + 3.5} m {x + width} {y + 3.5} l 0.5 w S\n".encode()
+    line = f"{x} {y + 3.5} m {x + width} {y + 3.5} l {thick} w S\n".encode()
     return (
         _ink(x + (width - 6.7 * len(over)) / 2, y + 7, over)
         + line
@@ -564,7 +564,7 @@ def _stacked(x: float, y: float, over: str, under: str, width: float) -> bytes:
 def test_the_line_of_a_fraction_is_read_and_no_other_line(files: Any) -> None:
     page = (
         _ink(72, 700, "Take") + _stacked(102, 700, "1", "4", 7) + _ink(112, 700, "tablet, or 2")
-        + _stacked(177, 700, "3", "4", 7) + _ink(187, 700, "of one.")
+        + _stacked(177, 700, "3", "4", 7, 1.0) + _ink(187, 700, "of one.")
         + _ink(72, 640, "Oil") + _ink(150, 640, "12") + b"148 637 m 166 637 l S\n"
         + _ink(72, 620, "Sum") + _ink(150, 620, "15")
         + _ink(72, 580, "The word is") + _ink(134, 580, "lamp") + b"134 578 m 161 578 l S\n" + _ink(134, 566, "lit.")
