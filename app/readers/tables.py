@@ -150,9 +150,19 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
         elif filled:
             yield _BAR.join(parts[at] for at in used if at < len(parts)).replace("  ", " ").strip(), row.header
         for cell in row.cells:
-            for inner in cell.tables():
-                if not _is_small(inner):
-                    yield from ((f"  {line}", False) for line, _ in _lines(inner))
+            for inner in _large_tables(cell):
+                yield from ((f"  {line}", False) for line, _ in _lines(inner))
+
+
+def _large_tables(cell: Cell) -> Iterator[Table]:
+    """The tables that do not fit into a cell's line, also those within a small one that does."""
+    for inner in cell.tables():
+        if _is_small(inner):
+            for row in inner.rows:
+                for held in row.cells:
+                    yield from _large_tables(held)
+        else:
+            yield inner
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:

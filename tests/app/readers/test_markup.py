@@ -22,6 +22,10 @@ def _text(body: str) -> str:
 
 
 TABLES = {
+    "a grid in a small table in a cell": (
+        "<table><tr><td><table><tr><td><table><tr><td>0<td>a<tr><td>c<td>d</table><td>y</table><td>z</table>",
+        "y | z\n  0 | a\n  c | d",
+    ),
     "empty cells keep their place": (
         "<table><tr><th>Place<th>Q1<th>Q2<th>Q3<tr><td>North<td><td>&nbsp;<td>12<tr><td>South<td>7<td><td></table>",
         "Place | Q1 | Q2 | Q3\nNorth | | | 12\nSouth | 7 | |",
