@@ -179,7 +179,8 @@ class RetrievalCache:
         self._cut(max(0, self.full.length - recent))
         self.length = self.full.length
         step = shown_step(self.full.shape.layers)
-        self.score({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in list(enumerate(queries))[::step]})
+        shown = list(enumerate(queries))[::step]
+        self.score({layer: newest_spaced(q[:, :, -PROMPT_QUERIES:], VERIFY_QUERIES) * scaling for layer, q in shown})
         self._awaited = lambda: self.reselect(max(0, self.full.length - recent), queries, scaling)
 
     @property
