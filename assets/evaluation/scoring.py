@@ -2,7 +2,7 @@
 
 A natural questionis answered right when the fact stands in the answer. The evidence of a right answer is right when the
 passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is false where
-a person who read sentence and document found it so (``read.json``). One that nobody has read is true where it stands in
+reading sentence and document by hand showed it (``read.json``). One that was not read is true where it stands in
 the document word for word, or in an answer with the fact, and false elsewhere. A question whose answer is not there is
 recognised when the answer says so, or when the app says that its names or numbers, or words of the question, are not
 found; a good answer is suspected when either happens to it.
