@@ -19,7 +19,7 @@ from app.core.format import View, counted
 from app.core.several import MOST, cost_of
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.routes import SMALL_BODY, Asked, Handler, Text, parsed, said
+from app.web.routes import Asked, Handler, Text, allowed_posts, parsed, posts
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -58,10 +58,10 @@ class DocumentsPanel:
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts())
+        return allowed_posts(self._posts())
 
     def routes(self) -> Sequence[Route]:
-        return [Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()]
+        return posts(self._posts())
 
     def _posts(self) -> dict[str, Handler]:
         return {"/documents": self.arrange, "/documents/cost": self.cost}

@@ -23,7 +23,7 @@ from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.documents_panel import DocumentsAsked
 from app.web.markdown import harmless, rendered
-from app.web.routes import SMALL_BODY, Handler, QuestionAsked, answer_or_refusal, parsed, said
+from app.web.routes import Handler, QuestionAsked, allowed_posts, answer_or_refusal, parsed, posts, said
 
 
 class EachAsked(DocumentsAsked, QuestionAsked):
@@ -45,17 +45,10 @@ class EachPanel:
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        return (
-            *(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts()),
-            AllowedRoute("GET", "/each/export"),
-        )
+        return *allowed_posts(self._posts()), AllowedRoute("GET", "/each/export")
 
     def routes(self) -> Sequence[Route]:
-        posts = self._posts().items()
-        return (
-            *(Route(path, said(handler), methods=["POST"]) for path, handler in posts),
-            Route("/each/export", said(self.export), methods=["GET"]),
-        )
+        return *posts(self._posts()), Route("/each/export", said(self.export), methods=["GET"])
 
     def _posts(self) -> dict[str, Handler]:
         return {"/each": self.ask, "/each/stop": self.stop}

@@ -16,7 +16,7 @@ from app.core.format import View, counted
 from app.core.parts import MOST_ASKED
 from app.core.state import AppState, OpenBook, Stage
 from app.web.auth import AllowedRoute
-from app.web.routes import SMALL_BODY, Handler, said
+from app.web.routes import Handler, allowed_posts, posts
 
 
 class PartsPanel:
@@ -32,10 +32,10 @@ class PartsPanel:
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts())
+        return allowed_posts(self._posts())
 
     def routes(self) -> Sequence[Route]:
-        return [Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()]
+        return posts(self._posts())
 
     def _posts(self) -> dict[str, Handler]:
         return {"/reading/parts": self.read, "/reading/otherwise": self.choose}

@@ -7,7 +7,7 @@ Owns the translation between requests and the state of the program. Every reply 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
@@ -47,6 +47,16 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         return answered if isinstance(answered, Response) else JSONResponse({})
 
     return answer
+
+
+def posts(handlers: Mapping[str, Handler]) -> tuple[Route, ...]:
+    """The routes of handlers of small requests, by path."""
+    return tuple(Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items())
+
+
+def allowed_posts(handlers: Mapping[str, Handler]) -> tuple[AllowedRoute, ...]:
+    """The routes of ``posts``, in the form for the guard."""
+    return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in handlers)
 
 
 def json_object(sent: bytes) -> dict[str, Any]:

@@ -249,13 +249,16 @@ class Hierarchy:
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 # Close to the end of the window there is no room to measure, and little to gain.
-                return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
+                return self._fixed_with_copies()
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
             self._controllers[about] = Controller(costs, limits, statistics=self._beliefs.get(about))
         controller = self._controllers[about]
         controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
         return controller
+
+    def _fixed_with_copies(self) -> FixedLengths:
+        return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
         """Choose the policy of a text that a seed must repeat.
@@ -267,7 +270,7 @@ class Hierarchy:
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
         if on_gpu or spilled or target.bytes_read_by_step < _COSTS_ITS_BYTES:
-            return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
+            return self._fixed_with_copies()
         costs = derived(len(context.tokens), 1.0, None, target, self.retrieval, draft)
         return Unclocked(costs, self.limits(costs), draft_start_ms(context, costs, target, draft))
 
