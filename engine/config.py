@@ -94,7 +94,8 @@ class EngineConfig:
             rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
             gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
-        num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
+        num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies it; 0
+            never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, what a
             pass hardly notices on this machine, and 1,024 where nothing has been measured.

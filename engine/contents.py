@@ -24,7 +24,7 @@ ALONG = (
 )
 """The words that ask for a summary. A model that was only told to follow the parts repeated their titles."""
 LONGEST_TITLE = 80
-"""Characters of a chapter's title at most."""
+"""Maximum characters of a chapter's title."""
 
 _SUMMARY = re.compile(
     r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|résum|de quoi)",

@@ -45,7 +45,7 @@ text.
 """
 
 LONGEST_SENTENCE = 1000
-"""Characters of a cause or a remedy at most."""
+"""Maximum characters of a cause or a remedy."""
 
 _PLAIN = dict.fromkeys(CONTROLS, "\ufffd")
 _CARD = re.compile(r"\bGPU (\d+) has a total capacity")

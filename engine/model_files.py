@@ -42,7 +42,7 @@ _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 """Endings of the files that libraries read. Weights are mapped, and may be of any size."""
 
 _MOST_DIGITS = 100  # digits of a number; some settings mean "no limit" by a number of 31 digits
-_MOST_COUNTED = 1_000_000  # layers, heads, experts or labels at most
+_MOST_COUNTED = 1_000_000  # maximum layers, heads, experts or labels
 _MOST_STATED = 10_000_000  # the largest value of any other number
 _MOST_LISTED = 10_000  # values of a list, of which transformers makes many copies
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")

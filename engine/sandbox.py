@@ -37,7 +37,7 @@ _START_SECONDS = 30.0  # time for a cold disk and a busy machine; counts before 
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _END = object()
 _LENGTH = struct.Struct(">I")
-LARGEST_MESSAGE = 512 << 20  # bytes of a message at most
+LARGEST_MESSAGE = 512 << 20  # maximum bytes of a message
 
 Reason = Literal["memory", "page time", "time", "crash"]
 

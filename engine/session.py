@@ -6,9 +6,8 @@
 
 Every method that works is a generator of events. A ``threading.Event`` stops it: the session checks it after each
 event. Once it is set, the work is closed and the last event tells how far it came; finished work stays usable. The book
-is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on a thread of its own.
-
-The prompt in tokens, and its parts in the full cache:
+is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on its own thread. The prompt in
+tokens, and its parts in the full cache:
 
     | template | book pages ... | template | question | template | answer | template | question | ...
     |<--- prefilled by read --->|<------------- one turn ----------------->|<------ the next turn
@@ -454,7 +453,7 @@ def fitted(
 
 
 def progress(conversation: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
-    """The progress of a reading, ``seconds`` after it went on from token ``start``."""
+    """The progress of a reading, ``seconds`` after it continued from token ``start``."""
     total = len(conversation.book.ids)
     done = max(step.usable, start + int(step.work * (total - start)))
     return ReadingProgress(

@@ -202,7 +202,7 @@ class Request(Generic[Final]):
         A cancelled request has a result too, which tells how far it came.
 
         Args:
-            timeout: seconds to wait; the request goes on afterwards.
+            timeout: seconds to wait; the request continues afterwards.
 
         Raises:
             TrifoldError: the request failed.
@@ -273,7 +273,7 @@ class Admission:
 
 
 class Engine:
-    """Models, caches and the open book on a thread of their own. Implements ``EngineLike``; see there.
+    """Models, caches and the open book on their own thread. Implements ``EngineLike``; see there.
 
     The constructor returns at once; the thread loads the models.
 

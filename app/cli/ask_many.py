@@ -1,7 +1,7 @@
 """``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
 for each.
 
-The table is written anew after every document, whole or not at all. A stopped command continues when it is repeated:
+The table is written again after every document, whole or not at all. A stopped command continues when it is repeated:
 answered documents are not asked again, failed ones are. Other questions go into the same table.
 """
 

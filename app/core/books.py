@@ -5,8 +5,8 @@ itself, the text cache (``text.json``, and ``text-alone.json`` without comments,
 nothing), the image of its first page, and ``book.json`` with the file's name, from which a library is rebuilt when its
 database is lost. All other facts about a book are in the database.
 
-Several documents that are read as one are a book too: a folder under a name of its own, whose file ``COLLECTION`` lists
-the hashes of the documents, in their order. It is opened, asked about, listed and deleted like any other book; its
+Several documents that are read as one are a book too: a folder under its own name, whose file ``COLLECTION`` lists the
+hashes of the documents, in their order. It is opened, asked about, listed and deleted like any other book; its
 documents stay in the library.
 """
 

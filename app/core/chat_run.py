@@ -91,7 +91,7 @@ def ask(
 
     Args:
         position: place of an earlier question that this one replaces; the earlier one stays as another version.
-        tab: the tab that asks. The answer goes on when this tab closes, but only briefly when all have closed
+        tab: the tab that asks. The answer continues when this tab closes, but only briefly when all have closed
             (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
         every: whether to ask all parts of a book that is read in parts, instead of those that the question needs.
@@ -157,7 +157,7 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Run the steps of ``ask`` or ``go_on`` in a thread of its own. The words appear in the chat as they come.
+    """Run the steps of ``ask`` or ``go_on`` in its own thread. The words appear in the chat as they come.
 
     Returns:
         the number of the answer.
@@ -400,7 +400,7 @@ class _ExchangeWriter:
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def begin_parts(self, notes: PartNotes) -> None:
-        """Begin to ask the parts of the book. An existing answer is made anew from the parts' answers."""
+        """Begin to ask the parts of the book. An existing answer is made again from the parts' answers."""
         self._parts, self.begun = notes, ""
         self._stages = ""
         self._add(answer="", figures=None, stages="")

@@ -379,7 +379,7 @@ def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
 
 
 def title_of(question: str) -> str:
-    """The title of a chat without a name of its own: its first question."""
+    """The title of a chat without its own name: its first question."""
     first = " ".join(question.split()) or "New chat"
     return first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1].rstrip() + "…"
 

@@ -2,8 +2,8 @@
 told.
 
 Owns the connection, the tables and their versions. When the disk is full or the folder is read-only, all readable rows
-are copied into memory, and work goes on there. As soon as the file can be written again, everything is written back. A
-damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
+are copied into memory, and work continues there. As soon as the file can be written again, everything is written back.
+A damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
 
 Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an answer
 is NULL while it is being written, then the way it ended: a value of ``engine.events.StopReason``, or "interrupted" when
@@ -288,7 +288,7 @@ class Database:
         return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
-        """Leave the file and go on in memory. Return whether there was a file to leave."""
+        """Leave the file and continue in memory. Return whether there was a file to leave."""
         if self._path is None or self._trouble:
             return False
         logger.warning("the library cannot be written: %s", error)

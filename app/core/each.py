@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 FILE = "asked.json"
 """The file of a document's answers, by question, in the document's folder."""
 _RUN = "each"  # the key in the table ``app_state``
-_MOST_KEPT = 200  # questions of one document that are kept at most
+_MOST_KEPT = 200  # maximum questions of one document that are kept
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class AskEach:
             if claim.is_set():
                 return
             answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
-        except Exception:  # the others are asked all the same; the log has the trace
+        except Exception:  # the others are asked anyway; the log has the trace
             logger.exception("asking a document failed")
             answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try it again."})
         self._show(answers={**self.run.answers, sha256: answer})

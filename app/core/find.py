@@ -24,8 +24,8 @@ How = Literal["words", "inside", "near"]
 """How a phrase was found: as a phrase of words, inside of other words, or all words near each other."""
 
 MOST_HITS = 1_000
-LONGEST = 200  # characters of a search at most
-_MOST_LOOKED_AT = 20_000  # occurrences of one phrase that are examined at most
+LONGEST = 200  # maximum characters of a search
+_MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
 _NEAR = 250  # letters within which words are near each other
 _FEWEST_LETTERS = 2  # letters of the shortest part of a word that is searched
 

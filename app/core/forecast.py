@@ -147,7 +147,7 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """The state when a paused reading goes on: the engine's clock starts anew, and the shown time stays."""
+        """The state when a paused reading continues: the engine's clock starts anew, and the shown time stays."""
         return replace(self, _began=None)
 
     @property

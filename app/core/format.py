@@ -21,8 +21,8 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
-_MOST_MISSING = 6  # missing names and numbers in one line at most
-_LONGEST_LABEL = 28  # letters of a section's title in a sentence at most
+_MOST_MISSING = 6  # maximum missing names and numbers in one line
+_LONGEST_LABEL = 28  # maximum letters of a section's title in a sentence
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

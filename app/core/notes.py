@@ -110,7 +110,7 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a new note under an id of its own."""
+        """Store a new note under its own id."""
         _check(note)
         note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
         self._put(note)

@@ -5,7 +5,7 @@
     notes.view()               plain JSON, kept with the exchange under "parts"
 
 The record holds each part's answer with its evidence. A question that was stopped, or interrupted by the end of the
-program, goes on with the remaining parts (``known``). Pure.
+program, continues with the remaining parts (``known``). Pure.
 """
 
 from __future__ import annotations

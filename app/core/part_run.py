@@ -7,7 +7,7 @@
         PartsAnswered(...)                 the answer
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
-twice, and a stopped reading goes on where it was. The last pass reads the parts' answers as a small document, with
+twice, and a stopped reading continues where it was. The last pass reads the parts' answers as a small document, with
 their pages, and answers the question from them. Each of its sentences is then looked up in the whole book. Knows
 neither page nor terminal.
 """

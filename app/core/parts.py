@@ -40,9 +40,9 @@ PROMISING = 4
 """Best pages of a part by which the part is ranked."""
 AROUND = 160
 """Characters on either side of a name's first place that are shown to the model."""
-_FEWEST_LETTERS = 3  # letters of a word that names something, at least
+_FEWEST_LETTERS = 3  # minimum letters of a word that names something
 _FEWEST_TITLES = 4  # titles of other pages' chapters from which on a page is a table of contents
-_SHORTEST_TITLE = 6  # letters of a title that does not occur on a page by chance, at least
+_SHORTEST_TITLE = 6  # minimum letters of a title that does not occur on a page by chance
 
 _SEEN = (
     r"(?:appear(?:s|ed|ance)?|mention(?:s|ed)?|introduced|occurs?|occurred|occurrence|named|meets?|met|meeting|sees?|saw"

@@ -71,8 +71,8 @@ class Race:
     Args:
         app_state: the open book and the engine.
         verified: stores the outcomes of races.
-        further: questions about the open book with which a race may go on.
-        passages: passages of the book to continue where questions give no counted answers.
+        further: questions about the open book with which a race may continue. passages: passages of the book to
+            continue where questions give no counted answers.
         most_tokens: tokens of each answer at most.
     """
 

@@ -20,7 +20,7 @@ from engine.document import Document
 from engine.errors import PasswordNeeded
 
 MOST = 100
-"""Documents in one conversation at most."""
+"""Maximum documents in one conversation."""
 
 
 @dataclass(frozen=True)

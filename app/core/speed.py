@@ -50,7 +50,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """The speed as a sentence of its own; empty without a measurement."""
+    """The speed as its own sentence; empty without a measurement."""
     if times is None:
         return ""
     said = speed_in_words(times)

@@ -87,8 +87,8 @@ _KINDS = 3  # classes of phrases, by how well their sentences can be copied
 _RUN_WORDS = (3, 4)  # words by which a copy finds its place
 _LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
 _PAGE_HAS = 40  # words of running text that a page needs to give a phrase; title pages and tables have fewer
-# A sentence of prose: begins after the end of another one, has plain words with at most a comma between them, and goes
-# on for a while after the words that are asked for.
+# A sentence of prose: begins after the end of another one, has plain words with at most a comma between them, and
+# continues for a while after the words that are asked for.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
@@ -146,7 +146,7 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
     Returns:
         The question that is most likely answered comes first, then others: one from each third of the read part, then a
             second one, and so on. A phrase begins a sentence, of plain words where possible, and its words are rare.
-            Where every sentence occurs several times, one of them is used all the same.
+            Where every sentence occurs several times, one of them is used anyway.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
@@ -201,7 +201,7 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
 
     def astray(phrase: str) -> int:
         """How likely a copy of this sentence goes astray. A small model copies by the last few words. Where these occur
-        at several places, the model may go on at the wrong place and return again; a word that occurs twice in the
+        at several places, the model may continue at the wrong place and return again; a word that occurs twice in the
         sentence makes the model skip from one place to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()

@@ -1,9 +1,9 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
 Used for models whose card lists refusals (``app.core.abilities.Abilities``): a small model finds one phrase and misses
-another, which cannot be predicted. ``Trial`` asks in a thread of its own, after the reading, while no question is asked
-and the chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is
-replaced by the next one. Only the questions are kept and shown.
+another, which cannot be predicted. ``Trial`` asks in its own thread, after the reading, while no question is asked and
+the chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is replaced by
+the next one. Only the questions are kept and shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 WANTED = 3
 """Questions to offer."""
 MOST_TRIES = 9
-"""Questions that one model is asked about one document at most."""
+"""Maximum questions that one model is asked about one document."""
 _MOST_TOKENS = 128
 _POLL = 0.05  # seconds until a person who wants to ask is noticed
 

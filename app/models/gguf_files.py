@@ -1,8 +1,8 @@
 """Finds GGUF files that a person already has from LM Studio, Ollama and llama.cpp, and prepares them for the engine.
 
-Only the known folders are searched; a file elsewhere is named by its path. Its header is read in the bounded
-child process (``app.readers.gguf_facts``). To answer, its settings and vocabulary are written once into a folder of
-our own, by this program:
+Only the known folders are searched; a file elsewhere is named by its path. Its header is read in the bounded child
+process (``app.readers.gguf_facts``). To answer, its settings and vocabulary are written once into our own folder, by
+this program:
 
     python -m app.models.gguf_files get FILE FOLDER
 
@@ -40,8 +40,8 @@ from engine.plan import ModelShape, shape_of
 logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
-_MOST_FILES = 60  # files in all folders together, at most
-_MOST_MANIFEST = 1 << 20  # bytes of a manifest at most
+_MOST_FILES = 60  # maximum files in all folders together
+_MOST_MANIFEST = 1 << 20  # maximum bytes of a manifest
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
 _VOCABULARY_BYTES = 50_000_000  # bytes of the largest vocabulary, as written
 _FORMAT = 2  # version of the folders of settings
@@ -252,7 +252,7 @@ def is_made(folder: Path) -> bool:
     """Whether a file's settings exist, and the file has not changed since."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # the settings are made anew
+    except ModelError:  # the settings are made again
         return False
 
 

@@ -1,7 +1,7 @@
 """Downloads a model from the Hugging Face hub.
 
-This is a program of its own: only it, ``starter`` and ``reader`` use the network for models. The app starts, watches
-and stops it through the class ``Download``.
+This is its own program: only it, ``starter`` and ``reader`` use the network for models. The app starts, watches and
+stops it through the class ``Download``.
 
     python -m app.models.hub about OWNER/NAME            its settings, licence and size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it

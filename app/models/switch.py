@@ -300,7 +300,7 @@ class ModelSwitch:
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model answers all the same; only the next start forgets the choice
+        except OSError as error:  # the model answers anyway; only the next start forgets the choice
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
 
 

@@ -129,7 +129,7 @@ class BlockCollector:
         self._level = 0
         self._skipped: list[str] = []  # open elements, from the skipped or hidden one on
         self._reason = ""  # the reason for skipping them
-        self._captured: list[str] = []  # text of a skipped element that is needed all the same
+        self._captured: list[str] = []  # text of a skipped element that is needed anyway
         self._preformatted = 0
         self._initial = False  # whether the open block may be the first letter of the next one
         self._held = ""
@@ -615,7 +615,7 @@ class BlockCollector:
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
-                self._held = text  # the next block goes on with this text
+                self._held = text  # the next block continues with this text
             elif text.strip():
                 text, self._held = self._held + text, ""
                 text, marked = self._lists.headed(text)

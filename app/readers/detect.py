@@ -117,7 +117,7 @@ _NOT_A_TITLE = re.compile(
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )
-_LONGEST_DATE = 40  # characters of a date at most
+_LONGEST_DATE = 40  # maximum characters of a date
 _NOT_AN_AUTHOR = re.compile(
     r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
 )

@@ -11,7 +11,7 @@ from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
 _DEEPEST = 30  # levels of a diagram
-_MOST_POINTS = 5_000  # points of a chart's series at most
+_MOST_POINTS = 5_000  # maximum points of a chart's series
 
 
 def diagram(root: ElementTree.Element) -> list[Block]:

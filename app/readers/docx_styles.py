@@ -42,7 +42,7 @@ class Style:
     is_contents: bool = False
 
 
-_MOVED = 4  # half points by which moved text is raised or lowered at least
+_MOVED = 4  # minimum half points by which moved text is raised or lowered
 RAISED, SUNK = "raised", "sunk"
 """Text moved by a distance: where it is short, a superscript or a subscript."""
 

@@ -36,7 +36,7 @@ HEAD = 64 << 10
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 """Bytes that occur in no text."""
 
-_MOST_CONTROL = 0.005  # share of control bytes in a text at most
+_MOST_CONTROL = 0.005  # maximum share of control bytes in a text
 _BROKEN = 0.002  # share of wrong characters in a text that still counts as UTF-8
 MIXED = "utf-8 mixed with cp1252"
 _WESTERN_PIECES = "trifold-western-pieces"

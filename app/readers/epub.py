@@ -33,7 +33,7 @@ _NO_TEXT_TYPES = re.compile(
 _TEXT_NAMES = (".xhtml", ".html", ".htm")
 _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
 _NO_TEXT = "what is in it is not text"
-_MOST_SAID = 20  # warnings of one kind at most
+_MOST_SAID = 20  # maximum warnings of one kind
 _MOST_FALLBACKS = 10
 _HEAD = 20_000  # characters of a chapter in which its style sheets are named
 _MOST_SHEETS = 20
@@ -327,7 +327,7 @@ def _table_of_contents(files: zipfile.ZipFile, nav: str, ncx: str) -> list[_Entr
     """Read the table of contents. A broken one loses the names, not the book.
 
     Args:
-        nav, ncx: paths inside the container of its two forms, a page and a file of its own; "" where one is missing.
+        nav, ncx: paths inside the container of its two forms, a page and its own file; "" where one is missing.
     """
     names = archive.Names(files)
     try:

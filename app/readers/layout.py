@@ -20,14 +20,14 @@ from app.readers.cleaning import join_hyphenated
 Joint = Literal["join", "break", "paragraph"]
 
 _SLACK = 0.6  # line heights by which a word may be too wide and still counts as fitting
-_INDENT = 0.7  # line heights of an indentation at least
+_INDENT = 0.7  # minimum line heights of an indentation
 _LOOSE = 2.5  # line heights of a distance that is loose
 _GAP = 1.35  # line pitches between two lines of different paragraphs
 _NEIGHBOURS = 8  # lines examined on either side
 _CUT_REACH = 3.0  # line heights to the next line of a paragraph
 _LARGER = 0.2  # relative difference of height that tells a heading from text
 _VERSE_SHARE = 0.85
-_VERSE_WIDTH = 60  # characters of a line of verse at most
+_VERSE_WIDTH = 60  # maximum characters of a line of verse
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
 _INITIAL = 2  # signs of a large letter at the start of a chapter, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # factor of the size of the neighbouring text

@@ -27,7 +27,7 @@ NAMES = frozenset(
 
 _TAB = 4  # spaces of an indentation
 _SAMPLE = 2_000  # lines by which the kind of a text is told
-_FEWEST = 3  # lines that are needed at least
+_FEWEST = 3  # minimum lines that are needed
 _STAMP = (
     r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
     r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "

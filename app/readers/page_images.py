@@ -25,7 +25,7 @@ Rectangle = tuple[float, float, float, float]
 
 NARROWEST, WIDEST = 50, 4000
 _SECONDS_PER_IMAGE = 30.0
-_LONGEST_PASSAGE = 4_000  # characters of a passage that is searched, at most
+_LONGEST_PASSAGE = 4_000  # maximum characters of a passage that is searched
 WIDTHS = (600, 900, 1200, 1800, 2400)
 MOST_BYTES = 48 << 20  # bytes of images in memory
 _AT_ONCE = 2  # images drawn at the same time

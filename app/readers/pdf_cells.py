@@ -225,7 +225,7 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
     """Join names of columns that continue in the next printed row, in a table of numbers.
 
-    A name over several columns stays a row of its own: the names below it do not continue it.
+    A name over several columns stays its own row: the names below it do not continue it.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]

@@ -26,21 +26,21 @@ Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
 
 THIN = 3.0
-"""Thickness in points of a drawn line at most."""
+"""Maximum thickness in points of a drawn line."""
 
 MOST_OBJECTS = 5_000
-"""Objects of a page that are examined at most."""
+"""Maximum objects of a page that are examined."""
 
 _SMALL = 6.0  # points of a shape that is too small for a cell
 _SIDES = 5  # that it counts for
-_MOST_SEGMENTS = 1_500  # ruling lines of a page at most
+_MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
 _CROSS = 3.0  # points by which two crossing lines may miss one another
 _ONE_LINE = 4.5  # points between two lines without text between them, which count as one
 _WIDE = 60.0  # points of a horizontal line that may belong to a table
 _FEWEST = 3  # horizontal and vertical lines of a grid at least, including its edges, drawn or not
 _MOST_PLACES = 10_000  # places of a grid; a grid with more is a drawing
 _MOST_GRIDS = 60
-_FEWEST_LINES = 5  # drawn lines at least
+_FEWEST_LINES = 5  # minimum drawn lines
 
 
 @dataclass

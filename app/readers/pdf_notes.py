@@ -127,7 +127,7 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """The text typed onto the page, except text with an appearance of its own, which is read as a filled-in value."""
+    """The text typed onto the page, except text with its own appearance, which is read as a filled-in value."""
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
         return []

@@ -23,7 +23,7 @@ from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectan
 from engine.sandbox import Voice
 
 _TALLEST = 4.0  # height of a page in widths; a taller page is drawn smaller
-_MOST_SIGNS = 50_000  # signs of a page that can be selected at most
+_MOST_SIGNS = 50_000  # maximum signs of a page that can be selected
 _UNIT = 100_000  # steps of a page's width for positions
 
 

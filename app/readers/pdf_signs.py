@@ -22,12 +22,12 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_CROWDED = 0.6  # share of its height that a sign of a wide script needs as width at least
+_CROWDED = 0.6  # minimum share of its height that a sign of a wide script needs as width
 SAME_PLACE = 0.2  # line heights between two drawings of one letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
-_SMALLER = 0.85  # share of the height of the line's letters that a superscript has at most
+_SMALLER = 0.85  # maximum share of the height of the line's letters that a superscript has
 _HIGHER = 0.15  # share of that height by which a superscript is above their feet
 _MUCH_HIGHER = 0.3
 _HIGH_INK = 0.4  # share of the line by which a superscript's figure is above its lower edge
@@ -70,7 +70,7 @@ _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
 _NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that are never joined to the one after them
 _TOUCHING = 0.05  # line heights between two letters of one word
-_SPELLED = 2  # letters of one ligature at most
+_SPELLED = 2  # maximum letters of one ligature
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:

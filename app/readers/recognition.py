@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
-_MADE_BY = "PP-OCRv6 small, 1"  # results of another recogniser are made anew
+_MADE_BY = "PP-OCRv6 small, 1"  # results of another recogniser are made again
 _PROBED = 3  # pages after which the time for all is known
 _LONGEST_UNASKED_S = 180.0
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)

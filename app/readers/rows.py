@@ -26,11 +26,11 @@ CELLS = " | "
 
 _SAMPLE = 200  # rows by which the separator is told
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # cells of a row in a table whose name does not announce it, at least
-_LONGEST_CELL = 120  # characters of a cell in such a table at most
+_FEWEST_CELLS = 3  # minimum cells of a row in a table whose name does not announce it
+_LONGEST_CELL = 120  # maximum characters of a cell in such a table
 _LONGEST_ROW = 60  # lines of one row at most; an unclosed quotation mark would swallow more
 _SAME_WIDTH = 0.9
-_LONGEST_HEAD = 80  # characters of a cell in a header row at most
+_LONGEST_HEAD = 80  # maximum characters of a cell in a header row
 _SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # the first line that names the separator for Excel
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 

@@ -28,7 +28,7 @@ _WIDE_GAP = 0.6  # line heights between a header's words and the page's number
 _AT_EDGE = 0.1  # share of the width of the page's text
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
-_MARGIN_ROWS = 5  # line numbers that a page has at least
+_MARGIN_ROWS = 5  # minimum line numbers that a page has
 _MARGIN_SIGN = re.compile(r"\d{1,3}$")
 _PAGE_NUMBER = re.compile(
     r"^[-–—\[(\s|•·]*(?:page|seite|p\.|s\.|página|pagina)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von|de|sur|di)\s*\d+)?"

@@ -6,8 +6,8 @@ is open. So values that change often are kept apart from large ones. Only this s
 written (``RunningAnswer``); Gradio shows the chat again when it has ended.
 
 To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
-``server.make_panels``, put its markup into ``page/frame.html``, its style into a file of its own under
-``assets/style`` (every one there is loaded), and its script under ``page/`` with one line in ``page/main.js``.
+``server.make_panels``, put its markup into ``page/frame.html``, its style into its own file under ``assets/style``
+(every one there is loaded), and its script under ``page/`` with one line in ``page/main.js``.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
 
 def record_of(chat: Chat | None) -> str:
     """A name for the shown state of a chat. It changes when a question or another version comes, at an answer's end,
-    and when a race has measured an answer anew.
+    and when a race has measured an answer again.
     """
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
@@ -328,7 +328,7 @@ def _unit(current: OpenBook) -> str:
 
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
-"""Seconds that an answer goes on while no page is open: a reload or a broken connection takes less."""
+"""Seconds that an answer continues while no page is open: a reload or a broken connection takes less."""
 # Keys that are sent less often than every word.
 FIGURES = frozenset({"figures", "pace", "scores"})
 

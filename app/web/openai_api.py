@@ -153,12 +153,12 @@ class Api:
     async def _chat(self, request: Request) -> Response:
         asked = await asyncio.to_thread(
             parse, await _body(request)
-        )  # reading 16 MB takes a while, and the page goes on meanwhile
+        )  # reading 16 MB takes a while, and the page continues meanwhile
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
         events = answer_events(self._state, asked)
-        first = await anext(events)  # an error instead of the first event gets a status of its own
+        first = await anext(events)  # an error instead of the first event gets its own status
         if asked.stream:
             stream = self._stream(asked, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})

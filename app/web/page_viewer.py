@@ -45,7 +45,7 @@ _AROUND = 40  # characters around words that distinguish them from the same word
 _LINE = 60  # characters on either side of a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
 _MOST_ROWS = 200  # rows of a table that are searched on the picture
-_MOST_MARKS = 100  # marks on a page at most
+_MOST_MARKS = 100  # maximum marks on a page
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
     "recognised": "Recognised from a picture; may have slips.",

@@ -290,7 +290,7 @@ def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: Machin
     return sized(shape, None, about["licence"], about["gated"], free, rates)
 
 
-_LONGEST_NAME = 1000  # characters of a model's name at most
+_LONGEST_NAME = 1000  # maximum characters of a model's name
 _RATES_S = 3.0  # seconds that a reply waits for a measurement; a busy machine takes half a minute
 _POSTS = (
     "/models/use",
@@ -458,9 +458,9 @@ class Preferences:
     def rates(self) -> MachineRates | None:
         """The speeds of this machine, if known within ``_RATES_S``.
 
-        They are measured in a process of its own, while no answer is being written. If other programs were working, the
-        next call starts another measurement, and the better value counts. After a failed measurement there is no
-        further one, since the page keeps asking while one is running.
+        They are measured in its own process, while no answer is being written. If other programs were working, the next
+        call starts another measurement, and the better value counts. After a failed measurement there is no further
+        one, since the page keeps asking while one is running.
         """
         with self._lock:
             known = self._measured

@@ -150,7 +150,7 @@ def quiet_gradio(uploads: Path) -> None:
     """Set the environment before Gradio is imported, so that it reports and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        GRADIO_ANALYTICS_MAX_EVENTS="1",  # Gradio notes every event all the same, and would keep 10,000 of them,
+        GRADIO_ANALYTICS_MAX_EVENTS="1",  # Gradio notes every event anyway, and would keep 10,000 of them,
         GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of all after each one
         GRADIO_TEMP_DIR=str(uploads),
         GRADIO_SSR_MODE="False",

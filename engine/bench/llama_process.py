@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own: lines of JSON in, lines of JSON out. A program; it imports neither ours nor torch.
+"""llama.cpp in its own process: lines of JSON in, lines of JSON out. A program; it imports neither ours nor torch.
 
 The first line loads a model; every further line asks for tokens. The binding reads only the part of a prompt that its
 cache does not hold yet.

@@ -105,8 +105,8 @@ def has_llama_cpp() -> bool:
 
 class LlamaCpp:
     """llama.cpp on a GGUF file, with its own kernels and threads, the file's weights, and KV in float16 or 8 bits.
-    llama.cpp runs in a process of its own (``llama_process``), apart from torch's threads: a build that does not fit
-    this processor crashes that process alone.
+    llama.cpp runs in its own process (``llama_process``), apart from torch's threads: a build that does not fit this
+    processor crashes that process alone.
 
     Args:
         gguf: the same model as the target.

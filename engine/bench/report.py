@@ -109,7 +109,7 @@ class Measurement:
     ``over_floor`` is measured for plain rows: their time over the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the ratio of each run to the plain runs
     before and after it. Over several ``books`` numbers are medians, ``runs_ms_per_token`` holds one number a book, and
-    ``span_to_plain`` is the least and the largest ratio.
+    ``span_to_plain`` is the smallest and the largest ratio.
     """
 
     row: str

@@ -242,7 +242,7 @@ class Every:
     """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th.
 
     Args:
-        tokens: least number of tokens verified since the last refresh.
+        tokens: minimum number of tokens verified since the last refresh.
         share: largest share of the rounds' time for refreshes, judged by the duration of the last refresh. None: no
             limit.
     """

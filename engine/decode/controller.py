@@ -249,7 +249,7 @@ class Controller:
         costs: measured on this context.
         limits: bounds of the plan.
         tuning: constants.
-        statistics: acceptance on earlier texts, which the controller goes on from; None starts from the priors.
+        statistics: acceptance on earlier texts, which the controller continues from; None starts from the priors.
     """
 
     def __init__(
@@ -503,8 +503,8 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """Return the trial, or the plan where the trial costs more than the allowance. A trial that has ``begun`` goes
-        on.
+        """Return the trial, or the plan where the trial costs more than the allowance. A trial that has ``begun``
+        continues.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)

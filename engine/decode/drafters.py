@@ -82,8 +82,8 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """The longest match among the newest places, which all share ``known`` tokens with the text.
 
-        A place with little text after it counts for less. A question names the words of the book that its answer goes
-        on from, and is itself the newest place of these words, often followed by the very tokens of the answer.
+        A place with little text after it counts for less. A question names the words of the book that its answer
+        continues from, and is itself the newest place of these words, often followed by the very tokens of the answer.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
@@ -238,7 +238,7 @@ class ModelDrafter:
         vocabulary: of the target; distributions are cut or padded to it, since families pad their embeddings
             differently.
         num_sink_tokens, window_size: of the streaming cache.
-        longest: most tokens that can be ahead of the committed context.
+        longest: maximum number of tokens that can be ahead of the committed context.
         backend: runs its passes; None is the model's own.
         full: the target's full cache, whose layers are spilled where a step runs out of memory.
         waits: put off the start on a context until the first proposal: a large draft model takes seconds, and an answer
@@ -450,7 +450,8 @@ class LookupDrafter:
     Args:
         inner: the drafter that is asked where no long match is found.
         index: of the book and the chat; kept up to date here.
-        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and only keeps the index up to date.
+        longest: maximum number of tokens of one proposal; 0 leaves proposing to ``inner`` and only keeps the index up
+            to date.
         device: where proposals are made.
     """
 

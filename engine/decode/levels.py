@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.plan.cost_model import CostModel
 
-# Tokens of an answer that fit in the retrieval cache's tail before the selection is made anew.
+# Tokens of an answer that fit in the retrieval cache's tail before the selection is made again.
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book, in tokens: a long verification, a long middle pass, a run of the draft model.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
@@ -307,9 +307,9 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
     the middle level uses the target's own weights.
 
     A middle pass reads all weights and a small cache. Weights in 8 bits halve the bytes, and the full level verifies
-    all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). Rounding pays where a pass mostly reads weights,
-    and where the copy is small next to the free memory and is made quickly while a person waits for the model. A GPU
-    rounds only when configured: there "auto" has not been tried.
+    anyway (QuantSpec, arXiv 2502.10424, rounds the cache so). Rounding pays where a pass mostly reads weights, and
+    where the copy is small next to the free memory and is made quickly while a person waits for the model. A GPU rounds
+    only when configured: there "auto" has not been tried.
     """
     asked = config.middle
     if asked == "auto":

@@ -169,7 +169,7 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
 def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
     block = block or KINDS[decoder.device.type].block
     if decoder.kv_shape.sliding is not None:
-        block = min(block, SLIDING_SLACK)  # most tokens that a sliding-window layer takes at once
+        block = min(block, SLIDING_SLACK)  # maximum number of tokens that a sliding-window layer takes at once
     if decoder.device.type != "cpu":
         return block
     per_token = work_of(decoder, position, 1) / decoder.num_layers

@@ -1,6 +1,6 @@
 """Holds quotations to the book's own words: a part of the distribution that tokens are sampled from.
 
-Where an answer has opened a quotation, only those tokens may follow with which the quotation goes on, or ends, as
+Where an answer has opened a quotation, only those tokens may follow with which the quotation continues, or ends, as
 somewhere in the book. The allowed tokens depend on the tokens before and on nothing else. So every level applies the
 rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same distribution.
 Within a quotation most proposals are copies of the book anyway.
@@ -29,7 +29,7 @@ _CUT = re.compile(r"\w\w|\d[.,:/]\d")
 _ELLIPSES = (b"...", "…".encode())
 _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))  # strings between the opening mark and the first word
 _WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
-# Bytes of the book that one token may cover at most.
+# Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
 # Points of quotations that are remembered: a round looks at each of its own several times.
 _MOST_REMEMBERED = 4096
@@ -144,7 +144,7 @@ class Quotable:
         """The bytes of tokens that the book has at these places."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            border = piece.find(b" ", 1)  # no token goes on after a space
+            border = piece.find(b" ", 1)  # no token continues after a space
             ends = range(1, (len(piece) if border < 0 else border) + 1)
             found.update(part for end in ends if (part := piece[:end]) in self._tokens)
         return found

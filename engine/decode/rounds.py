@@ -120,7 +120,7 @@ class Speculation:
     Args:
         policy: chooses the plan of each round; a round without speculation is a plain step.
         refresh: decides when the retrieval selection is refreshed.
-        longest: most tokens that can be ahead of the committed context.
+        longest: maximum number of tokens that can be ahead of the committed context.
         index: of the book and the chat, where tokens may be copied straight to verification.
         recordings: counts the passes recorded so far; a round that records tells no costs.
         middle: runs the passes of the middle level; None takes the backend of the full level.

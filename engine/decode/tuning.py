@@ -1,6 +1,6 @@
 """The constants that tune speculation, in one record: each with its unit and the reason for its value.
 
-They change speed only, never the distribution of the text. Tests and sweeps pass a record of their own.
+They change speed only, never the distribution of the text. Tests and sweeps pass their own record.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Tuning:
     # Lengths ------------------------------------------------------------------------------------------------------
 
     most_draft: int = 8
-    """Drafted tokens before a middle pass, or straight to verification, at most."""
+    """Maximum drafted tokens before a middle pass, or straight to verification."""
     most_passes: int = 12
     """Middle passes of a round at most, where they take longer together than its verification."""
     most_pending: int = 48
@@ -155,7 +155,7 @@ class Tuning:
     tokens the demo pair was promised 1.07 and lost 5 to 10 % of a short answer.
     """
     worth_risking: float = 1.2
-    """Factor of plain decoding's speed that speculation must promise to go on once it has lost time."""
+    """Factor of plain decoding's speed that speculation must promise to continue once it has lost time."""
     first_copy: int = 4
     """Tokens of the book that are copied before matches of this length have been tried."""
     copy_growth: float = 4.0
@@ -177,7 +177,7 @@ class Tuning:
     tokens_per_pass: int = 3
     """Verified tokens that allow one more middle pass."""
     first_rounds: int = 16
-    """Rounds at the start in which the plan is chosen anew every time."""
+    """Rounds at the start in which the plan is chosen again every time."""
     rethink_rounds: int = 4
     """Rounds between two choices of a plan while speculating."""
     rethink_plain_rounds: int = 16

@@ -5,8 +5,8 @@
 The target continues passages of the books and answers questions about them (``corpus``). A model of one or two layers,
 which begins as the target's first and last layer, learns to predict the target's text (``training``). ``--draft`` then
 names its folder (``engine.model.distilled``). Books are plain text files. Books that the bench holds back are left out,
-so that they can measure the draft. A run that was stopped at any moment, also by a loss of power, goes on with the same
-command and the same ``--work``, and ends with the same draft on the same machine.
+so that they can measure the draft. A run that was stopped at any moment, also by a loss of power, continues with the
+same command and the same ``--work``, and ends with the same draft on the same machine.
 
 This module is the command line.
 """
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)
-    if not KINDS[device.type].has_64_bits:  # the target's tokens are drawn on the device that computes, in 64 bits
+    if not KINDS[device.type].has_64_bits:  # the target's tokens are drawn on the compute device, in 64 bits
         raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
     names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(

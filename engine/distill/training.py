@@ -3,7 +3,7 @@
 The draft begins as the target's first and last layers, and shares the target's embedding and head. It reads rows as in
 use: the first tokens of a prompt and the newest ones. The target's acceptance is all that counts in use. So the loss is
 the divergence from the target's distribution over the tokens that the draft can say, and not a loss on the text. A
-training that was stopped goes on with the very next step. Knows no books.
+training that was stopped continues with the very next step. Knows no books.
 """
 
 from __future__ import annotations

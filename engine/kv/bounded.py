@@ -1,8 +1,8 @@
 """Layers whose memory has a fixed size, however long the context is: windows and states.
 
-They always lie on the device that computes the layer, in the model's dtype, even where other KV has 8 bits. The full
-and the middle level share them, so both compute with the same windows and states, exactly. Verification overwrites the
-middle level's entries after the committed tokens before any other pass reads them.
+They always lie on the compute device the layer, in the model's dtype, even where other KV has 8 bits. The full and the
+middle level share them, so both compute with the same windows and states, exactly. Verification overwrites the middle
+level's entries after the committed tokens before any other pass reads them.
 
 A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places with a
 full copy. One copy is made at the end of the book, where every chat about it begins. Layers with states reach back only
@@ -63,7 +63,7 @@ class BoundedLayer(Protocol):
         """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of [start, stop) that the layer can still give, if decoding could go on from there; else
+        """The first token of [start, stop) that the layer can still give, if decoding could continue from there; else
         None.
         """
 
@@ -201,8 +201,8 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy the committed tokens [start, stop), or as many of the newest as suffice to go on from. None where they
-        do not suffice, or where there are no bounded layers.
+        """Copy the committed tokens [start, stop), or as many of the newest as suffice to continue from. None where
+        they do not suffice, or where there are no bounded layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()

@@ -3,8 +3,8 @@
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
 counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lies in the tier that
 the placement says, in the model's dtype or quantized to 8 bits. A pass always finds a layer "at hand": in the memory of
-the device that computes, and in the model's dtype, or in 8 bits where a kernel reads 8 bits. An ``Observer`` may look
-at a layer's queries while the layer's KV is at hand.
+the compute device, and in the model's dtype, or in 8 bits where a kernel reads 8 bits. An ``Observer`` may look at a
+layer's queries while the layer's KV is at hand.
 
 Layers with a window or a state are kept apart (``bounded``); layer numbers in this module count only the others. In a
 model with such layers the cache can be cropped to the lengths that ``nearest`` gives. ``spilling`` frees memory when it
@@ -54,8 +54,8 @@ _GROWTH = 4096
 # Tokens of a layer that are copied at once when it is spilled.
 _PIECE = 1024
 
-# Tokens after its recording up to which a recorded pass is used; then it is recorded anew. These tokens are masked, and
-# attention with a mask reads all of them in every layer.
+# Tokens after its recording up to which a recorded pass is used; then it is recorded again. These tokens are masked,
+# and attention with a mask reads all of them in every layer.
 _RECORDED = 1024
 
 
@@ -338,7 +338,7 @@ class FullCache:
         return here.values[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[1])
 
     def is_at_hand(self, layer: int, stop: int) -> bool:
-        """Whether a layer's tokens [0, stop) lie on the device that computes, in the format of computing."""
+        """Whether a layer's tokens [0, stop) lie on the compute device, in the format of computing."""
         return self._at_hand(layer, stop) is not None
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
@@ -366,12 +366,12 @@ class FullCache:
         return here.levels[0][:, :stop], here.levels[1][:, :stop]
 
     def is_resident(self, layer: int) -> bool:
-        """Whether a layer always lies on the device that computes."""
+        """Whether a layer always lies on the compute device."""
         return isinstance(self._stores[layer], ResidentStore)
 
     def resident(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values (kv_heads, capacity, head_dim) of a layer that always lies on the device that computes, in
-        the format of computing; None for other layers.
+        """Keys and values (kv_heads, capacity, head_dim) of a layer that always lies on the compute device, in the
+        format of computing; None for other layers.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore) and not self.shape.quantized:
@@ -379,7 +379,7 @@ class FullCache:
         return None
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, stop) of a layer in the format of storage, on the device that computes."""
+        """Keys and values [start, stop) of a layer in the storage format, on the device that computes."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
@@ -428,7 +428,7 @@ class FullCache:
     def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, storage_dim).
 
-        The tensors have the format of storage: 8 bits stay 8 bits. Another thread may call this while these tokens stay
+        The tensors have the storage format: 8 bits stay 8 bits. Another thread may call this while these tokens stay
         committed.
         """
         store = self._stores[layer]
@@ -482,7 +482,7 @@ class FullCache:
         return self._blocks
 
     def span(self, start: int, count: int) -> torch.Tensor:
-        """The positions start..start+count-1, on the device that computes."""
+        """The positions start..start+count-1, on the compute device."""
         return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,8 +38,8 @@ class Identity:
     """Everything that a book's KV depends on.
 
     ``book`` is the SHA-256 of the book's file, ``ids`` is the SHA-256 of all its tokens in the target's prompt;
-    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the format
-    of storage: the model's dtype, or 8 bits.
+    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the storage
+    format: the model's dtype, or 8 bits.
     """
 
     book: str

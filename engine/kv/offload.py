@@ -1,10 +1,8 @@
-"""Places each layer's KV in a tier, and moves spilled layers to the device that computes.
-
-Tiers, fastest first: ``DEVICE`` is the memory of the device that computes (a GPU's; without a GPU, host memory),
-``HOST`` is host memory next to a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident
-store holds keys and values in the kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token,
-(seq, 2, kv_heads, storage_dim) with the key before the value: new tokens are appended, and any span of tokens moves in
-one piece.
+"""Places each layer's KV in a tier, and moves spilled layers to the compute device. Tiers, fastest first: ``DEVICE`` is
+the memory of the device that computes (a GPU's; without a GPU, host memory), ``HOST`` is host memory next to a GPU,
+``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds keys and values in the
+kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token, (seq, 2, kv_heads, storage_dim)
+with the key before the value: new tokens are appended, and any span of tokens moves in one piece.
 
 ``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
 spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
@@ -63,7 +61,7 @@ class Placement:
 
     @staticmethod
     def resident(layers: int) -> Placement:
-        """Make a placement with every layer on the device that computes, the fastest one."""
+        """Make a placement with every layer on the compute device, the fastest one."""
         return Placement((Tier.DEVICE,) * layers)
 
     @staticmethod
@@ -102,7 +100,7 @@ def spread_evenly(places: int, count: int) -> list[int]:
 
 
 class ResidentStore:
-    """KV in the memory of the device that computes."""
+    """KV in the memory of the compute device."""
 
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
@@ -219,7 +217,7 @@ class HostStore:
 
 
 class DiskStore:
-    """KV in a file of its own, which the system deletes when this process ends in any way.
+    """KV in its own file, which the system deletes when this process ends in any way.
 
     The file is read by position instead of mapped, so that the buffers bound the memory, and not the system's cache of
     the file.
@@ -373,8 +371,8 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    ``levels`` are its keys and values in the 8-bit format of storage, (kv_heads, capacity, storage_dim), where a
-    processor reads that format: a spilled layer then equals a resident one bit for bit.
+    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), where a processor
+    reads that format: a spilled layer then equals a resident one bit for bit.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:

@@ -71,7 +71,7 @@ class RetrievalCache:
         full: the cache that it mirrors.
         budget: tokens of chosen chunks per layer and KV head.
         chunk_size: tokens in a chunk.
-        tail: most tokens that the tail may hold.
+        tail: maximum number of tokens that the tail may hold.
         share: raises the budget to one in ``share`` of the tokens before the boundary; 0 leaves it.
         most: largest number of tokens that ``share`` may give.
         policy: scores the chunks.

@@ -1,8 +1,8 @@
 """Writes and restores the shards of ``engine.kv.snapshots``: KV of a read book, and of the turns about it.
 
-A writer copies its part of a full cache on a thread of its own. That part does not change while the book is open, or
-while the chat goes on, so questions need not wait. A cancelled writer stops between two shards. ``restore`` maps the
-shards and copies them straight into the cache's tiers, and checks each before its first byte is used.
+A writer copies its part of a full cache on its own thread. That part does not change while the book is open, or while
+the chat goes on, so questions need not wait. A cancelled writer stops between two shards. ``restore`` maps the shards
+and copies them straight into the cache's tiers, and checks each before its first byte is used.
 
 Windows and states change with every token, so a writer copies them when it is constructed, and writes them as one more
 shard at the end. Saved KV of a model with such layers can therefore be used only as a whole.
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes KV of a cache on a thread of its own, beginning at once. Where only one thread may use the device, the
+    """Writes KV of a cache on its own thread, beginning at once. Where only one thread may use the device, the
     constructor waits for the end.
 
     Args:

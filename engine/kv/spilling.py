@@ -1,8 +1,7 @@
-"""Frees memory, in a fixed order, when it runs out while the engine works, so that the engine can go on.
-
-First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after
-another: from a GPU to host memory, else to disk (``spill_more``). Only when no resident layer is left does the request
-fail, with an error that gives the numbers. Committed tokens stay committed, so the chat is never lost.
+"""Frees memory, in a fixed order, when it runs out while the engine works, so that the engine can continue. First
+prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after another:
+from a GPU to host memory, else to disk (``spill_more``). Only when no resident layer is left does the request fail,
+with an error that gives the numbers. Committed tokens stay committed, so the chat is never lost.
 """
 
 from __future__ import annotations

@@ -128,7 +128,9 @@ class WindowedLayer:
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first useful token of [start, stop) that the layer holds; None if decoding could not go on from there."""
+        """The first useful token of [start, stop) that the layer holds; None if decoding could not continue from
+        there.
+        """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
 

@@ -61,7 +61,7 @@ embedding.
 """
 
 SHARED_VOCABULARY = 0.95
-"""Share of the target's tokens, with the same ids, that a draft must know at least."""
+"""Minimum share of the target's tokens, with the same ids, that a draft must know."""
 
 # of the largest model that a processor holds in float32, where it does not multiply pairs of bfloat16
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
@@ -257,7 +257,7 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """Check that each kind of layers has settings of its own where they have a RoPE of their own, and only there."""
+    """Check that each kind of layers has settings of its own where they have their own RoPE, and only there."""
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
         if own:

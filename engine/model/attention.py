@@ -168,10 +168,10 @@ def attend_newest(
     """Causal attention of n new tokens that are the last n of the keys, as one forward pass needs it.
 
     With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
-    alone, where q is. Where ``reads_levels`` allows it, k and v may have the 8-bit format of storage. A single token
-    needs no mask. A few tokens on a CPU take one call with a mask over the keys, which costs half of two calls and a
-    merge. Many tokens on a CPU take such calls in turn where our kernel is faster than torch's, or where torch's has no
-    cap. Otherwise past and new tokens are computed apart and merged.
+    alone, where q is. Where ``reads_levels`` allows it, k and v may have the 8-bit storage format. A single token needs
+    no mask. A few tokens on a CPU take one call with a mask over the keys, which costs half of two calls and a merge.
+    Many tokens on a CPU take such calls in turn where our kernel is faster than torch's, or where torch's has no cap.
+    Otherwise past and new tokens are computed apart and merged.
     """
     if q.device != k.device:  # a layer may read the KV of a layer on another card
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
@@ -255,9 +255,7 @@ def _attend_windows(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes KV in the 8-bit format of storage (``engine.model.kv_shape``) for these
-    queries.
-    """
+    """Whether ``attend_newest`` takes KV in the 8-bit storage format (``engine.model.kv_shape``) for these queries."""
     return q.device.type == "cpu" and cpu.reads_levels(q)
 
 

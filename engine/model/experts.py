@@ -119,7 +119,7 @@ class Experts(nn.Module):
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
-        """Iterates over the chosen experts, with each one's weights on the device that computes."""
+        """Iterates over the chosen experts, with each one's weights on the compute device."""
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
         """Each expert's output for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
         self.most_rows = 0

@@ -30,8 +30,8 @@ class Family:
         norm_offset: the number that RMS norms add to their weights.
         last_norm_offset: the number that the last norm adds; None where it is the same.
         rotates_apart: whether its RoPE rotates queries and keys in separate calls.
-        rope_by_kind: whether each kind of layers has a RoPE of its own.
-        rope_in_windows: whether only layers with a window have RoPE, where there are such layers.
+        rope_by_kind: whether each kind of layers has its own RoPE. rope_in_windows: whether only layers with a window
+            have RoPE, where there are such layers.
         rope_left_out: whether a layer without RoPE must be given no cosines and sines; in other families the layer
             itself ignores them.
         last_norm: the name of the norm after the last layer.

@@ -5,7 +5,7 @@ differ, which are given in a tensor (``FixedForm`` of the three caches). The buf
 and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
 tokens are cropped: only the contents of the buffers change, and not their addresses. The buffers of the full cache grow
 and are spilled, and most of its keys are read without a mask. So its recordings are bound to its memory and to the
-number of unmasked keys (``FullCache.fixed_span``), and made anew when either changes.
+number of unmasked keys (``FullCache.fixed_span``), and made again when either changes.
 
 Where layers lie on several GPUs, each run of layers on one GPU is a graph of its own, and hidden states cross between
 two graphs.

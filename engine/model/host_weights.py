@@ -1,7 +1,7 @@
 """Keeps weights of a GPU's layers in host memory: pinned, and brought to the device ahead of their layer.
 
 A card that cannot hold a model leaves the weights of some layers in host memory, and every pass brings them. Two pieces
-of the card's memory take them in turns: while a layer computes, the next one comes over the bus on a stream of its own.
+of the card's memory take them in turns: while a layer computes, the next one comes over the bus on its own stream.
 Between two calls of a layer its parameters are those in host memory, so other readers of weights find them whole.
 
 Only the chosen experts are brought, once their router has chosen: while one expert computes, the next one comes. They

@@ -266,8 +266,8 @@ class KvShape:
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a token in a buffer of spilled layers. On a processor the buffer also holds KV in the 8-bit format
-        of storage.
+        """Bytes of a token in a buffer of spilled layers. On a processor the buffer also holds KV in the 8-bit storage
+        format.
         """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
@@ -279,14 +279,14 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of a token's share of the mean keys, which lie on the device that computes."""
+        """Bytes of a token's share of the mean keys, which lie on the compute device."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize
         return index_bytes(heads, self.head_dim, itemsize, self.chunk_size, self.index_is_quantized)
 
     def quantize(self, x: torch.Tensor) -> torch.Tensor:
-        """Convert KV (..., head_dim) in the model's dtype to the format of storage: (..., storage_dim) of
+        """Convert KV (..., head_dim) in the model's dtype to the storage format: (..., storage_dim) of
         ``storage_dtype``.
         """
         if not self.quantized:

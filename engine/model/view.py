@@ -1,7 +1,7 @@
 """A cache's side of one pass: a view of its keys and values, which the pass reads and adds to.
 
 A view answers queries (``attend``), and keeps the states of recurrent layers (``recur``). Where all KV lies in one
-memory in the format of computing, the view also gives that memory as tensors (``in_place``), from which a backend takes
+memory in the compute dtype, the view also gives that memory as tensors (``in_place``), from which a backend takes
 addresses. Where a pass can be repeated on the same memory with other numbers, the view has a ``fixed`` form for
 recording.
 """

@@ -1,6 +1,6 @@
 """Finds the devices that torch sees on this machine, and the needs of a model, without loading its weights.
 
-Meant to be called in a process of its own (every result can be pickled): a broken driver can crash its process, and
+Meant to be called in its own process (every result can be pickled): a broken driver can crash its process, and
 importing torch takes seconds.
 """
 

@@ -67,10 +67,10 @@ Verdict = Literal["whole", "part", "none"]
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """The memory of this machine, in bytes. ``memory`` is free on the device that computes, once the present model is
-    gone; ``host`` is host memory to which a GPU's cache can spill, 0 without a GPU; ``disk`` is free disk. ``others``
-    is the memory of further GPUs that may be used, none with more than the first. ``kv`` is the format of this start's
-    cache: "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
+    """The memory of this machine, in bytes. ``memory`` is free on the compute device, once the present model is gone;
+    ``host`` is host memory to which a GPU's cache can spill, 0 without a GPU; ``disk`` is free disk. ``others`` is the
+    memory of further GPUs that may be used, none with more than the first. ``kv`` is the format of this start's cache:
+    "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int

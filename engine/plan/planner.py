@@ -60,8 +60,8 @@ _CHAT_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: on the device that computes, in host memory next to a GPU, and on disk. ``others`` are
-    those of further devices, in the order of ``KvShape.parts``.
+    """Bytes that KV may take: on the compute device, in host memory next to a GPU, and on disk. ``others`` are those of
+    further devices, in the order of ``KvShape.parts``.
     """
 
     device: int

@@ -8,8 +8,8 @@ call: a step of SmolLM2-135M after 64 tokens takes 10.2 ms, where two calls for 
 (``engine.model.architectures``) share the program. Other families, layers with an unknown part, and passes of more rows
 go through transformers.
 
-Each expert is a program of its own (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits
-instead of 2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
+Each expert is its own program (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits instead of
+2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
 """
 
 from __future__ import annotations

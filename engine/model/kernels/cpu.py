@@ -38,7 +38,7 @@ def attend(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` reads KV in the 8-bit format of storage, for queries of this shape (1, heads, n,
+    """Whether ``attend_newest`` reads KV in the 8-bit storage format, for queries of this shape (1, heads, n,
     head_dim).
     """
     own = native.own() if q.shape[2] <= MOST_ROWS or reads_in_pairs(q) else None

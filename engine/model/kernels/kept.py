@@ -2,7 +2,7 @@
 
 A kernel's file is named by a hash of everything that its machine code depends on: its text, the processor with its
 features, and the compiler. The files are machine code that this process runs. So a folder that another user may write
-to is not used, and a kernel whose file has a wrong checksum is compiled anew.
+to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks rows on use. A linear layer
 is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels of the same size
 (``engine.model.kernels.emit.blocks``), and the file's pages are released. A joint product may have layers of several
-formats: each is a segment with a call of its own, and all write into one result.
+formats: each is a segment with its own call, and all write into one result.
 
 Blocks are interleaved instead of read in place, so that a lane is an output, as in all packed products. Then one
 multiplication makes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB,

@@ -122,7 +122,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a processor computes a matrix product of activations in ``dtype``.
 
     A processor without instructions for bfloat16, as in most people's machines, takes 80 times as long in bfloat16 as
-    in float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 all the same.
+    in float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 anyway.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
