@@ -23,11 +23,12 @@ from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.notes import NOTES
+from app.core.open_book import OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
 from app.core.parts import pages_numbered, planned
 from app.core.settings import model_name
-from app.core.state import AppState, OpenBook, Stage
+from app.core.state import AppState
 from engine import HANDOVER_S, Question, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.document import Document

@@ -20,8 +20,9 @@ from typing import Any
 
 from app.core.answer_table import COLUMNS, Asked, Row, ask_document, table_of
 from app.core.atomic_upload import write_whole
+from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
-from app.core.state import AppState, keep_value, kept_value, taken_apart
+from app.core.state import AppState
 from app.readers import recognition
 from app.readers.recognition import LongRecognition, Recognition
 from engine import Question
@@ -173,7 +174,7 @@ class AskEach:
         books = self.state.books
         known = recognition.is_kept(books.folder(book.sha256))  # keep to recognised text, and recognise no more
         how = None if known else Recognition(books.folder, stop=claim)
-        document = taken_apart(self.state, book, recognition=how)
+        document = self.state.parser.parse(book, recognition=how)
         if claim.is_set():
             return None
         return self._followed(ask_document(self.state.engine, document, question, cancel=claim))

@@ -31,7 +31,8 @@ from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError

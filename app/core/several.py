@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from app.core.forecast import stretch
 from app.core.format import counted
-from app.core.state import AppState, taken_apart
+from app.core.state import AppState
 from engine.document import Document
 from engine.errors import PasswordNeeded
 
@@ -45,7 +45,7 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     parts = [part for book in books for part in (state.books.members(book) or (book,))]
     parts = list({part.sha256: part for part in parts}.values())
     try:
-        document = Document.together([taken_apart(state, part) for part in parts])
+        document = Document.together([state.parser.parse(part) for part in parts])
     except PasswordNeeded as error:
         raise PasswordNeeded(error.cause, "Open it by itself once, with its password, and then add it.") from error
     fit, model = state.engine.measure(document), state.engine.status().model

@@ -1,8 +1,7 @@
 """The state of the program: the open book, the progress of its reading, the shown chat, and the tab that is asking.
 
 ``AppState`` owns one frozen record, ``OpenBook``, which is replaced under a lock and shown by every tab. The program
-has one engine and one person, so it has one open book, and all tabs show it. ``Bookmark`` stores which book is open, so
-that it is open again after a restart.
+has one engine and one person, so it has one open book, and all tabs show it.
 
 The steps of a book from its file to the end of its reading are below the class: parsing, measuring, reading. They run
 in a thread (a ``Job``, which can be cancelled), and every error becomes a sentence in the record.
@@ -11,30 +10,28 @@ in a thread (a ``Job``, which can be cancelled), and every error becomes a sente
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from functools import partial
-from pathlib import PurePath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker
-from app.core import books, db
-from app.core.books import Book, Books, TextCache
-from app.core.chats import Chat, Chats, Exchange, Trouble
-from app.core.db import Database
+from app.core import books
+from app.core.book_parser import BookParser, Reader
+from app.core.bookmark import Bookmark, Mark, keep_value, kept_value
+from app.core.books import Book, Books
+from app.core.chats import Chat, Chats, Trouble
 from app.core.forecast import Experience, Remaining
 from app.core.notes import NOTES, NoteStore, books_of, to_read
+from app.core.open_book import Action, OpenBook, Recognising, Stage
 from app.core.parts import Part, cut
 from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, OptionError, PasswordNeeded, TrifoldError
-from engine.events import BookRead, Figures, ReadingProgress
+from engine.events import BookRead, ReadingProgress
 from engine.plan import BookFit
 
 if TYPE_CHECKING:
@@ -42,145 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Reader = Callable[..., Document]
-"""Turns a file into a document; raises ``DocumentError``."""
-
 _PATIENCE = 0.05  # seconds between two looks at a value that another thread changes
-_BOOKMARK, _COMMENTS, _IN_PARTS = "open", "comments", "in parts"  # keys of the table ``app_state``
+_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of the table ``app_state``
 _MOST_IN_PARTS = 200  # books whose reading in parts is remembered at most
-
-
-class Stage(str, Enum):
-    """How far the open book has come."""
-
-    EMPTY = "empty"  # no book is open
-    OPENING = "opening"  # the book's file is being parsed
-    LOCKED = "locked"  # the book needs a password
-    CHOOSING = "choosing"  # the book does not fit: the person chooses pages
-    WAITING = "waiting"  # the book waits for the model to be loaded
-    READING = "reading"  # the model reads it
-    READY = "ready"  # the book can be asked about
-    PARTS = "parts"  # the book does not fit: questions go to its parts, each of which is read when first needed
-    FAILED = "failed"  # an error stopped it, see ``trouble``
-
-    @property
-    def is_on_the_way(self) -> bool:
-        """Whether the book will be ready without any action of the person."""
-        return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
-
-
-class Action(str, Enum):
-    """The button that remedies a trouble."""
-
-    OPEN_AGAIN = "open-again"
-    READ_AGAIN = "read-again"
-    RECOGNISE = "recognise"
-    OTHER_BOOK = "other-book"
-    PASSWORD = "password"
-    NONE = ""
-
-
-@dataclass(frozen=True)
-class Recognising:
-    """How far the recognition of pages that are pictures has come; ``seconds`` left, where they are known."""
-
-    done: int
-    total: int
-    seconds: float | None
-
-
-@dataclass(frozen=True)
-class OpenBook:
-    """The open book, the open chat and the answer being written, at one moment.
-
-    ``fit`` is the engine's measurement; ``whole`` is the book before pages were chosen, and ``whole_fit`` its
-    measurement. ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
-
-    ``remaining``: what is left of the reading, as it is told.
-    ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
-    ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
-    for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
-    ``before_notes``: while the person's notes are read in the book's place, what was read before and its chat.
-    """
-
-    stage: Stage = Stage.EMPTY
-    book: Book | None = None
-    whole: Document | None = None
-    document: Document | None = None
-    fit: BookFit | None = None
-    whole_fit: BookFit | None = None
-    parts: tuple[Part, ...] = ()
-    recognising: Recognising | None = None
-    progress: ReadingProgress | None = None
-    remaining: Remaining = field(default_factory=Remaining)
-    read: BookRead | None = None
-    paused: bool = False
-    trouble: Trouble | None = None
-    action: Action = Action.NONE
-    chat: str = ""
-    asking: bool = False
-    asked_by: str = ""
-    waiting: str = ""
-    cited: Exchange | None = None
-    figures: Figures | None = None
-    scores: tuple[float, ...] = field(default=())
-    pace: tuple[tuple[float, float, float, int], ...] = field(default=())
-    before_notes: tuple[Document, str] | None = None
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The book that was open last. ``ready``: whether it was opened without harm; otherwise it is not opened again by
-    itself.
-    """
-
-    book: str
-    chat: str
-    ready: bool
-
-
-class Bookmark:
-    """Stores the open book for the next start.
-
-    Args:
-        database: where it is stored.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._kept = self.find()
-
-    def keep(self, mark: Mark | None) -> None:
-        """Store the open book; None if no book is open."""
-        if mark == self._kept:
-            return
-        self._kept = mark
-        keep_value(self._database, _BOOKMARK, [mark.book, mark.chat, mark.ready] if mark else None)
-
-    def find(self) -> Mark | None:
-        found = kept_value(self._database, _BOOKMARK)
-        if not (isinstance(found, list) and len(found) == 3):
-            return None
-        return Mark(str(found[0]), str(found[1]), bool(found[2]))
-
-
-def keep_value(database: Database, name: str, value: Any) -> None:
-    """Store a value for the next start; None deletes it."""
-
-    def write(connection: sqlite3.Connection) -> None:
-        if value is None:
-            connection.execute("DELETE FROM app_state WHERE name = ?", (name,))
-        else:
-            row = (name, db.to_json(value))
-            connection.execute("INSERT OR REPLACE INTO app_state (name, value) VALUES (?, ?)", row)
-
-    database.write(write)
-
-
-def kept_value(database: Database, name: str) -> Any:
-    """The stored value; None if there is none, or if it is damaged."""
-    rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
-    return db.from_json(rows[0]["value"]) if rows else None
 
 
 class Job:
@@ -233,18 +94,17 @@ class AppState:
         self.books = books
         self.chats = chats
         self.notes = NoteStore(chats.database)
-        self.read_document = read_document
         self._snapshots = snapshots
         self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
-        self._comments = kept_value(chats.database, _COMMENTS) is not False
+        comments = kept_value(chats.database, _COMMENTS) is not False
+        self.parser = BookParser(books, read_document, comments=comments)
         self._current = OpenBook()
         self._lock = threading.RLock()
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
         self.note_taker = NoteTaker()
-        self.passwords: dict[str, str] = {}  # passwords of locked books, by hash: their pages are drawn from the file
 
     @property
     def current(self) -> OpenBook:
@@ -271,14 +131,14 @@ class AppState:
     @property
     def comments(self) -> bool:
         """Whether the comments of readers and reviewers are read with a book."""
-        return self._comments
+        return self.parser.comments
 
     def read_comments(self, wanted: bool) -> None:
         """Read the comments of readers and reviewers from now on, or leave them out. An open book is opened again."""
         with self._lock:
-            if wanted == self._comments:
+            if wanted == self.parser.comments:
                 return
-            self._comments = wanted
+            self.parser.comments = wanted
             keep_value(self.chats.database, _COMMENTS, wanted)
             if (book := self._current.book) is not None:
                 self.open(book)
@@ -453,7 +313,7 @@ class AppState:
         self.books.forget(sha256)
         self.chats.forget_book(sha256)
         self.notes.forget_book(sha256)
-        self.passwords.pop(sha256, None)
+        self.parser.passwords.pop(sha256, None)
         self._remember_parts(sha256, False)
         if self._snapshots is not None:
             for book in (sha256, *(holder.sha256 for holder in self.books.collections_that_had(sha256))):
@@ -648,7 +508,7 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
 def open_book(state: AppState, job: Job, book: Book, password: str | None, recognise: bool) -> None:
     """Take a book from its file to the state in which it can be asked about."""
     path = state.books.path(book)
-    document = taken_apart(state, book, password, _recognition(state, job, recognise))
+    document = state.parser.parse(book, password, _recognition(state, job, recognise))
     if job.cancelled:
         return
     kept = state.books.remember(
@@ -778,52 +638,3 @@ def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
         state.set(job, recognising=Recognising(done, total, seconds))
 
     return Recognition(state.books.folder, agreed=recognise, doubtful=recognise, stop=job.enough, progress=show)
-
-
-def taken_apart(
-    state: AppState, book: Book, password: str | None = None, recognition: Recognition | None = None
-) -> Document:
-    """A book as a document. The passwords of its files are remembered.
-
-    Args:
-        recognition: recognises pages that are pictures; without it they are left out.
-
-    Raises:
-        DocumentError: a file cannot be read, needs a password, or is no longer in the library.
-    """
-    if members := state.books.members(book):
-        parts = [_unlocked(state, part, password, recognition) for part in members]
-        return Document.together(parts, sha256=book.sha256)
-    return _unlocked(state, book, password, recognition)
-
-
-def _unlocked(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-    """A file as a document, opened with its remembered password, or else with this one."""
-    known = state.passwords.get(book.sha256)
-    try:
-        return _one_file(state, book, known, recognition)
-    except PasswordNeeded:
-        if not password or password == known:
-            raise
-    try:
-        document = _one_file(state, book, password, recognition)
-    except LongRecognition:  # the file itself was opened
-        state.passwords[book.sha256] = password
-        raise
-    state.passwords[book.sha256] = password
-    return document
-
-
-def _one_file(state: AppState, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-    """Read a file as a document, under its original name instead of its name in the library: in errors, and as its
-    title where the document has none.
-    """
-    read = state.read_document
-    if isinstance(read, TextCache):  # the library's own reader, which keeps recognised text
-        read = partial(read, recognition=recognition, comments=state.comments)
-    try:
-        document = read(state.books.path(book), password=password)
-    except TrifoldError as error:
-        raise type(error)(error.cause.replace(f"“{book.file}”", f"“{book.name}”"), error.remedy) from error
-    untitled = document.title == PurePath(book.file).stem
-    return replace(document, title=PurePath(book.name).stem) if untitled else document

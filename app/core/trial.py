@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from app.citations import check_answer
 from app.core import speed
 from app.core.abilities import Abilities
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document

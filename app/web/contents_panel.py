@@ -11,7 +11,8 @@ from starlette.routing import Route
 from app.core.abilities import abilities
 from app.core.contents import Chapter, chapters, questions
 from app.core.format import View, count, page_name
-from app.core.state import AppState, OpenBook, Stage
+from app.core.open_book import OpenBook, Stage
+from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import said

@@ -18,8 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.format import View, size
+from app.core.open_book import OpenBook, Stage
 from app.core.settings import READER, READERS, STARTER, STARTERS, is_hub_gguf, is_hub_id
-from app.core.state import AppState, OpenBook, Stage
+from app.core.state import AppState
 from app.models import starter
 from app.models.catalogue import (
     DEMO,

@@ -29,8 +29,9 @@ from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, glow
+from app.core.open_book import OpenBook, Stage
 from app.core.settings import model_name
-from app.core.state import AppState, OpenBook, Stage
+from app.core.state import AppState
 from app.web import messages
 from app.web.auth import AllowedRoute
 from engine import ModelInfo, Status

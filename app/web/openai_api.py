@@ -30,7 +30,8 @@ from starlette.routing import BaseRoute, Route
 from app.citations import evidence
 from app.core.abilities import Abilities, abilities
 from app.core.format import View
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.web.auth import MEGABYTE, AllowedRoute
 from app.web.openai_schema import (
     MESSAGES,

@@ -186,7 +186,7 @@ class PageViewer:
 
     def _file(self, sha256: str) -> tuple[Path, str | None]:
         """The path of a document's file, and its password."""
-        return self._state.books.path(self._state.books.get(sha256)), self._state.passwords.get(sha256)
+        return self._state.books.path(self._state.books.get(sha256)), self._state.parser.passwords.get(sha256)
 
     def _number_of(self, sha256: str, own: int) -> int | None:
         """The number within the book of a page of one of its documents; None if the document is no longer part of

@@ -13,8 +13,9 @@ from starlette.routing import Route
 
 from app.core.forecast import Range, stretch
 from app.core.format import View, counted
+from app.core.open_book import OpenBook, Stage
 from app.core.parts import MOST_ASKED
-from app.core.state import AppState, OpenBook, Stage
+from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.routes import Handler, allowed_posts, posts
 

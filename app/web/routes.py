@@ -19,7 +19,8 @@ from starlette.routing import Route
 from app.core import chat_run
 from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
 from engine import HANDOVER_S

@@ -15,7 +15,8 @@ import pytest
 from app.core import chat_run
 from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError

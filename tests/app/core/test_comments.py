@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.core.books import TextCache
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.readers.recognition import Recognition
 from engine.document import Document
 from tests.app.scripted import ScriptedEngine, book, wait_for

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from app.core import db as module
+from app.core.bookmark import Bookmark, Mark
 from app.core.chats import Chats
 from app.core.db import VERSION, Database
-from app.core.state import Bookmark, Mark
 from engine.events import StopReason
 
 ROOT = Path(__file__).resolve().parents[3]

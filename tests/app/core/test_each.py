@@ -15,7 +15,8 @@ import pytest
 from app.core.answer_table import COLUMNS, MARK
 from app.core.books import Books
 from app.core.each import AskEach
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from engine import Question
 from engine.config import GREEDY
 from engine.document import Document

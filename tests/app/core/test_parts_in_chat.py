@@ -15,10 +15,11 @@ from app.core import chat_run
 from app.core.chats import Exchange
 from app.core.export import as_markdown
 from app.core.forecast import Range, stretch
+from app.core.open_book import Stage
 from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
 from app.core.parts import Mention, Plan, Reach, cut
-from app.core.state import AppState, Stage
+from app.core.state import AppState
 from app.web import live, messages
 from app.web.contents_panel import ContentsPanel
 from app.web.parts_panel import PartsPanel

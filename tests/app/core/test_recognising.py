@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.core.books import TEXT, TextCache
-from app.core.state import Action, AppState, Recognising, Stage
+from app.core.open_book import Action, Recognising, Stage
+from app.core.state import AppState
 from app.readers.recognition import FILE, LongRecognition, Recognition
 from app.web.live import book_view
 from engine.document import Document

@@ -15,8 +15,9 @@ from app.core.chats import Chats
 from app.core.contents import chapters, questions
 from app.core.db import Database
 from app.core.forecast import Experience
+from app.core.open_book import Stage
 from app.core.several import cost_of
-from app.core.state import AppState, Stage
+from app.core.state import AppState
 from app.core.suggestions import suggestions
 from engine.document import Document, OutlineItem
 from engine.errors import DocumentError, PasswordNeeded
@@ -162,7 +163,7 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
     assert state.current.book is not None
     state.open(state.current.book, "lamp")
     wait_for(lambda: state.current.stage is Stage.READY)
-    assert state.passwords == {locked.sha256: "lamp"}
+    assert state.parser.passwords == {locked.sha256: "lamp"}
     assert opened(state, [locked, a]).pages == 4
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.core import chat_run
-from app.core.state import Action, AppState, Stage
+from app.core.open_book import Action, Stage
+from app.core.state import AppState
 from app.web.live import Live
 from engine.config import SamplingParams
 from engine.errors import Busy, DocumentError, ModelNotFound, OptionError, PasswordNeeded

@@ -13,7 +13,8 @@ from app.core.abilities import Abilities
 from app.core.books import Books
 from app.core.chats import Chats
 from app.core.db import Database
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.core.trial import MOST_TRIES, Trial
 from engine import Question
 from engine.events import StopReason

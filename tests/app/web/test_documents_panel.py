@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.web.documents_panel import DocumentsAsked, DocumentsPanel, documents_view
 from app.web.live import map_view
 from app.web.page_viewer import GONE, PageViewer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from app.core.open_book import OpenBook, Stage
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, ModelChoice, Remote
-from app.core.state import OpenBook, Stage
 from app.models import starter
 from app.models.local import LocalModels
 from app.web.first_choice import best_pair, choices, others

@@ -17,7 +17,8 @@ from app.core import chat_run
 from app.core.books import Books
 from app.core.chats import Chats
 from app.core.db import Database
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.library import Library
 from engine.config import SamplingParams

@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from app.core import chat_run
 from app.core.notes import LONGEST, NOTES, Note
-from app.core.state import AppState, Stage
+from app.core.open_book import Stage
+from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web import messages
 from app.web.library import Library

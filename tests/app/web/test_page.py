@@ -22,7 +22,8 @@ from app.core.books import Books
 from app.core.chat_run import Throttle, throttle_of
 from app.core.chats import Chat, Chats, Exchange
 from app.core.format import glow
-from app.core.state import AppState, OpenBook, Stage
+from app.core.open_book import OpenBook, Stage
+from app.core.state import AppState
 from app.web import gradio_page, live
 from app.web.live import RunningAnswer, changes, map_view, page_view
 from app.web.routes import AnswerAsked

@@ -13,8 +13,9 @@ from gradio.state_holder import SessionState
 
 from app.core.books import Books
 from app.core.chats import Chats
+from app.core.open_book import Stage
 from app.core.settings import make_settings
-from app.core.state import AppState, Stage
+from app.core.state import AppState
 from app.web import server
 from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.app.web.entering import enter

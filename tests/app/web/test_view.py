@@ -12,8 +12,9 @@ import pytest
 from app.core import chat_run
 from app.core.books import Books
 from app.core.chats import Chats
+from app.core.open_book import Stage
 from app.core.settings import make_settings
-from app.core.state import AppState, Stage
+from app.core.state import AppState
 from app.web.live import Live, RunningAnswer
 from app.web.server import make_panels
 from engine.config import SamplingParams

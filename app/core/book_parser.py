@@ -1,0 +1,80 @@
+"""Turns a book of the library into a document: its file, or all files of a collection.
+
+Owns the passwords of locked files while the program runs. Errors and titles carry the original name of a file instead
+of its name in the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePath
+
+from app.core.books import Book, Books, TextCache
+from app.readers.recognition import LongRecognition, Recognition
+from engine.document import Document
+from engine.errors import PasswordNeeded, TrifoldError
+
+Reader = Callable[..., Document]
+"""Turns a file into a document; raises ``DocumentError``."""
+
+
+class BookParser:
+    """Parses books of the library.
+
+    Args:
+        books: the library.
+        read_document: turns a file into a document.
+        comments: whether the comments of readers and reviewers are read too.
+    """
+
+    def __init__(self, books: Books, read_document: Reader, *, comments: bool = True) -> None:
+        self._books = books
+        self._read_document = read_document
+        self.comments = comments
+        self.passwords: dict[str, str] = {}  # passwords of locked books, by hash: their pages are drawn from the file
+
+    def parse(self, book: Book, password: str | None = None, recognition: Recognition | None = None) -> Document:
+        """A book as a document. The passwords of its files are remembered.
+
+        Args:
+            recognition: recognises pages that are pictures; without it they are left out.
+
+        Raises:
+            DocumentError: a file cannot be read, needs a password, or is no longer in the library.
+        """
+        if members := self._books.members(book):
+            parts = [self._unlocked(part, password, recognition) for part in members]
+            return Document.together(parts, sha256=book.sha256)
+        return self._unlocked(book, password, recognition)
+
+    def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
+        """A file as a document, opened with its remembered password, or else with this one."""
+        known = self.passwords.get(book.sha256)
+        try:
+            return self._one_file(book, known, recognition)
+        except PasswordNeeded:
+            if not password or password == known:
+                raise
+        try:
+            document = self._one_file(book, password, recognition)
+        except LongRecognition:  # the file itself was opened
+            self.passwords[book.sha256] = password
+            raise
+        self.passwords[book.sha256] = password
+        return document
+
+    def _one_file(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
+        """Read a file as a document, under its original name instead of its name in the library: in errors, and as its
+        title where the document has none.
+        """
+        read = self._read_document
+        if isinstance(read, TextCache):  # the library's own reader, which keeps recognised text
+            read = partial(read, recognition=recognition, comments=self.comments)
+        try:
+            document = read(self._books.path(book), password=password)
+        except TrifoldError as error:
+            raise type(error)(error.cause.replace(f"“{book.file}”", f"“{book.name}”"), error.remedy) from error
+        untitled = document.title == PurePath(book.file).stem
+        return replace(document, title=PurePath(book.name).stem) if untitled else document

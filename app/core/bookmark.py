@@ -1,0 +1,70 @@
+"""What the program stores of its state for the next start: the open book, and other values by their names.
+
+Owns the table ``app_state`` of the database.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from app.core import db
+from app.core.db import Database
+
+_KEY = "open"  # key of the open book
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The book that was open last. ``ready``: whether it was opened without harm; otherwise it is not opened again by
+    itself.
+    """
+
+    book: str
+    chat: str
+    ready: bool
+
+
+class Bookmark:
+    """Stores the open book for the next start.
+
+    Args:
+        database: where it is stored.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept = self.find()
+
+    def keep(self, mark: Mark | None) -> None:
+        """Store the open book; None if no book is open."""
+        if mark == self._kept:
+            return
+        self._kept = mark
+        keep_value(self._database, _KEY, [mark.book, mark.chat, mark.ready] if mark else None)
+
+    def find(self) -> Mark | None:
+        found = kept_value(self._database, _KEY)
+        if not (isinstance(found, list) and len(found) == 3):
+            return None
+        return Mark(str(found[0]), str(found[1]), bool(found[2]))
+
+
+def keep_value(database: Database, name: str, value: Any) -> None:
+    """Store a value for the next start; None deletes it."""
+
+    def write(connection: sqlite3.Connection) -> None:
+        if value is None:
+            connection.execute("DELETE FROM app_state WHERE name = ?", (name,))
+        else:
+            row = (name, db.to_json(value))
+            connection.execute("INSERT OR REPLACE INTO app_state (name, value) VALUES (?, ?)", row)
+
+    database.write(write)
+
+
+def kept_value(database: Database, name: str) -> Any:
+    """The stored value; None if there is none, or if it is damaged."""
+    rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
+    return db.from_json(rows[0]["value"]) if rows else None

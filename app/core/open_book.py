@@ -1,0 +1,96 @@
+"""The open book as every tab shows it: one frozen record, which is replaced when anything of it changes.
+
+Owns the stages of a book on its way from a file to an answer, and the buttons that remedy a trouble. ``AppState``
+replaces the record; the page reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.core.books import Book
+from app.core.chats import Exchange, Trouble
+from app.core.forecast import Remaining
+from app.core.parts import Part
+from engine.document import Document
+from engine.events import BookRead, Figures, ReadingProgress
+from engine.plan import BookFit
+
+
+class Stage(str, Enum):
+    """How far the open book has come."""
+
+    EMPTY = "empty"  # no book is open
+    OPENING = "opening"  # the book's file is being parsed
+    LOCKED = "locked"  # the book needs a password
+    CHOOSING = "choosing"  # the book does not fit: the person chooses pages
+    WAITING = "waiting"  # the book waits for the model to be loaded
+    READING = "reading"  # the model reads it
+    READY = "ready"  # the book can be asked about
+    PARTS = "parts"  # the book does not fit: questions go to its parts, each of which is read when first needed
+    FAILED = "failed"  # an error stopped it, see ``trouble``
+
+    @property
+    def is_on_the_way(self) -> bool:
+        """Whether the book will be ready without any action of the person."""
+        return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
+
+
+class Action(str, Enum):
+    """The button that remedies a trouble."""
+
+    OPEN_AGAIN = "open-again"
+    READ_AGAIN = "read-again"
+    RECOGNISE = "recognise"
+    OTHER_BOOK = "other-book"
+    PASSWORD = "password"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class Recognising:
+    """How far the recognition of pages that are pictures has come; ``seconds`` left, where they are known."""
+
+    done: int
+    total: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class OpenBook:
+    """The open book, the open chat and the answer being written, at one moment.
+
+    ``fit`` is the engine's measurement; ``whole`` is the book before pages were chosen, and ``whole_fit`` its
+    measurement. ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
+
+    ``remaining``: what is left of the reading, as it is told.
+    ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
+    ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
+    for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
+    ``before_notes``: while the person's notes are read in the book's place, what was read before and its chat.
+    """
+
+    stage: Stage = Stage.EMPTY
+    book: Book | None = None
+    whole: Document | None = None
+    document: Document | None = None
+    fit: BookFit | None = None
+    whole_fit: BookFit | None = None
+    parts: tuple[Part, ...] = ()
+    recognising: Recognising | None = None
+    progress: ReadingProgress | None = None
+    remaining: Remaining = field(default_factory=Remaining)
+    read: BookRead | None = None
+    paused: bool = False
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    chat: str = ""
+    asking: bool = False
+    asked_by: str = ""
+    waiting: str = ""
+    cited: Exchange | None = None
+    figures: Figures | None = None
+    scores: tuple[float, ...] = field(default=())
+    pace: tuple[tuple[float, float, float, int], ...] = field(default=())
+    before_notes: tuple[Document, str] | None = None
