@@ -1,4 +1,4 @@
-"""The abilities of a model by its own card: the kind of its answers, and its refusals."""
+"""Reads a model's card: whether the model only quotes, and the sentences by which it refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Abilities:
-    """A model's description for the page, from the card ``CARD`` in its folder, where there is one.
+    """A model's description for the page, read from the file ``CARD`` in its folder, if there is one.
 
         {"only_quotes": true, "refusals": ["The book does not say that."]}
 
@@ -42,11 +42,11 @@ class Abilities:
     overview: str = ""
 
     def lead(self, question: str) -> str:
-        """The first words of the answer, where the card gives them."""
+        """The first words of an answer, if the card prescribes them; else ""."""
         return self.overview if self.overview and asks_for_whole(question) else ""
 
     def refuses(self, answer: str) -> bool:
-        """Whether an answer is nothing but one of the model's refusals."""
+        """Whether an answer consists only of one of the model's refusals."""
         return " ".join(answer.split()) in self.refusals
 
 

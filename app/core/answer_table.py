@@ -1,6 +1,6 @@
 """Asks one of many documents a question, makes its row, and writes the table of all rows as CSV.
 
-    asked = yield from ask_document(engine, document, question)     events of reading and of answering pass by
+    asked = yield from ask_document(engine, document, question)     yields the events of reading and answering
     asked.row, asked.places
     write_table(path, {(file, question): row})
 
@@ -31,9 +31,9 @@ COLUMNS = (
     *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
 )
 MARK = "utf-8-sig"
-"""The encoding, with the mark at the start by which spreadsheets recognise UTF-8."""
+"""The file's encoding, with a byte order mark, by which spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
-# first characters of a formula, which a spreadsheet would run; the last one is our mark
+# Characters that begin a formula, which a spreadsheet would run. The last one is the apostrophe that we put in front.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 Row = dict[str, str]
@@ -43,8 +43,8 @@ Row = dict[str, str]
 class Asked:
     """The result of asking one document.
 
-    ``row``: the known columns. ``places``: the passages that support the answer, each with its pages and their labels.
-    ``is_stopped``: whether the answer was stopped before its end, and so counts as none.
+    ``row``: the columns of the table that are known. ``places``: the passages that support the answer, each with its
+    pages and their labels. ``is_stopped``: whether the answer was stopped before its end, and so counts as none.
     """
 
     row: Row
@@ -63,14 +63,14 @@ def ask_document(
     """Read one document, or restore it from disk, and ask it. Its reading is saved.
 
     Args:
-        fit: whether to read only the first pages that fit, of a document that is too long.
+        fit: whether to read only the first pages that fit if the document is too long.
         cancel: stops the work once it is set.
 
     Raises:
         ContextTooSmall: the document is too long.
         TrifoldError: the document could not be read or answered.
     """
-    engine.finish_saving()  # opening another document would end the writing of this one
+    engine.finish_saving()  # opening another document would stop saving this one
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()
@@ -118,11 +118,7 @@ def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, A
 
 
 def read_table(path: Path) -> dict[tuple[str, str], Row]:
-    """Read the rows that an earlier run has written, by file and question.
-
-    Raises:
-        InputError: the file is another table, or cannot be read.
-    """
+    """Read the rows that an earlier run has written, keyed by file and question."""
     if not path.exists():
         return {}
     try:
@@ -140,7 +136,7 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
     """Write the table.
 
     Raises:
-        ResourceError: the disk refuses.
+        ResourceError: the table cannot be written.
     """
     try:
         write_whole(path, table_of(rows.values()))
@@ -149,7 +145,7 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
 
 
 def table_of(rows: Iterable[Row]) -> bytes:
-    """The rows as CSV."""
+    """The rows as the text of a CSV file."""
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, COLUMNS)
     lines.writeheader()
@@ -158,7 +154,7 @@ def table_of(rows: Iterable[Row]) -> bytes:
 
 
 def _safe(value: str) -> str:
-    """Change a cell so that no spreadsheet takes it for a formula."""
+    """Change a cell so that no spreadsheet runs it as a formula."""
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 

@@ -1,6 +1,6 @@
 """Writes a file into one of our folders under another name, syncs it, and renames it only when it is whole.
 
-Owns the limits of uploads and the sentences for refused ones. A whole file is handed on.
+Owns the limits of uploads, and the sentences that say why an upload is refused. A complete file is passed to ``Adopt``.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def clean(name: str) -> str:
-    """Make a name one line without control or direction marks, short enough to be shown."""
+    """Make a name a single short line without control characters and direction marks."""
     line = " ".join("".join(character if character.isprintable() else " " for character in name).split())
     return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
 
 
 def unwritable(folder: Path, error: OSError) -> ResourceError:
-    """Make the error for a disk that refuses."""
+    """Make the error for a disk that cannot be written."""
     reason = error.strerror or type(error).__name__
     return ResourceError(f"Trifold cannot write to {folder} ({reason}).", "Free some space or set TRIFOLD_DATA.")

@@ -43,7 +43,7 @@ _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
-_JSON = "document.json"  # the name of a book's file that would otherwise be called like the record
+_JSON = "document.json"  # renames a book's file whose own name is that of the record
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
@@ -56,7 +56,8 @@ Read = Callable[..., Document]
 
 @dataclass(frozen=True)
 class Book:
-    """One book. ``name`` is its file's name; ``title`` and all later fields are known once it was opened.
+    """One book. ``name`` is the name of its file. ``title`` and all later fields are known only after it has been
+    opened.
 
     ``tokens`` and ``pages_read`` belong to the last reading; ``added`` and ``opened`` are seconds since the epoch.
     """
@@ -107,12 +108,12 @@ class Books:
         return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
-        """The file of a book's cover, if there is one."""
+        """The file with a book's cover; None if there is none."""
         path = self._folder / sha256 / COVER
         return path if _HASH.fullmatch(sha256) and path.is_file() else None
 
     def size(self, book: Book) -> int:
-        """Bytes on disk of the file and everything kept with it."""
+        """Bytes on disk of the file and of everything stored with it."""
         with suppress(OSError):
             return sum(entry.stat().st_size for entry in os.scandir(self._folder / book.sha256) if entry.is_file())
         return 0
@@ -120,7 +121,7 @@ class Books:
     # Several documents as one book --------------------------------------------------------------------------
 
     def members(self, book: Book) -> tuple[Book, ...]:
-        """The documents of a collection, in their order; empty for any other book.
+        """The documents of a collection, in order; empty for a book that is no collection.
 
         Raises:
             DocumentError: a document is no longer in the library, or the list of documents is damaged.
@@ -128,10 +129,11 @@ class Books:
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
     def collect(self, documents: Sequence[Book], known: Book | None = None) -> Book:
-        """Keep several documents as one book, each once. Collections among them are replaced by their documents.
+        """Store several documents as one book. A document given twice counts once, and a collection among them is
+        replaced by its documents.
 
         Args:
-            known: a collection whose documents are replaced; without it, a collection of exactly these documents is
+            known: the collection that gets these documents; without it, a collection of exactly these documents is
                 found or made.
 
         Raises:
@@ -160,28 +162,30 @@ class Books:
         return known or self._enter(record)
 
     def collections_with(self, sha256: str) -> tuple[Book, ...]:
-        """The collections that a document is in."""
+        """The collections that contain a document."""
         return tuple(book for book in self.all() if sha256 in self.listed(book))
 
     def collections_that_had(self, sha256: str) -> tuple[Book, ...]:
-        """The collections that a document was in before. They may have a reading with it."""
+        """The collections that contained a document earlier. Their saved readings may contain it."""
         return tuple(book for book in self.all() if sha256 in self._once(book))
 
     def _once(self, book: Book) -> list[str]:
-        """The hashes of the documents that were removed from a collection."""
+        """The hashes of the documents that a collection had and has no more."""
         with suppress(*_DAMAGED):
             if book.is_collection:
                 return [str(one) for one in self._collection(book)["left_out"]]
         return []
 
     def listed(self, book: Book) -> list[str]:
-        """The hashes of a collection's documents, in their order; empty for another book, or a damaged list."""
+        """The hashes of a collection's documents, in order; empty for a book that is no collection, or if the list is
+        damaged.
+        """
         with suppress(DocumentError):
             return self._listed(book) if book.is_collection else []
         return []
 
     def _collection(self, book: Book) -> Any:
-        """Read a collection's record. It may be damaged: reading it, or a missing field, raises one of ``_DAMAGED``."""
+        """Read the record of a collection. Raises one of ``_DAMAGED`` if the record is damaged or lacks a field."""
         return json.loads(self.path(book).read_text(encoding="utf-8"))
 
     def _listed(self, book: Book) -> list[str]:
@@ -199,11 +203,11 @@ class Books:
         return listed
 
     def receive(self, name: str) -> AtomicUpload:
-        """Take in a file piece by piece: ``with books.receive(name) as incoming: incoming.write(...)``."""
+        """Receive a file piece by piece: ``with books.receive(name) as incoming: incoming.write(...)``."""
         return AtomicUpload(self._adopt, self._folder, name)
 
     def copy_in(self, source: Path) -> Book:
-        """Take in a file of this machine.
+        """Copy a file of this machine into the library.
 
         Raises:
             DocumentError: the file cannot be read, or is larger than a book may be.
@@ -229,46 +233,46 @@ class Books:
         return book
 
     def all(self) -> tuple[Book, ...]:
-        """Every book kept here, last opened first."""
+        """Every book of the library, the last opened first."""
         rows = self.database.rows("SELECT * FROM books WHERE file <> '' ORDER BY opened DESC, added DESC")
         return tuple(book for book in map(_book, rows) if self.path(book).is_file())
 
     def text(self, book: Book) -> Document | None:
-        """The text that is kept of a file; None where none is."""
+        """The cached text of a file; None if there is none."""
         folder = self.folder(book.sha256)
         return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
-        """Store the facts that opening the file has shown."""
+        """Store the facts that were learned by opening the file."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
         return self._save(book.sha256, {**facts, "opened": self._clock()})
 
     def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
-        """Store how far the model has read the book."""
+        """Store how many pages and tokens of the book the model has read."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
     def forget(self, sha256: str) -> None:
-        """Delete a book and everything kept with it, including its chats.
+        """Delete a book and everything stored with it, including its chats.
 
         Raises:
-            DocumentError: the library has no such book, or a collection has it.
+            DocumentError: the library has no such book, or a collection contains it.
             ResourceError: its files cannot be deleted.
         """
         self.check_unused(sha256)
         folder = self._folder / self.get(sha256).sha256
         leaving = self._folder / f"{_LEAVING}{secrets.token_hex(8)}"
         try:
-            os.replace(folder, leaving)  # gone at once or not at all
+            os.replace(folder, leaving)  # the whole folder disappears at once, or stays
         except OSError as error:
             raise unwritable(folder, error) from error
         self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
         shutil.rmtree(leaving, ignore_errors=True)
 
     def check_unused(self, sha256: str) -> None:
-        """Check that no collection has this document.
+        """Check that no collection contains this document.
 
         Raises:
-            DocumentError: a collection has this document.
+            DocumentError: a collection contains this document.
         """
         if holders := self.collections_with(sha256):
             named = f"“{self.get(sha256).shown}” is one of the documents of “{holders[0].shown}”."
@@ -320,7 +324,7 @@ class Books:
         return book if book is not None and self.path(book).is_file() else None
 
     def _find_again(self) -> None:
-        """Find books in the folder that are not in the catalogue, which was lost or is new."""
+        """Add the books of the folder that the catalogue lacks, because it was lost or is new."""
         known = {book.sha256 for book in self.all()}
         for folder in self._entries():
             if _HASH.fullmatch(folder.name) and folder.name not in known:
@@ -329,7 +333,7 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """Finish or undo work that the program left half done when it ended."""
+        """Finish or undo work that was interrupted when the program ended."""
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -353,7 +357,9 @@ def _book(row: sqlite3.Row) -> Book:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
-    """Read ``book.json``. None for a folder without it, or without its file: such a folder is left alone."""
+    """Read ``book.json``. None for a folder without this record, or without the book's file; such a folder is left
+    unchanged.
+    """
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
@@ -385,7 +391,7 @@ class TextCache:
         comments: bool = True,
     ) -> Document:
         kept = path.parent / (TEXT if comments else TEXT_ALONE)
-        if recognition is None and is_kept(path.parent):  # keep to recognised text, and recognise no more
+        if recognition is None and is_kept(path.parent):  # use the pages recognised so far, and recognise no more
             recognition = Recognition(lambda sha256: path.parent)
             recognition.stop.set()
         document = load_text(kept)
@@ -400,14 +406,14 @@ class TextCache:
             if recognition:
                 raise
             raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
-        # the next opening recognises the rest
+        # the remaining pages are recognised when the book is opened next
         if not password and not any(page.picture == "unread" for page in document.pages):
             save_text(kept, document)
         return document
 
 
 def save_text(path: Path, document: Document) -> None:
-    """Cache a document's text. If the disk refuses, only the time of the next opening is lost."""
+    """Cache a document's text. If that fails, the only loss is time when the book is opened next."""
     record = {"readers": readers_hash(), "document": asdict(document)}
     try:
         write_whole(path, json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
@@ -416,7 +422,9 @@ def save_text(path: Path, document: Document) -> None:
 
 
 def load_text(path: Path) -> Document | None:
-    """Load the document; None if there is no cached text, it is damaged, or other readers made it."""
+    """Load a document from its cached text. None if there is no such text, if it is damaged, or if a different version
+    of the readers made it.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return _document(record["document"]) if record["readers"] == readers_hash() else None
@@ -426,7 +434,7 @@ def load_text(path: Path) -> Document | None:
 
 @cache
 def readers_hash() -> str:
-    """A hash of the readers of this program: other versions may have read a text differently."""
+    """A hash of the source of this program's readers: another version may read the same file differently."""
     digest = hashlib.sha256()
     for file in sorted(_READERS.glob("*.py")):
         digest.update(file.read_bytes())
@@ -441,9 +449,8 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw a missing cover in a thread and keep it next to the file. Formats without pages have covers of words.
-
-    The cover of a book with a password is not kept.
+    """Draw a missing cover in a thread and store it next to the file. Formats without pages have covers made of words.
+    The cover of a book with a password is not stored.
     """
     if document.kind != "pdf" or password or (path.parent / COVER).is_file():
         return None

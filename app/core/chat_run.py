@@ -1,8 +1,8 @@
 """Runs one question, from the moment it is sent to the last word of its answer.
 
-Owns the waiting, the draining of the engine's events at a pace that a page can follow, and the record of a question
-that the person stops or leaves; ``start`` runs it in a thread. The words go into the chat (``app.core.chats``), from
-which pages show them.
+Owns waiting for the book, passing on the engine's events no faster than a page can draw, and storing the answer when
+the person stops it or closes the page. ``start`` runs all this in a thread. The words go into the chat
+(``app.core.chats``), from which pages show them.
 
 Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
 a frame for every change; where the engine computes on the processor, this takes the engine's time.
@@ -42,10 +42,10 @@ logger = logging.getLogger(__name__)
 class Throttle:
     """Seconds between two changes of the page.
 
-    ``words``: the live stream with the newest words and other changes. ``figures``: parts that need not change with
-    every word. ``layout``: the answer as formatted text with its citations, since the browser then lays out all of it.
-    ``settle``: the formatted answer when it has reached another stage, such as its first word. ``silence``: the
-    formatted answer before its first word, when there is little to lay out.
+    ``words``: for the newest words and other changes in the live stream. ``figures``: for figures, which need not
+    change with every word. ``layout``: for the formatted answer with its citations, which makes the browser lay out the
+    whole answer. ``settle``: for the formatted answer when it reaches another stage, such as its first word.
+    ``silence``: for the formatted answer before its first word, when there is little to lay out.
     """
 
     words: float
@@ -61,21 +61,21 @@ SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
-    """The throttle of a page while this engine works. ``card``: whether a graphics card draws the page."""
+    """Choose the throttle of a page while this engine works. ``card``: whether a graphics card draws the page."""
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED
 
 
-# Other work in this process takes the interpreter from the engine, so events are gathered and taken ten times a second.
-# They are formatted less often (``Throttle``).
+# Seconds between two collections of the engine's events. Python code in this process takes the interpreter from the
+# engine, so events are collected only ten times a second, and formatted even less often (``Throttle``).
 UPDATE_SECONDS = 0.1
-_POLL = 0.1  # seconds that one wait for an event may take, and so a stop may be delayed
-_MOST_UNREAD = 5  # pages that are named above an answer
+_POLL = 0.1  # seconds that one wait for an event may take: the longest delay of a stop
+_MOST_UNREAD = 5  # maximum pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-_WORTH_WAITING = 8.0  # seconds of reading that a question waits for, instead of an answer from a part of the book
+_WORTH_WAITING = 8.0  # seconds of reading that a question waits for, before it is answered from only a part of the book
 
 
 def ask(
@@ -91,7 +91,7 @@ def ask(
     """Ask a question, and yield whenever the page has something new to draw: the reason for waiting in words, or "".
 
     Args:
-        position: place of an earlier question that this one replaces; the earlier one stays as another version.
+        position: index of an earlier question that this one replaces; the earlier question stays as another version.
         tab: the tab that asks. The answer continues when this tab closes, but only briefly when all have closed
             (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
@@ -117,7 +117,7 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position``, which was cut off, or ask the parts of the book that were not asked. Yields
+    """Continue the answer at ``position`` if it was cut off, or ask the parts of the book that were not asked. Yields
     and raises as in ``ask``.
     """
 
@@ -167,7 +167,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
-    state.show(waiting=next(steps))  # the question is stored now
+    state.show(waiting=next(steps))  # by now the question is stored
     chat = state.chat
     answer = chat.open_exchange if chat else None
 
@@ -176,7 +176,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
             for waiting in steps:
                 chat = state.chat
                 state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
-        except Exception:  # no caller would see it; the exchange
+        except Exception:  # no caller would see the error, so the exchange stores it
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
@@ -184,10 +184,11 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
 
 def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
-    """Let a question that was sent during the reading wait for the book, or the reading for the question.
+    """Order a question that was sent during the reading: either the question waits for the book, or the reading pauses
+    for the question.
 
     Raises:
-        TrifoldError: the book did not arrive.
+        TrifoldError: the book could not be read.
     """
     while not state.current.paused and state.current.stage.is_on_the_way and not claim.is_set():
         yield _waiting_words(state.current)
@@ -201,7 +202,9 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
 
 
 def can_be_answered_now(current: OpenBook) -> bool:
-    """Whether at least one page can be answered from, and so much is left to read that waiting would take long."""
+    """Whether a question should be answered now from the pages read so far: there is at least one, and reading the rest
+    would take long.
+    """
     progress = current.progress
     return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
 
@@ -218,9 +221,7 @@ def _waiting_words(current: OpenBook) -> str:
 def _answer_in_parts(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, every: bool
 ) -> Iterator[str]:
-    """Ask the parts of the open book, or those that the question needs. Parts that an earlier run asked are not asked
-    again.
-    """
+    """Ask the parts of the open book that the question needs. Parts that an earlier run has asked are skipped."""
     current, taker = state.current, state.note_taker
     document, parts = current.document, current.parts
     if document is None or claim.is_set():
@@ -281,13 +282,13 @@ def _answer(
 
 
 def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) -> Iterator[Event]:
-    """The engine's events since the last call.
+    """Return the engine's events since the last call.
 
     Args:
-        gather: whether to wait until several events have gathered, unless the answer is to be stopped.
+        gather: whether to wait until several events have come; a stop ends this wait.
 
     Raises:
-        TrifoldError: the answer failed; raised after its earlier events.
+        TrifoldError: the answer failed. The events before the failure are returned first; the next call raises.
     """
     if gather:
         claim.wait(UPDATE_SECONDS)
@@ -300,8 +301,8 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
-    """Hand the question to the engine as soon as a cancelled request has released it; None if the question was stopped
-    first.
+    """Send the question to the engine as soon as the engine has released a cancelled request. None if the question was
+    stopped before.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
@@ -317,7 +318,9 @@ def _request(
 
 
 class _ExchangeWriter:
-    """Stores one exchange, event by event. ``begun`` is the existing part of an answer that is continued."""
+    """Stores one exchange, event by event. ``begun`` is the text of the answer so far, if an earlier answer is
+    continued.
+    """
 
     def __init__(
         self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode, evidence: bool
@@ -334,14 +337,14 @@ class _ExchangeWriter:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
-        self._found: Mapping[str, Any] = {}  # the notes of an answer of several parts
+        self._found: Mapping[str, Any] = {}  # notes of an answer that was made from several parts
         self.abilities = Abilities()
         self._parts: PartNotes | None = None
         self._sampling = sampling
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._unread: list[str] = []
-        self._moved: dict[str, Any] = {}  # changes of the app state that have not been shown yet
+        self._moved: dict[str, Any] = {}  # changes of the state of the app that are not shown yet
         # Until the first token the previous answer's figures are shown, so that the page does not jump.
         earlier = reversed(known.exchanges[: position + 1])
         state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
@@ -353,9 +356,7 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """The values that are shown at once when they change: the reason for waiting, and whether there is a first
-        word.
-        """
+        """The values whose change is shown at once: the reason for waiting, and whether the first word has come."""
         return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
@@ -364,16 +365,16 @@ class _ExchangeWriter:
 
     @property
     def kept_parts(self) -> Mapping[str, Any] | None:
-        """The record of the parts that an earlier run of this question asked."""
+        """The notes of the parts that an earlier run of this question has asked."""
         return (self._exchange.notes or {}).get("parts")
 
     @property
     def asks_every(self) -> bool:
-        """Whether an earlier run of this question was to ask every part."""
+        """Whether an earlier run of this question was meant to ask every part."""
         return bool((self.kept_parts or {}).get("every"))
 
     def begin(self, in_parts: bool = False) -> None:
-        """Store that the question is asked now, of this model, about the part of the book that has been read."""
+        """Store that this question is now put to this model, about the pages read so far."""
         read, model = self._state.current.read, self._state.engine.status().model
         self._made |= _how(self._sampling, model.sampling if model else None)
         if model is not None:
@@ -388,7 +389,7 @@ class _ExchangeWriter:
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
-        """Take the engine's events. They are stored and shown once, including those before an error."""
+        """Store and show the engine's events. Events that came before an error are included."""
         taken = False
         try:
             for event in events:
@@ -401,14 +402,16 @@ class _ExchangeWriter:
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def begin_parts(self, notes: PartNotes) -> None:
-        """Begin to ask the parts of the book. An existing answer is made again from the parts' answers."""
+        """Begin to ask the parts of the book. If there is an answer already, a new one is made from the parts'
+        answers.
+        """
         self._parts, self.begun = notes, ""
         self._stages = ""
         self._add(answer="", figures=None, stages="")
         self.write_parts()
 
     def take_step(self, event: PartEvent) -> None:
-        """Take a step of asking the parts."""
+        """Handle one event of asking the parts."""
         notes = self._parts
         assert notes is not None
         notes.take(event)
@@ -434,7 +437,9 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """End the answer from all parts. Figures belong to the answer's own pass; without one there are none."""
+        """End an answer that was made from several parts. Figures describe the last pass only; without a last pass
+        there are none.
+        """
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
         reason = own.stop_reason if own else StopReason.END
@@ -449,11 +454,11 @@ class _ExchangeWriter:
         self.write_parts()
 
     def write_parts(self) -> None:
-        """Store the parts' answers so far."""
+        """Store the answers of the parts so far."""
         self._write(notes=self._behind(self._found))
 
     def cite(self) -> None:
-        """Look up citations for the words so far."""
+        """Look up citations for the text of the answer so far."""
         if self._notes is not None and not self.done:
             self._write(notes=self._behind(self._notes.record()))
 
@@ -498,7 +503,7 @@ class _ExchangeWriter:
         """Find the passages of the book that support the answer so far."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            if before is None and self.begun:  # the given first words count as the model's own
+            if before is None and self.begun:  # the words that the answer was begun with count as the model's own
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
@@ -542,9 +547,7 @@ class _ExchangeWriter:
 
 
 def unread(document: Document, question: str) -> list[str]:
-    """The note above an answer about pages, or their figures, whose picture was not read, where the question names
-    them.
-    """
+    """The note above an answer if the question names pages, or figures on pages, whose pictures were not read."""
     pages = [page for page in document.pages if page.picture in ("unread", "figure")]
     named = pages_numbered(document, question) if pages else frozenset()
     figures = set(_FIGURE.findall(question))
@@ -555,8 +558,8 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
-    """How an answer is sampled. "own" holds the part from the model's settings; for a server, only the options sent to
-    it.
+    """The sampling options of an answer. "own" holds those that come from the model's settings. For a server there are
+    only the options that were sent to it.
     """
     if own is None:
         return asdict(sampling)
@@ -567,5 +570,5 @@ def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]
 
 
 def _letters(event: TextDelta | AnswerDone) -> str:
-    """The first letters of tokens' sources, as in ``Exchange.stages``."""
+    """The first letter of each token's source, as in ``Exchange.stages``."""
     return "".join(source.value[0] for source in event.sources)

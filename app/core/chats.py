@@ -1,8 +1,8 @@
 r"""Questions and answers, chat by chat, as shown on the page and as stored.
 
-``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is in
-memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last. A chat's messages
-are a tree in which every question and every answer may have versions, one of them shown:
+``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is kept in
+memory and saved to the database every ``SAVE_SECONDS``. In this file the records come first, the rows of the database
+last. A chat's messages are a tree in which every question and every answer may have versions, one of them shown:
 
     question 1 --- answer 1                     asked again: another answer to the same question
               \--- answer 2 --- question 2      edited: another question after the same answer
@@ -30,11 +30,12 @@ INTERRUPTED = "interrupted"
 TITLE_LENGTH = 60
 NAME_LENGTH = 120
 MOST_HELD = 16
-"""Chats at most that are in memory with all their turns. All chats are in the database."""
+"""Maximum chats that are in memory with all their turns. All chats are in the database."""
 
-_CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)  # the answer ended before the model ended it
+# stop reasons of an answer that ended before the model ended it
+_CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)
 
-SAVE_SECONDS = 0.4  # seconds between two savings of a growing answer, which a crash would lose
+SAVE_SECONDS = 0.4  # seconds between two savings of a growing answer: a crash loses this much at most
 
 
 _LINES = """
@@ -50,7 +51,7 @@ MOST_FOUND = 40
 SNIPPET_WORDS = 18
 _OPEN, _CLOSE = "\x02", "\x03"
 
-# Search by SQLite's full text index.
+# Search with SQLite's full-text index.
 _FIND = f"""
 SELECT messages.id AS message, messages.role, chats.id AS chat, chats.book, messages.written,
        snippet(words, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS}) AS snippet
@@ -77,7 +78,7 @@ class Exchange:
     reason why this is no answer ("only quotes", "not found"; ``app.core.abilities.Abilities``); under "uncounted" the
     reason why its speed tells nothing (``app.core.speed``); under "parts" the answers of the book's parts
     (``app.core.part_notes``). ``stages``: the first letter of each token's ``TokenSource``. ``question_id`` and
-    ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
+    ``answer_id`` are the ids of the shown messages; ``questions`` and ``answers`` are the ids of all versions.
     """
 
     question: str
@@ -96,12 +97,12 @@ class Exchange:
 
     @property
     def provenance(self) -> str:
-        """The source of each letter of the answer, as in ``app.citations.Notes.provenance``."""
+        """The source of each character of the answer, as in ``app.citations.Notes.provenance``."""
         return str((self.notes or {}).get("ink", ""))
 
     @property
     def can_be_continued(self) -> bool:
-        """Whether the answer was cut off before its own end, possibly between two parts of the book."""
+        """Whether the answer can be continued, because it was cut off or because parts of the book were not asked."""
         return bool(self.answer or "parts" in (self.notes or {})) and (
             self.interrupted or self.stopped in _CUT or self.trouble is not None
         )
@@ -122,7 +123,7 @@ class Chat:
         return self.name or title_of(self.exchanges[0].question if self.exchanges else "")
 
     def before(self, position: int) -> tuple[tuple[str, str], ...]:
-        """The (question, answer) pairs before ``position`` that were answered at least in part."""
+        """The (question, answer) pairs before ``position`` that have at least part of an answer."""
         return tuple((turn.question, turn.answer) for turn in self.exchanges[:position] if turn.answer)
 
     @property
@@ -131,7 +132,7 @@ class Chat:
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """The index of a question or an answer among those shown."""
+        """The position of the exchange with this message among the shown exchanges."""
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 
@@ -148,8 +149,8 @@ class ChatLine:
 
 @dataclass(frozen=True)
 class Found:
-    """A message with the words of a search. ``parts`` are pieces of its text, each with whether it is a searched
-    word.
+    """A message that was found by a search. ``parts`` are consecutive pieces of its text, each with a flag: whether the
+    piece is a searched word.
     """
 
     chat: str
@@ -191,7 +192,9 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Keep a chat in memory, and release the least recently used one: all but empty chats are in the database."""
+        """Keep a chat in memory. Beyond ``MOST_HELD`` chats, forget the least recently used one, which the database has
+        unless it is empty.
+        """
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
         if len(self._chats) > MOST_HELD:
@@ -211,7 +214,7 @@ class Chats:
         return tuple(line for line in self.all() if line.book == book)
 
     def ask(self, chat_id: str, question: str, position: int | None = None) -> int:
-        """Put a question at ``position`` (the end if None).
+        """Add a question at ``position``; None adds it at the end.
 
         An existing question there stays as another version. The same words get another answer, other words begin
         another branch of the chat.
@@ -219,7 +222,7 @@ class Chats:
         Returns:
             the position of the question.
         """
-        # half of a surrogate pair can be sent, but not stored
+        # the page can send half of a surrogate pair, which SQLite cannot store
         question = question.encode("utf-8", "replace").decode("utf-8")
         with self._lock:
             chat = self._known(chat_id)
@@ -251,7 +254,7 @@ class Chats:
             return turn
 
     def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
-        """Store the state of the exchange at ``position``. Nothing is stored for a chat that was deleted meanwhile."""
+        """Store the exchange at ``position``. If the chat was deleted meanwhile, nothing is stored."""
         with self._lock:
             chat = self.get(chat_id)
             if chat is None or position >= len(chat.exchanges):
@@ -273,7 +276,9 @@ class Chats:
                 self.save_in_time()
 
     def save_in_time(self) -> None:
-        """Save the changes if the last saving is long enough ago. Cheap: meant to be called often."""
+        """Save the changes if the last saving was at least ``SAVE_SECONDS`` ago. Cheap enough to be called for every
+        event.
+        """
         with self._lock:
             if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
                 self._save()
@@ -285,7 +290,7 @@ class Chats:
                 self._save()
 
     def show(self, chat_id: str, message: int) -> bool:
-        """Show the version that is ``message`` or that leads to it. Return whether there is such a message."""
+        """Show the version ``message``, or the version that leads to it. Return whether there is such a message."""
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
                 return False
@@ -317,7 +322,9 @@ class Chats:
             self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
 
     def search(self, words: str) -> tuple[Found, ...]:
-        """Find messages of all chats with all the words, the last word perhaps incomplete; best matches first."""
+        """Find the messages of all chats that contain all of the words; the last word may be incomplete. The best
+        matches come first.
+        """
         query = as_query(words)
         if not query:
             return ()
@@ -366,7 +373,7 @@ class Chats:
 
 
 def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
-    """Write the row of a chat, and of its book where the book is not in the library."""
+    """Write the row of a chat, and the row of its book if the library lacks the book."""
     connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (chat.book,))
     connection.execute(
         "INSERT INTO chats (id, book, name, begun, changed) VALUES (?, ?, ?, ?, ?) "
@@ -379,18 +386,18 @@ def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
 
 
 def title_of(question: str) -> str:
-    """The title of a chat without its own name: its first question."""
+    """The title of a chat that has no name: its first question."""
     first = " ".join(question.split()) or "New chat"
     return first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def line_of(row: sqlite3.Row) -> ChatLine:
-    """Make a chat's line from a row of id, book, name, changed and first question."""
+    """Make a ``ChatLine`` from a row with id, book, name, changed and first question."""
     return ChatLine(row["id"], row["book"], row["name"] or title_of(row["first"] or ""), row["changed"])
 
 
 def columns_of(exchange: Exchange) -> dict[str, Any]:
-    """The columns of an answer."""
+    """The values of an answer for the columns of its row."""
     trouble = exchange.trouble
     stopped = exchange.stopped.value if exchange.stopped is not None else None
     return {
@@ -405,7 +412,7 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
 
 
 def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
-    """Make an exchange from two steps of a path."""
+    """Make an exchange from a question and an answer that follow each other on the shown path."""
     row = answer.row
     interrupted = row["stopped"] == INTERRUPTED
     trouble = db.from_json(row["trouble"])
@@ -443,7 +450,9 @@ class _PathMessage:
 
 
 def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
-    """The shown path: question, answer, question, ..., at every fork the chosen version, else the newest."""
+    """The messages on the shown path: question, answer, question and so on. Where there are several versions the chosen
+    one is taken, or the newest if none is chosen.
+    """
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
     following: dict[int | None, list[int]] = {}
@@ -463,7 +472,7 @@ def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]
 def _add_message(
     connection: sqlite3.Connection, chat: str, parent: int | None, role: str, text: str, now: float
 ) -> int:
-    """Add a message, which is shown from now on. Return its id."""
+    """Add a message and choose it as the shown version. Return its id."""
     cursor = connection.execute(
         "INSERT INTO messages (chat, parent, role, text, written) VALUES (?, ?, ?, ?, ?)",
         (chat, parent, role, text, now),
@@ -474,7 +483,9 @@ def _add_message(
 
 
 def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, message: int) -> None:
-    """Choose ``message`` as the shown version after ``parent``, or at the beginning of the chat."""
+    """Choose ``message`` as the shown version among those that follow ``parent``, or among the first questions of the
+    chat.
+    """
     if parent is None:
         connection.execute("UPDATE chats SET chosen = ? WHERE id = ?", (message, chat))
     else:
@@ -505,7 +516,7 @@ def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]
 
 
 def _end_interrupted(connection: sqlite3.Connection) -> int:
-    """Mark the answers that were being written when the program ended. Return their number."""
+    """Mark the answers that were being written when the program ended. Return the number of these answers."""
     return connection.execute(
         "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
     ).rowcount
@@ -522,8 +533,8 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """Turn a person's words into a query in which every word is only a word, whatever signs it has, in any of its
-    spellings.
+    """Turn a person's words into a query of the full-text index. Signs lose their meaning in the query language, and
+    each word is searched in any of its spellings.
     """
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]

@@ -15,15 +15,17 @@ from engine.document import Document, OutlineItem
 from engine.errors import OptionError
 
 MOST_NAMED = 12
-"""Chapters that an error names where a requested one is missing."""
+"""Maximum chapters that an error lists if a requested chapter is missing."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
-_SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # several numbers, which together are no title
-_TOP = 40  # letters before a heading that still stands at the top of its page: a number, a running head
+_SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # several numbers in a row, which are not one title
+_TOP = 40  # maximum letters (a number, a running head) before a heading at the top of its page
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """An entry of the table of contents with the numbers of its pages, both included. ``level`` counts from 0."""
+    """An entry of the table of contents, with its first and last page number (both included). ``level`` counts
+    from 0.
+    """
 
     title: str
     level: int
@@ -32,8 +34,8 @@ class Chapter:
 
 
 def chapters(document: Document) -> tuple[Chapter, ...]:
-    """Every entry of the table of contents, in order. A chapter ends where the next one of its level or above
-    begins.
+    """Every entry of the table of contents, in order. A chapter ends where the next chapter of the same or a higher
+    level begins.
     """
     end = document.pages[-1].number if document.pages else 0
     outline = document.outline
@@ -46,10 +48,10 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
-    """Whether a chapter begins at the top of its page, so that the chapter before ends on the page before. Assumed
-    where the heading cannot be found.
+    """Whether a chapter begins at the top of a page, so that the chapter before it ends on the page before. True if the
+    heading cannot be found on the page.
     """
-    if document.members and item.level == 0:  # a document
+    if document.members and item.level == 0:  # the entry is a whole document of several
         return True
     page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
@@ -58,7 +60,8 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
 def chosen(document: Document, wanted: str) -> frozenset[int]:
     """Find the pages of chapters that a person names by number or title: "2, 5-7", "The Gale; 9".
 
-    A number is that of a chapter's title, or the place among the chapters. A part of a title is enough.
+    A number means the chapter with this number in its title, or else the chapter at this place in the list. Part of a
+    title is enough.
 
     Raises:
         OptionError: the document has no chapters, or lacks this one.
@@ -87,7 +90,7 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
 
 
 def _titled(every: tuple[Chapter, ...], name: str) -> Chapter | None:
-    """The chapter with this title, else the first chapter whose title has these words."""
+    """The chapter with this title, or else the first chapter whose title contains these words."""
     words = fold(name)
     exact = next((chapter for chapter in every if words and fold(chapter.title) == words), None)
     part = (
@@ -115,7 +118,7 @@ def _none(document: Document, name: str) -> NoReturn:
 
 
 def questions(chapter: Chapter, document: Document) -> tuple[str, str]:
-    """Questions about one chapter, or about one of several documents: "Summarize the chapter “The Gale” (pages 12 to
+    """Questions about one chapter, or about one document of several: "Summarize the chapter “The Gale” (pages 12 to
     25).".
     """
     member = document.member_at(chapter.first)

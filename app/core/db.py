@@ -7,8 +7,8 @@ A damaged file is set aside, and its readable rows (``app.core.salvage``) go int
 
 Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an answer
 is NULL while it is being written, then the way it ended: a value of ``engine.events.StopReason``, or "interrupted" when
-the program ended before the answer did. ``chosen`` names the shown version: for a message among the messages that
-follow it, for a chat among its first questions.
+the program ended before the answer did. ``chosen`` is the id of the shown version: in a message's row, of the message
+that follows it; in a chat's row, of its first question.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 Row = sqlite3.Row
 Value = TypeVar("Value")
 
-BUSY_SECONDS = 3.0  # seconds that another process of ours may lock the file
+BUSY_SECONDS = 3.0  # seconds to wait while another process of ours locks the file
 RETRY_SECONDS = 10.0  # seconds between two attempts to write to the file again
-_COPY_SECONDS = 30 * 86_400.0  # seconds that the copy from before a migration is kept
+_COPY_SECONDS = 30 * 86_400.0  # seconds for which the copy made before a migration is kept
 _PRIVATE = 0o600
 
 FIRST = """
@@ -118,8 +118,8 @@ CREATE TABLE notes (
 """
 
 MIGRATIONS = (FIRST, NAMED, NOTED)
-"""Scripts by version: the n-th one turns version n - 1 into n. Released scripts are never changed; new ones are
-appended.
+"""Migration scripts by version: script n turns version n - 1 into version n. Released scripts are never changed; new
+ones are added at the end.
 """
 
 VERSION = len(MIGRATIONS)
@@ -145,17 +145,17 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """Why the file is not written at present, in a sentence; empty when it is written."""
+        """A sentence that says why the file is not written at present; empty while it is written."""
         return self._trouble
 
     @property
     def notice(self) -> str:
-        """Sentences for a person about events with the file, even when it works again."""
+        """Sentences for a person about trouble with the file, kept even after the file works again."""
         return self._notice
 
     @property
     def changes(self) -> int:
-        """A number that grows with every change, except by ``note``."""
+        """A number that grows with every change except those made by ``note``."""
         return self._changes
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -172,13 +172,13 @@ class Database:
                 return work(self._connection)
 
     def write(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work`` in one transaction. Where the file refuses it, the work runs again in memory."""
+        """Run ``work`` in one transaction. If the file cannot be written, run the work again in memory."""
         with self._lock:
             self._changes += 1
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``write`` for rows that change often and that no list shows, such as a growing answer."""
+        """Run ``write`` for rows that change often and appear in no list, such as a growing answer."""
         with self._lock:
             self._look_after_file()
             self.mend()
@@ -192,7 +192,9 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Return to the file if it can be written again. Tries only now and then, so it may be called often."""
+        """Go back to writing the file if that works again. Really tries only every ``RETRY_SECONDS``, so frequent calls
+        are cheap.
+        """
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
         with self._lock:
@@ -233,19 +235,19 @@ class Database:
         return connection
 
     def _look_after_file(self) -> None:
-        """Notice when the open file has been deleted with its folder: anything written to it would be lost at the
-        end.
+        """Check whether the open file was deleted with its folder. Anything written to such a file would be lost when
+        the program ends.
         """
         if self._path is None or self._trouble or _place(self._path) == self._place:
             return
         self._leave_file(sqlite3.OperationalError("it was taken away"))
         self._notice = f"The library {self._path.name} was taken away while Trifold ran, and has been written anew."
-        self._left = None  # a file that is there now is not the one that was left
+        self._left = None  # a file at this path now is a different one
         self._tried = -RETRY_SECONDS
         self.mend()
 
     def _repair(self, error: sqlite3.Error) -> bool:
-        """Replace a damaged file by its readable rows, in a new file or in memory. Return whether the file was
+        """Replace a damaged file by its readable rows, kept in a new file or in memory. Return whether the file was
         damaged.
         """
         if self._path is None or self._trouble or not _is_damaged(error):
@@ -257,7 +259,9 @@ class Database:
         return True
 
     def _rebuilt(self, path: Path) -> sqlite3.Connection:
-        """Set a damaged file aside and put its readable rows into a new file, or into memory if that fails."""
+        """Move a damaged file aside and put its readable rows into a new file, or into memory if a new file cannot be
+        made.
+        """
         found = salvage.Salvage()
         fresh = path.with_name(path.name + ".new")
         try:
@@ -288,7 +292,7 @@ class Database:
         return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
-        """Leave the file and continue in memory. Return whether there was a file to leave."""
+        """Stop using the file and continue in memory. Return whether a file was in use."""
         if self._path is None or self._trouble:
             return False
         logger.warning("the library cannot be written: %s", error)
@@ -304,7 +308,7 @@ class Database:
         return True
 
     def _return_to_file(self) -> None:
-        """Write everything back to the file, and keep rows that another program has written meanwhile."""
+        """Write everything in memory back to the file. Rows that another program has written there meanwhile stay."""
         assert self._path is not None
         changed = _stamp(self._path) != self._left and _size(self._path) > 0
         try:
@@ -335,7 +339,7 @@ class Database:
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:
-        """Copy the rows that only the file has into memory."""
+        """Copy those rows into memory that only the file has."""
         salvage.restore(salvage.read(path, _table_columns()), self._connection)
         self._changes += 1
 
@@ -363,7 +367,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
-        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would throw the log away
+        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would discard the log
     if salvage.hides_transactions(path):
         raise sqlite3.DatabaseError("malformed: its log is damaged")
     if not path.exists():
@@ -374,9 +378,9 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
-        connection.execute("BEGIN IMMEDIATE")  # a read-only file is noticed now, and not at the first answer
+        connection.execute("BEGIN IMMEDIATE")  # shows a read-only file now, instead of at the first answer
         connection.execute("ROLLBACK")
-    except UnicodeDecodeError as error:  # SQLite tries to name the damaged part, and cannot
+    except UnicodeDecodeError as error:  # raised when SQLite names the damaged part with bytes that are no UTF-8
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from error
     except BaseException:
@@ -399,7 +403,7 @@ def _connect(path: Path | str) -> sqlite3.Connection:
 
 
 def _text(stored: bytes) -> str:
-    """Decode a text so that one damaged letter does not hide the rest."""
+    """Decode a text. Damaged bytes are replaced, so that they do not hide the rest of the text."""
     return stored.decode("utf-8", "replace")
 
 
@@ -409,7 +413,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
     Raises:
         _Newer: the tables belong to a later version.
     """
-    # In WAL mode NORMAL keeps every commit when the process ends; FULL would wait for the disk twice a second.
+    # In WAL mode, NORMAL loses no commit when the process ends. FULL would also wait for the disk at every commit,
+    # twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     while (version := _version(connection)) < VERSION:
@@ -419,8 +424,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
-    """Keep a copy of an earlier version's library in the same folder, before its tables are changed. Old copies are
-    deleted.
+    """Copy the library of an earlier version within its folder, before its tables are changed. Old copies are deleted.
 
     Raises:
         sqlite3.Error, OSError: no copy can be made; then nothing is changed.
@@ -437,7 +441,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(partial)) as copy:
             connection.backup(copy)
-            whole = _version(copy) == version  # otherwise another process of ours has made the copy first
+            whole = _version(copy) == version  # otherwise another process of ours has made the copy already
         if whole:
             os.replace(partial, kept)
     finally:
@@ -470,7 +474,9 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, in order. (``executescript`` would end the transaction that it is to run in.)"""
+    """The statements of a script, in order. (``executescript`` is not used, because it would commit the surrounding
+    transaction.)
+    """
     statement = ""
     for piece in script.split(";")[:-1]:
         statement += f"{piece};"
@@ -480,7 +486,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _carried_over(path: Path) -> sqlite3.Connection:
-    """Make tables in memory from everything that can be read of the file and its log."""
+    """Make tables in memory from everything that can be read from the file and its log."""
     memory = _in_memory()
     with suppress(sqlite3.Error, OSError):
         salvage.restore(salvage.read(path, _table_columns()), memory)
@@ -488,7 +494,7 @@ def _carried_over(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Check the whole file, since a damaged page might otherwise first be met after a year.
+    """Check the whole file, since a damaged page might otherwise stay unnoticed until it is read, perhaps after a year.
 
     Raises:
         sqlite3.DatabaseError: a page is damaged.
@@ -516,7 +522,7 @@ def _size(path: Path) -> int:
 
 
 def _place(path: Path) -> object:
-    """The identity of the file at the path: it changes when the file is exchanged; None if there is no file."""
+    """The identity of the file at the path, which changes when the file is replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -525,7 +531,7 @@ def _place(path: Path) -> object:
 
 
 def _stamp(path: Path) -> object:
-    """A value that changes with every change of the file or its log by any process."""
+    """A value that changes whenever any process changes the file or its log."""
     found = []
     for file in (path, path.with_name(path.name + _BESIDE[0])):
         with suppress(OSError):
@@ -535,10 +541,10 @@ def _stamp(path: Path) -> object:
 
 
 def _set_aside(path: Path) -> Path:
-    """Copy a damaged file and its log under other names; the file itself stays until it is replaced.
+    """Copy a damaged file under another name and rename its log. The damaged file itself stays until it is replaced.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk cannot be written.
     """
     kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     shutil.copyfile(path, kept)
@@ -550,7 +556,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _table_columns() -> dict[str, tuple[str, ...]]:
-    """The columns of every table of ours, in the order of its rows."""
+    """The columns of each of our tables, in the order of a row."""
     with closing(_in_memory()) as memory:
         tables = ("books", "chats", "messages", "notes", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
@@ -573,7 +579,7 @@ def _reason(error: Exception) -> str:
 
 
 def to_json(value: Any) -> str | None:
-    """Compact JSON; None stays None."""
+    """Encode a value as compact JSON; None stays None."""
     return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -590,7 +596,7 @@ def figures_to_json(figures: Figures | None) -> str | None:
 
 
 def figures_from_json(text: str | None) -> Figures | None:
-    """Read figures that this version understands; None if another version wrote them in another form."""
+    """Read stored figures. None if another version of the program stored them in a different form."""
     found, hints = from_json(text) or {}, get_type_hints(Figures)
     try:
         return Figures(**{name: _part(kind, found[name]) for name, kind in hints.items() if name in found})
@@ -599,7 +605,7 @@ def figures_from_json(text: str | None) -> Figures | None:
 
 
 def _part(kind: Any, value: Any) -> Any:
-    """A value in its record's type: JSON turned every tuple into a list."""
+    """Restore the type of a field from its JSON value: JSON turns tuples into lists."""
     if isinstance(value, list):
         return tuple(value)
     if is_dataclass(kind) and isinstance(kind, type):

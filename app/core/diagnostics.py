@@ -1,9 +1,9 @@
 """Facts about this machine and this installation, and a report for finding faults.
 
-The facts come without advice. Questions to torch run in a child process, which may crash or hang without harm. The
-report holds versions, machine, model and the end of the log, but no private content: no words of documents, questions
-or answers, no names of people in paths, no keys. Only log lines of our own modules are kept, since they quote no
-content. An error keeps its kind and its places in the code, but not its message, which may quote anything.
+Facts are given without advice. Torch is asked in a child process, so that a crash or a hang does no harm. The report
+holds versions, machine, model and the end of the log, but no private content: no words of documents, questions or
+answers, no names of people in paths, no keys. Only log lines of our own modules are kept, since they quote no content.
+Of an error the report shows the type and the places in the code, but not the message, which may quote content.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and the system. Sizes in bytes; ``gpus`` are the NVIDIA driver's GPUs, ``amd_gpus`` the targets of
-    AMD's GPUs, ``intel_gpus`` the PCI numbers of Intel's.
+    """The hardware and the system. Sizes in bytes; ``gpus``: the GPUs that NVIDIA's driver lists. ``amd_gpus``: the
+    compiler targets of AMD's GPUs. ``intel_gpus``: the PCI ids of Intel's GPUs.
     """
 
     system: str
@@ -69,14 +69,14 @@ class Machine:
 
 
 class ProbeFailed(Exception):
-    """Raised where the child process that asked torch did not answer. The message is a sentence."""
+    """Raised when the child process that asks torch does not answer. The message is a sentence for a person."""
 
 
 def look_around(data: Path) -> Machine:
     """Collect the facts that need no torch.
 
     Args:
-        data: the folder whose disk matters.
+        data: the data folder, whose disk is measured.
     """
     import psutil
 
@@ -101,12 +101,12 @@ def look_around(data: Path) -> Machine:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Installed versions by package; None for a missing package."""
+    """Installed versions by package; None for a package that is not installed."""
     return {name: _version(name) for name in PACKAGES}
 
 
 def processor_name() -> str:
-    """The processor's own name, which Python knows only on some systems."""
+    """The name of the processor, which Python's own function finds only on some systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -118,8 +118,8 @@ def processor_name() -> str:
 class ChildProcess:
     """A fresh process in which functions are called, one after another. Use it in a ``with`` statement.
 
-    The process ends with the statement, whatever it is doing, and with this program. A failed call is followed by a new
-    process.
+    The process is ended with the statement, whatever it is doing, and ends with this program. After a failed call the
+    next one gets a new process.
     """
 
     def __enter__(self) -> ChildProcess:
@@ -165,7 +165,7 @@ class ChildProcess:
 
 
 def _answer_calls(pipe: Connection) -> None:
-    """Run the calls that come through a pipe, and send back each result or exception."""
+    """Run the calls that arrive through a pipe, and send back each result or exception."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the program, which ends this process
     with suppress(EOFError):
         while True:
@@ -201,7 +201,7 @@ def report(data: Path, facts: Sequence[str]) -> str:
 
 
 def facts_of(data: Path, status: Status) -> list[str]:
-    """Facts that the running program already knows: quick, and without effect on an answer."""
+    """Facts that the running program already knows. Collecting them is quick and does not disturb an answer."""
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
     nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
@@ -232,7 +232,7 @@ def _model_lines(status: Status) -> list[str]:
         f"{model.kv_note and f' ({model.kv_note})'}",
         f"Draft      {draft}",
     ]
-    if status.book is not None:  # how much was read, but not of which document
+    if status.book is not None:  # the report says how much was read, but not from which document
         book = status.book
         lines.append(f"Book       {book.tokens:,} of {book.tokens_total:,} tokens read, {book.pages_total:,} pages")
     return lines
@@ -250,7 +250,7 @@ def log_tail(path: Path) -> list[str]:
 
 
 def harmless(lines: Iterable[str]) -> Iterable[str]:
-    """Keep log lines that cannot hold words of a document."""
+    """Keep only the log lines that cannot contain words of a document."""
     for line in lines:
         if entry := _ENTRY.fullmatch(line):
             said = _said(entry[2].split(".")[0], entry[4])
@@ -264,8 +264,8 @@ def harmless(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _said(package: str, message: str) -> str:
-    """Cut a message of the app after its colon, where it quotes names and errors; the engine's messages quote
-    numbers.
+    """Cut a message of the app after its colon, because names and errors follow it. Messages of the engine contain only
+    numbers and stay whole.
     """
     if package == "engine":
         return message
@@ -283,6 +283,6 @@ def anonymous(text: str, home: Path | None = None) -> str:
 
 
 def _short(file: str) -> str:
-    """A source file by its last folders: the place of Python's installation tells nothing about a fault."""
+    """A source file's path, shortened to its last folders: where Python is installed does not matter for a fault."""
     parts = re.split(r"[\\/]", file)
     return "/".join(parts[-3:])

@@ -1,12 +1,13 @@
-"""Asks each of several documents the same question by itself ("Ask each"): its run, its stored answers, and going on.
+""" "Ask each": asks each of several documents the same question by itself, stores the answers, and continues a stopped
+run.
 
     each = AskEach(state)
     each.start("What is the notice period?", [sha256, ...], sampling, mode)      returns at once
-    each.run                                                                     the state to show
+    each.run                                                                     the state of the run, for the page
 
 Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
-is asked twice, even after a stop or a restart, except after an error. A run holds the right to ask; stopping the
-answer, or opening another book, stops the run. At its end the open book is read again.
+is asked twice, even after a stop or a restart, except after an error. While it runs, no other question can be asked.
+Stopping the answer, or opening another book, stops the run. After the run the open book is read again.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from engine.events import AnswerStarted, Event, ReadingProgress
 logger = logging.getLogger(__name__)
 
 FILE = "asked.json"
-"""The file of a document's answers, by question, in the document's folder."""
+"""The file with a document's answers, keyed by question, in the document's folder."""
 _RUN = "each"  # the key in the table ``app_state``
 _MOST_KEPT = 200  # maximum questions of one document that are kept
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one document: its row of the table, and its evidence as passages with their pages."""
+    """One document's answer: its row of the table, and its evidence as passages with their pages."""
 
     row: Row
     places: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def error(self) -> str:
-        """The error for which the document could not be asked."""
+        """The error because of which the document could not be asked; "" without one."""
         return self.row.get("error", "")
 
 
@@ -55,9 +56,9 @@ class Answer:
 class Run:
     """A question, the hashes of its documents, and its progress.
 
-    ``answers`` are by document. ``at`` is the document that is being asked; ``read`` is the share of it that has been
-    read, until it ``is_answering``. ``stopping``: whether the run is to end. ``unkept``: whether the disk refuses the
-    answers, which are then lost at the end of the program.
+    ``answers`` are keyed by document. ``at`` is the document that is being asked, ``read`` the share of it that has
+    been read, and ``is_answering`` says that its answer has begun. ``stopping``: whether the run is to end. ``unkept``:
+    whether the answers could not be written to disk, so that they are lost when the program ends.
     """
 
     question: str = ""
@@ -72,7 +73,7 @@ class Run:
 
     @property
     def left(self) -> int:
-        """Documents that are still to be asked, including those with an error."""
+        """Documents that are still to be asked, including those that failed."""
         return sum(_is_open(self.answers.get(one)) for one in self.documents)
 
 
@@ -119,7 +120,7 @@ class AskEach:
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the run. Its answers are kept."""
+        """Stop the run. The answers so far stay stored."""
         if self._claim is not None and self.run.running:
             self._show(stopping=True)
             self._claim.set()
@@ -150,7 +151,7 @@ class AskEach:
             self.state.read_back(claim, document)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
-        """Ask one document. An error is written into its row; a stopped one has no row."""
+        """Ask one document. An error is written into its row; a document whose answer was stopped gets no row."""
         row = dict.fromkeys(COLUMNS, "") | {"question": question.text, "sha256": sha256}
         try:
             book = self.state.books.get(sha256)
@@ -163,16 +164,16 @@ class AskEach:
             if claim.is_set():
                 return
             answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
-        except Exception:  # the others are asked anyway; the log has the trace
+        except Exception:  # the other documents are asked anyway; the log has the traceback
             logger.exception("asking a document failed")
             answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try it again."})
         self._show(answers={**self.run.answers, sha256: answer})
         self._keep(sha256, question.text, answer)
 
     def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
-        """Ask a document and return its answer; None if it was stopped before."""
+        """Ask a document and return its answer; None if it was stopped."""
         books = self.state.books
-        known = recognition.is_kept(books.folder(book.sha256))  # keep to recognised text, and recognise no more
+        known = recognition.is_kept(books.folder(book.sha256))  # use the pages recognised so far, and recognise no more
         how = None if known else Recognition(books.folder, stop=claim)
         document = self.state.parser.parse(book, recognition=how)
         if claim.is_set():
@@ -198,7 +199,7 @@ class AskEach:
     # Stored answers ------------------------------------------------------------------------------------------
 
     def _last(self) -> Run:
-        """The last run, with its progress."""
+        """The last run, as it was stored."""
         kept = kept_value(self.state.chats.database, _RUN)
         try:
             question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))
@@ -208,7 +209,7 @@ class AskEach:
         return Run(question, documents, known)
 
     def _kept(self, sha256: str) -> dict[str, Answer]:
-        """The stored answers of a document, by question; empty if the file is damaged."""
+        """The stored answers of a document, keyed by question; empty if the file is damaged."""
         try:
             found = json.loads((self.state.books.folder(sha256) / FILE).read_text("utf-8"))
             return {str(question): Answer(dict(kept["row"]), list(kept["places"])) for question, kept in found.items()}
@@ -231,12 +232,12 @@ class AskEach:
 
 
 def _is_open(answer: Answer | None) -> bool:
-    """Whether a document is still to be asked."""
+    """Whether a document is still to be asked in this run."""
     return answer is None or bool(answer.error)
 
 
 def _remedy(error: TrifoldError) -> str:
-    """Advice for a document that could not be asked with the others."""
+    """The remedy for a document that could not be asked."""
     if isinstance(error, PasswordNeeded):
         return "Open it by itself once, with its password, and then go on."
     if isinstance(error, LongRecognition):

@@ -1,4 +1,4 @@
-"""Exports a chat: as Markdown, as shown on the page, or as JSON with everything known. Pure."""
+"""Exports a chat as Markdown (the shown versions) or as JSON (all versions). Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FOOTNOTES = {
 
 
 def has_pages(record: Mapping[str, Any] | None) -> bool:
-    """Whether passages were found for an answer. ``record`` holds its citations."""
+    """Whether an answer has passages with pages. ``record`` are its citations."""
     return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
 
 
@@ -57,7 +57,7 @@ def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
     """An answer with a footnote mark after each sentence with a known page, and the footnotes with the passages.
 
     Args:
-        before: number of footnotes that the text already has.
+        before: number of footnotes before this answer, so that numbering continues.
     """
     record, start = turn.notes or {}, 0
     parts: list[str] = []
@@ -78,8 +78,9 @@ def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:
-    """Write all versions of all messages, as a tree by ``parent``; ``shown`` lists the ids of the path that is
-    shown."""
+    """Write all versions of all messages as a tree (``parent`` is a message's predecessor). ``shown`` lists the ids of
+    the messages on the shown path.
+    """
     shown = [number for turn in chat.exchanges for number in (turn.question_id, turn.answer_id)]
     record = {
         "format": FORMAT,
@@ -93,7 +94,7 @@ def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -
 
 
 def file_name(title: str, ending: str) -> str:
-    """A name that every system takes."""
+    """Make a file name that is valid on every system."""
     words = " ".join(_UNFIT.sub(" ", title).split())[:_NAME_LENGTH].strip()
     return f"{words or 'chat'}.{ending}"
 

@@ -1,10 +1,10 @@
-"""Finds a person's words in the book: without case and accents, across hyphens, line ends and page borders.
+"""Searches the book for a person's words, ignoring case and accents, and across hyphens, line ends and page borders.
 
     finder = Finder()                         one per program
     finder.find(document, "north light")      every place, in the order of the book
 
-A phrase is found where it begins a word; else inside of words; else places are found where all its words are near each
-other. Quotation marks ask for the exact words.
+A phrase is first searched at the beginnings of words. If it is not found there, it is searched inside words. If it is
+found nowhere, places are found where all its words stand near each other. Quotation marks ask for the exact words.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from app.core.languages import spellings
 from engine.document import Document
 
 How = Literal["words", "inside", "near"]
-"""How a phrase was found: as a phrase of words, inside of other words, or all words near each other."""
+"""How a phrase was found: at the beginning of a word, inside words, or with all its words near each other."""
 
 MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
-_NEAR = 250  # letters within which words are near each other
-_FEWEST_LETTERS = 2  # letters of the shortest part of a word that is searched
+_NEAR = 250  # letters within which words count as near each other
+_FEWEST_LETTERS = 2  # minimum letters of a part of a word that is searched
 
 _WORD = re.compile(r"[^\W_]+")
 _QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)
-# A word may be divided by a hyphen, also at the end of a line, and by a soft hyphen anywhere.
+# Matches a hyphen that divides a word, also at the end of a line, or a soft hyphen anywhere.
 _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One place: the stretches of text to mark, the first of them on the shown page."""
+    """One found place: the stretches of text to mark. The first stretch is on the shown page."""
 
     spans: tuple[PageSpan, ...]
 
@@ -49,7 +49,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search. ``more``: whether there are further places."""
+    """The result of a search. ``more``: whether there are more places than were returned."""
 
     hits: tuple[Hit, ...] = ()
     how: How = "words"
@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Phrase:
-    """The letters of a phrase, and the letters before which a word must or may begin."""
+    """The letters of a searched phrase, and the offsets at which a word must or may begin."""
 
     letters: str
     begins: frozenset[int]
@@ -68,7 +68,7 @@ class _Phrase:
 
 @dataclass(frozen=True)
 class _Place:
-    """Letters [start, end) of the folded book."""
+    """The letters [start, end) of the book's folded text."""
 
     start: int
     end: int
@@ -78,14 +78,14 @@ class _Place:
 
 
 class Finder:
-    """Finds words in one book after another. The letters of the last book and its last results are kept."""
+    """Finds words in books. Keeps the folded letters of the last book and the last results."""
 
     def __init__(self) -> None:
         self._index = BookIndex(Document("", "", (), "", ""))
         self._last: tuple[Document | None, str, Found] = None, "", Found()
 
     def find(self, document: Document, words: str) -> Found:
-        """Find every place of ``words``, at most ``MOST_HITS``."""
+        """Find the places of ``words``, at most ``MOST_HITS``."""
         words = words[:LONGEST]
         if self._last[0] is document and self._last[1] == words:
             return self._last[2]
@@ -97,8 +97,9 @@ class Finder:
 
 
 def _tried(words: str) -> Iterator[str]:
-    """The words, and where nothing has them, as a German text may spell them; in quotation marks only these very
-    words."""
+    """The searched words, and, if they are not found, the spellings that a German text may use. Words in quotation
+    marks are searched exactly.
+    """
     yield words
     if not _QUOTED.fullmatch(words):
         yield from spellings(words)[1:]
@@ -141,7 +142,7 @@ def _phrase(words: str, exact: bool) -> _Phrase:
 
 
 def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
-    """The places of the phrase, not within one another, in the order of the book."""
+    """The places of the phrase in the order of the book, without places inside other places."""
     text, size = index.letters, len(phrase.letters)
     at = text.find(phrase.letters) if size else -1
     for _ in range(_MOST_LOOKED_AT):
@@ -154,7 +155,7 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
 
 
 def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
-    """The place at a letter of the book, if its words are divided like those of the phrase."""
+    """The place that begins at a letter of the book; None if its words are divided unlike those of the phrase."""
     spans = index.spans(at, at + len(phrase.letters))
     if not spans:
         return None
@@ -181,12 +182,12 @@ def _fits(gap: str, number: int, phrase: _Phrase) -> bool:
 
 
 def _combines(sign: str) -> bool:
-    """Whether a sign is an accent on the letter before it."""
+    """Whether a character is a combining accent."""
     return "\u0300" <= sign <= "\u036f"
 
 
 def _near(index: BookIndex, words: list[_Phrase]) -> Iterator[Hit]:
-    """Places where all words begin a word within ``_NEAR`` letters of the rarest one."""
+    """Places where every word begins within ``_NEAR`` letters of the rarest word."""
     words = [word for word in words if word.letters]
     if len(words) < 2:
         return

@@ -1,8 +1,8 @@
-"""Estimates how long a reading takes and how fast answers come: a single estimate, corrected by observation.
+"""Estimates how long a reading takes and how fast answers come: one estimate, which observations correct.
 
-``Experience`` knows this machine's times of earlier readings and answers of a model. Before the first one only the
-engine's short probes are known, and the estimate is a range. ``Remaining`` follows one reading: it begins with that
-estimate and relies on the clock more and more. The remaining time that it shows never rises.
+``Experience`` stores how long earlier readings and answers of a model took on this machine. Before the first one only
+the engine's short probes are known, so the estimate is a range. ``Remaining`` follows one reading: it begins with the
+estimate and gives the measured time more and more weight. The remaining time that it shows never rises.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from engine.plan import BookFit
 logger = logging.getLogger(__name__)
 
 WORDS_PER_TOKEN = 0.75
-"""Words per token of English, as most vocabularies cut it."""
+"""Words per token of English text, the same for most vocabularies."""
 
 PROBED = 2.0
-"""Factor by which a forecast from short probes may be wrong in either direction, since other programs use the machine
-too.
+"""Factor by which a forecast made from short probes may be wrong in either direction, since other programs use the
+machine as well.
 """
 
 SEEN = 1.25
-"""Factor by which a forecast from a book of about this length may be wrong."""
+"""Factor by which a forecast made from a reading of a similar length may be wrong."""
 
-_SETTLED = 0.15  # part of a reading after which its end is given as one number
-_TRUST = 0.05  # part of a reading that counts as much as the earlier estimate
-_SLOWER = 1.25  # factor over the shown time at which the reading is called slower, while the shown time does not rise
-_LIKE = 4.0  # factor of length up to which another book counts as similar
-_GROWTH = 1.15  # reading time grows with this power of the tokens: faster than linear, slower than their square
-_FEWEST_TOKENS = 512  # tokens of a reading from which speed is learned
-_FEWEST_WRITTEN = 16  # tokens of an answer from which speed is learned
-_KEPT = 8  # newest observations of a kind that are kept
+_SETTLED = 0.15  # share of a reading after which the remaining time is one number instead of a range
+_TRUST = 0.05  # share of a reading at which measured time and earlier estimate have equal weight
+# the shown time never rises; where the measured remaining time exceeds it by this factor, the reading is called slower
+_SLOWER = 1.25
+_LIKE = 4.0  # maximum ratio of lengths for another reading to count as similar
+_GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
+_FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
+_FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
+_KEPT = 8  # newest observations of a kind that are stored
 _HARDLY = 2.0  # seconds that a person hardly notices
-_A_MOMENT = 8.0  # remaining seconds that are called "a moment"
+_A_MOMENT = 8.0  # remaining seconds up to which they are called "a moment"
 _MINUTE, _HOUR = 60, 3600
-_MANY_MINUTES = 20  # more minutes are rounded to fives
+_MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five
 
 Point = tuple[float, float]
-"""Tokens of context, with the observed seconds, or tokens a second."""
+"""An observation: the number of context tokens, and a measured value: seconds of a reading, or tokens per second of an
+answer.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def stretch(span: Range) -> str:
 
 
 def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
-    """A number with its unit, rounded more the larger it is. ``step`` is for seconds."""
+    """A number with its unit, rounded more coarsely the larger it is. ``step`` rounds seconds."""
     if seconds < _MINUTE - 5:
         return str(max(step, step * round(seconds / step))), "s"
     if seconds < _HOUR:
@@ -86,7 +89,7 @@ def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
 
 
 def pace(span: Range) -> str:
-    """Words a second: "about 15 words a second", "5 to 20 words a second", "a word in 3 to 7 s"."""
+    """Words per second in words: "about 15 words a second", "5 to 20 words a second", "a word in 3 to 7 s"."""
     if span.high < 1:
         slow, fast = (_rough(1 / max(number, 1e-6), step=1) for number in (span.low, span.high))
         if fast[1] == slow[1] and fast != slow:
@@ -105,7 +108,7 @@ def _few(number: float) -> str:
 
 
 def expected(reading: Range, writing: Range | None) -> str:
-    """ "about 1 min to read, then about 15 words a second"."""
+    """A forecast in words: "about 1 min to read, then about 15 words a second"."""
     then = f", then {pace(writing)}" if writing else ""
     return f"{stretch(reading)} to read{then}"
 
@@ -115,29 +118,29 @@ def expected(reading: Range, writing: Range | None) -> str:
 
 @dataclass(frozen=True)
 class Remaining:
-    """The remaining time of one reading. ``total``: expected seconds of all of it, if a forecast was made. ``left`` was
-    shown last; ``slower``: whether the clock now gives more.
+    """The remaining time of one reading. ``total``: the forecast seconds of the whole reading, if there is a forecast.
+    ``left``: the remaining time shown last. ``slower``: whether the measured time now exceeds it.
     """
 
     total: Range | None = None
     left: Range | None = None
     slower: bool = False
-    _began: float | None = None  # part of the book at which this run began
+    _began: float | None = None  # share of the book at which this run began; None before the first look
 
     def after(self, progress: ReadingProgress) -> Remaining:
-        """The state after another look at the clock."""
+        """The state after the clock was looked at again."""
         part = progress.tokens_done / progress.tokens_total if progress.tokens_total else 1.0
         began = part if self._began is None else self._began
         seen = part - began
         known, clock = self.total, progress.seconds_left
         if seen <= 0.0:
-            # The first tokens touch new memory and are slow, so the clock is not used yet.
+            # The first tokens touch new memory and are slow, so their measured time is not used.
             left = Range(known.low * (1 - part), known.high * (1 - part)) if known else None
             return replace(self, left=_at_most(left, self.left), _began=began)
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
-        if seen < _SETTLED:  # the range narrows from look to look
+        if seen < _SETTLED:  # the range becomes narrower with every look
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
             left = _at_most(Range(low / wide, high * wide), self.left)
         else:
@@ -152,7 +155,7 @@ class Remaining:
 
     @property
     def words(self) -> str:
-        """ "1 to 2 min left", "about 20 s left"; empty while nothing is known."""
+        """The remaining time in words: "1 to 2 min left", "about 20 s left"; empty while nothing is known."""
         if self.left is None:
             return ""
         if self.slower:
@@ -191,7 +194,7 @@ class Experience:
         self._seen: dict[str, _Seen] = _load(file)
 
     def read(self, model: ModelInfo | None, read: BookRead) -> None:
-        """Learn from a book that was read from its first token to its last."""
+        """Learn from a book that was read completely."""
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
@@ -213,7 +216,7 @@ class Experience:
         return Range.about(probed, PROBED) if probed else None
 
     def reading_on(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds to read the part of a book that does not come from disk."""
+        """Seconds to read the rest of a book whose beginning comes from disk."""
         whole = self.reading(model, fit.tokens, fit.reading_s)
         if whole is None or not fit.tokens:
             return whole
@@ -221,16 +224,16 @@ class Experience:
         return Range(whole.low * part, whole.high * part)
 
     def a_token(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds for each token of a part of a book that is too long, derived from a full window's time."""
+        """Seconds per token for a part of a book that is too long, derived from the time of a full window."""
         tokens = max(1, min(fit.tokens, fit.room))
         time = self.reading(model, tokens, fit.reading_s)
         return time.times(1 / tokens) if time else None
 
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Range | None:
-        """Words a second after ``tokens`` of context.
+        """Words per second after ``tokens`` of context.
 
         Args:
-            step_ms: milliseconds of a plain step by the engine's probes, without the unknown gain of speculation.
+            step_ms: milliseconds of a plain step, from the engine's probes. The gain of speculation is not known.
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
@@ -238,7 +241,9 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """The fit of a book with this one estimate in its words, wherever they are shown."""
+        """Replace the engine's estimate in the measured fit of a book by this one, so that every place shows the
+        same.
+        """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
         if reading is None:
@@ -274,13 +279,15 @@ class Experience:
 
 
 def identity(model: ModelInfo) -> str:
-    """The key of a loaded pair: everything that its speed and its text depend on. Names tell the bits of weights."""
+    """The key of a loaded pair: everything that its speed and its text depend on. The names include the bits of the
+    weights.
+    """
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))
 
 
 def _nearest(points: tuple[Point, ...], tokens: int) -> Point | None:
-    """The observation at the most similar length; the newest among equals."""
+    """The observation whose length is most similar; among equally similar ones the newest."""
     return min(reversed(points), key=lambda point: abs(point[0] - tokens), default=None)
 
 

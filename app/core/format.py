@@ -1,7 +1,7 @@
 """Formats numbers for people (counts, sizes, durations, rates), and turns the engine's records into views for the page.
 
-Pure functions. A view is plain data (strings, numbers, lists) that the live stream sends and the page puts in place;
-the page formats nothing itself.
+Pure functions. A view is plain data (strings, numbers, lists). The live stream sends it, and the page shows it without
+formatting anything itself.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
-_MOST_MISSING = 6  # maximum missing names and numbers in one line
-_LONGEST_LABEL = 28  # maximum letters of a section's title in a sentence
+_MOST_MISSING = 6  # maximum missing names and numbers that one line lists
+_LONGEST_LABEL = 28  # maximum letters of a section's title within a sentence
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def count(number: int) -> str:
-    """28412 -> "28,412"."""
+    """Format a count: 28412 -> "28,412"."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """(1, "page") -> "1 page"; (212, "page") -> "212 pages"."""
+    """Format a count with its noun: (1, "page") -> "1 page"; (212, "page") -> "212 pages"."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
 def size(number_of_bytes: int) -> str:
-    """Bytes in the unit that keeps the number readable, on the page, in the terminal and in errors.
+    """Format bytes in the unit that keeps the number readable; used by the page, the terminal and errors.
 
-    A GB is 10**9 bytes: as the SI says, as disks are sold and as the hub counts its files. (nvidia-smi counts in MiB.)
+    1 GB is 10**9 bytes, as in the SI, in the sizes of disks and on the hub. (nvidia-smi counts in MiB.)
     """
     for unit, name in _SIZES:
         if number_of_bytes >= unit:
@@ -49,7 +49,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Tokens a second: whole from ten on, with one decimal below."""
+    """Format tokens per second: without decimals from ten on, with one decimal below."""
     return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
 
 
@@ -60,7 +60,7 @@ def milliseconds(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A share in percent: never 100 for less than all, never 0 for more than nothing."""
+    """Format a share in percent: never 100 for less than all, never 0 for more than nothing."""
     if 0.995 <= fraction < 1.0:
         return "99 %"
     if 0.0 < fraction < 0.005:
@@ -69,7 +69,7 @@ def percent(fraction: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A measured duration in words."""
+    """Format a measured duration."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < _SECONDS_SHOWN_EXACTLY:
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def day(when: float, now: float) -> str:
-    """The day of a moment (seconds since the epoch) in this machine's time: "today", "yesterday", "12 Mar 2026"."""
+    """The day of a moment (seconds since the epoch) in local time: "today", "yesterday", "12 Mar 2026"."""
     then, today = time.localtime(when), time.localtime(now)
     if then[:3] == today[:3]:
         return "today"
@@ -93,7 +93,7 @@ def day(when: float, now: float) -> str:
 
 
 def moment(when: float, now: float) -> str:
-    """The day of a moment, with the hour if it was today, so that events of one day can be told apart."""
+    """The day of a moment. For today the time of day is added, so that events of the same day can be distinguished."""
     named = day(when, now)
     return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named
 
@@ -103,14 +103,14 @@ def moment(when: float, now: float) -> str:
 
 View = dict[str, Any]
 PacePoint = tuple[float, float, float, int]
-"""A point of the pace: milliseconds per token of the newest tokens, p50 and p95 of the answer so far, and its
-tokens.
+"""A point of the pace curve: milliseconds per token over the newest tokens, median and 95th percentile (ms) of the
+answer so far, and the answer's tokens.
 """
 
 SCORE_LEVELS = 100
-PACE_TOKENS = 100  # tokens that the moving line shows
-_NOW_TOKENS = 10  # newest tokens that count as "now"
-_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the pace's small drawing
+PACE_TOKENS = 100  # tokens that the pace curve shows
+_NOW_TOKENS = 10  # newest tokens over which the current pace is measured
+_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -126,7 +126,7 @@ _SETTINGS = {
 }
 
 MODES = {"hierarchical": "fast", "plain": "plain"}
-"""The decoding loops by the names that a person knows."""
+"""The decoding loops, with the names that the page uses."""
 
 WHY_STOPPED = {
     StopReason.END: "",
@@ -138,8 +138,8 @@ WHY_STOPPED = {
 
 
 def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Remaining) -> View:
-    """The line and the bar while the book is being read. They show the share that is read instead of a page, since the
-    model reads many pages at once, layer by layer.
+    """The status line and the progress bar during a reading. They show the share that is read instead of a page, since
+    the model reads many pages at once, layer by layer.
     """
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
@@ -151,7 +151,7 @@ def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Re
 
 
 def paused_view(read: BookRead, unit: str) -> View:
-    """The line and the bar while the reading waits for an answer."""
+    """The status line and the progress bar while the reading is paused for an answer."""
     return {
         "fraction": _share(read.tokens, read.tokens_total),
         "pages": read.pages_read,
@@ -161,7 +161,7 @@ def paused_view(read: BookRead, unit: str) -> View:
 
 
 def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: int) -> str:
-    """Pages, tokens and whether it fits, on one line."""
+    """Pages and tokens of a book and whether it fits, on one line."""
     parts = [counted(pages, unit)]
     if tokens:
         fits = "fits" if tokens <= limit else f"too long for {count(limit)}"
@@ -172,7 +172,7 @@ def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: 
 
 
 def read_line(read: BookRead, unit: str) -> str:
-    """A line about a finished reading."""
+    """A line about a completed reading."""
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
         opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
         return f"{opened}, as they were read before. They stay in memory for every question."
@@ -189,12 +189,12 @@ def read_line(read: BookRead, unit: str) -> str:
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
-    """All texts of the panel next to the chat, and the line under the growing answer (``line`` and ``spark``).
-    Unmeasured values are empty strings or None.
+    """All texts of the figures panel, and the line under the growing answer (``line`` and ``spark``). A value that was
+    not measured is an empty string or None.
 
     Args:
-        why_not: the reason why the answer's speed tells nothing about the book (``uncounted``).
-        pace: the pace of this answer so far.
+        why_not: the reason why the answer's speed does not count (``speed.uncounted``).
+        pace: the points of this answer's pace curve so far.
     """
     return {
         "line": live_line(figures, why_not, pace),
@@ -221,7 +221,7 @@ def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] 
 
 
 def _plain_step(figures: Figures) -> str:
-    """The plain steps that the speedup rests on, and their age."""
+    """How many plain steps the speedup is based on, and how old they are."""
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
     ago = f"{duration(figures.plain_age_s)} ago" if figures.plain_age_s >= 1 else "just now"
@@ -230,13 +230,13 @@ def _plain_step(figures: Figures) -> str:
 
 
 def split_view(split: TimeSplit) -> list[View]:
-    """Shares of the answer's time, without stages that took none."""
+    """The shares of an answer's time by stage, without stages that took no time."""
     shares = [(part, spent / split.total) for part in _PARTS if (spent := getattr(split, part))]
     return [{"part": part, "share": round(share, 4), "text": percent(share)} for part, share in shares]
 
 
 def kv_view(kv: KvBytes) -> list[View]:
-    """The tiers that hold KV, without empty ones."""
+    """The tiers that hold KV, without empty tiers."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
     each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
@@ -252,12 +252,12 @@ def kv_view(kv: KvBytes) -> list[View]:
 
 
 def window_view(tokens: int, limit: int) -> View:
-    """The used part of the model's window."""
+    """How much of the model's window is used."""
     return {"share": _share(tokens, limit), "text": f"{count(tokens)} of {count(limit)} tokens"}
 
 
 def reused_line(figures: Figures) -> str:
-    """The number of tokens that this question had to read, which shows that the book was read only once."""
+    """How many tokens had to be read for this question: it shows that the book is not read again."""
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
@@ -265,7 +265,7 @@ def reused_line(figures: Figures) -> str:
 
 
 def pace_of(previous: Figures | None, current: Figures) -> float | None:
-    """Milliseconds per token since the previous figures; None when no token was added or no time was measured."""
+    """Milliseconds per token since the previous figures; None if no token came or no time was measured."""
     if current.ms_per_token_mean is None:
         return None
     before = previous if previous is not None and previous.ms_per_token_mean is not None else None
@@ -280,7 +280,7 @@ def pace_of(previous: Figures | None, current: Figures) -> float | None:
 def longer_pace(
     pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
 ) -> tuple[PacePoint, ...]:
-    """The moving line with one more point, reaching back ``PACE_TOKENS`` tokens."""
+    """The pace curve with one more point; points older than ``PACE_TOKENS`` tokens are dropped."""
     point = pace_of(previous, event.figures)
     if point is None:
         return tuple(pace)
@@ -290,13 +290,13 @@ def longer_pace(
 
 
 def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
-    """The pace that was stored with an answer. Answers of earlier versions have none."""
+    """The pace curve that was stored with an answer. Answers of earlier versions have none."""
     points = (notes or {}).get("pace", ())
     return tuple((ms, p50, p95, at) for ms, p50, p95, at in points)
 
 
 def ms_now(pace: Sequence[PacePoint]) -> float | None:
-    """Milliseconds per token of the last ``_NOW_TOKENS`` tokens; None while there are none."""
+    """Milliseconds per token over the last ``_NOW_TOKENS`` tokens; None before there are any."""
     spent, tokens = 0.0, 0
     begun = [0, *(at for _, _, _, at in pace)]
     for before, (ms, _, _, at) in zip(reversed(begun[:-1]), reversed(pace), strict=True):
@@ -308,7 +308,9 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
 
 
 def spark(pace: Sequence[PacePoint]) -> str:
-    """The pace as the points of an SVG polyline that fills its width from the first token on; zero is at the bottom."""
+    """The pace curve as points of an SVG polyline. It fills the width from the first token on, and zero is at the
+    bottom.
+    """
     if not pace:
         return ""
     first, last = max(0, pace[-1][3] - PACE_TOKENS), pace[-1][3]
@@ -319,7 +321,7 @@ def spark(pace: Sequence[PacePoint]) -> str:
 
 
 def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
-    """The quiet line under a growing answer; empty before its first tokens."""
+    """The line under a growing answer; empty before its first tokens."""
     now = ms_now(pace)
     if now is None or figures.tokens_per_s is None:
         return ""
@@ -329,7 +331,7 @@ def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
 
 
 def acceptance_line(figures: Figures) -> str:
-    """Acceptance of every level with proposals: "acceptance: first check 72 %, whole book 91 %"."""
+    """The acceptance rates of all levels that proposed tokens: "acceptance: first check 72 %, whole book 91 %"."""
     levels = (("first check", figures.middle), ("whole book", figures.verify), ("copied", figures.lookup))
     told = [
         f"{name} {percent(level.rate)}".replace(" %", "\u00a0%") for name, level in levels if level.rate is not None
@@ -338,9 +340,10 @@ def acceptance_line(figures: Figures) -> str:
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """The page scores in whole levels: 0 for a page like most others, the highest for the strongest page.
+    """Page scores as integer levels of highlighting: 0 for a page like most others, the highest level for the page with
+    the highest score.
 
-    Attention is spread thinly over all pages of a book: shown directly, every page would glow.
+    Attention is spread thinly over all pages of a book: without these levels, every page would be highlighted.
     """
     usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
     if strongest <= usual:
@@ -351,12 +354,12 @@ def glow(scores: Sequence[float]) -> list[int]:
 def answer_line(
     figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", why_not: str = ""
 ) -> str:
-    """The quiet line under an answer: "84 words · 12.3 ms a token · 81 tokens a second · acceptance: first check 72 %,
-    whole book 91 % · 2.3 times faster than plain".
+    """The line under an answer: "84 words · 12.3 ms a token · 81 tokens a second · acceptance: first check 72 %, whole
+    book 91 % · 2.3 times faster than plain".
 
     Args:
-        tokens: tokens of the whole answer, where known; ``figures`` cover only the part that was written last.
-        why_not: the reason why its speed tells nothing about the book (``uncounted``).
+        tokens: tokens of the whole answer, if known. ``figures`` cover only the part that was written last.
+        why_not: the reason why the answer's speed does not count (``speed.uncounted``).
     """
     parts = []
     if figures is not None and (last := figures.answer_tokens):
@@ -407,13 +410,13 @@ def _level(rate: float | None) -> View:
 
 
 def short_title(title: str) -> str:
-    """A title in the form for a sentence."""
+    """A title, shortened for use within a sentence."""
     title = " ".join(title.split())
     return title if len(title) <= _LONGEST_LABEL else title[: _LONGEST_LABEL - 1].rstrip() + "…"
 
 
 def page_name(label: str, unit: str, long: bool = False) -> str:
-    """ "12" -> "p. 12" or "page 12"; a section is called by its title."""
+    """The name of a page from its label: "12" -> "p. 12" or "page 12"; a section is called by its title."""
     label = short_title(label)
     if unit == "page":
         return f"page {label}" if long else f"p. {label}"
@@ -421,21 +424,21 @@ def page_name(label: str, unit: str, long: bool = False) -> str:
 
 
 def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
-    """The place of a citation in a sentence: "page 12"; in a book of several documents "Lease 2024, page 12"."""
+    """The place of a citation within a sentence: "page 12", or "Lease 2024, page 12" in a book of several documents."""
     places = places_named(chip["pages"], str(chip.get("unit", unit)), long)
     title = chip.get("document", "")
     return f"{short_title(title)}, {places}" if title and places else places
 
 
 def page_of(document: Document, page: Page, long: bool = False) -> str:
-    """The name of a page in a sentence, with its document's title where there are several."""
+    """The name of a page within a sentence, with its document's title if there are several documents."""
     member = document.member_at(page.number)
     chip = {"pages": [{"label": page.label}], "document": member.title if member else ""}
     return place_named(chip, member.unit if member else document.unit, long)
 
 
 def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:
-    """Pages in a sentence: "page 12", "pages 12 to 13"."""
+    """Several pages within a sentence: "page 12", "pages 12 to 13"."""
     if not pages:
         return ""
     first, last = str(pages[0]["label"]), str(pages[-1]["label"])
@@ -447,7 +450,9 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
 
 
 def not_found(missing: Sequence[str]) -> str:
-    """The sentence about an answer that the book does not support: the names and numbers that occur nowhere in it."""
+    """The sentence about an answer that the book does not support. It lists the names and numbers that occur nowhere in
+    the book.
+    """
     if not missing:
         return "No passage of the book says this"
     more = len(missing) - _MOST_MISSING

@@ -1,4 +1,4 @@
-"""Facts about languages: tells the language of a text, and the spellings of German words. Pure."""
+"""Detects the language of a text, and gives the spellings of German words. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Literal
 Language = Literal["en", "de", "fr", "es"]
 
 _WORD = re.compile(r"[^\W\d_]+")
-_LOOKED_AT = 20_000  # words that are examined; a few dozen tell a language
-_FEWEST = 2  # common words that a text must have for a language
-# Words of every text in each of these languages. Words that two languages share are left out.
+_LOOKED_AT = 20_000  # words that are examined; a few dozen are enough to detect a language
+_FEWEST = 2  # minimum common words of a language that a text must have
+# Words that every text in one of these languages has. Words that two of the languages share are left out.
 _COMMON: dict[Language, str] = {
     "en": "the of and to that is was it for with as his her at by not this are they from have which",
     "de": "der die das und ist nicht ein eine zu den mit sich auf dem von für auch wird des im sie",
@@ -21,7 +21,7 @@ _COMMON: dict[Language, str] = {
 
 
 def language_of(text: str) -> Language | None:
-    """The language of a text; None where its words are too few, or belong to another language."""
+    """The language of a text; None if it has too few common words, or is in another language."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
     found = {language: sum(words[word] for word in common.split()) for language, common in _COMMON.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]
@@ -33,8 +33,9 @@ _NARROW = (("ae", "ä"), ("oe", "ö"), ("ue", "ü"))
 
 
 def spellings(words: str) -> tuple[str, ...]:
-    """Words as they were typed, then in small letters as a German text may spell them: "strasse" is "straße", and
-    "mueller" is "müller", and the other way round."""
+    """The words as typed, followed by their lower-case spellings that a German text may use: "strasse" becomes
+    "straße", "mueller" becomes "müller", and vice versa.
+    """
     typed = words.lower()
     wide = typed.translate(_WIDE)
     umlauts = wide

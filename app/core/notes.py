@@ -1,7 +1,6 @@
-"""Notes: passages of books and sentences of answers that a person has kept, with page, colour and the person's own
-words.
+"""Stores notes: passages of books and sentences of answers, each with a page, a colour and the person's own words.
 
-A note belongs to the file with its page, so it is shown when that file is open by itself and when it is one of several
+A note belongs to the file that has its page, so it is shown whether that file is open alone or as one of several
 documents. A sentence of an answer for which no page is known belongs to the open book.
 
 Owns the table ``notes``, the search of notes, and the text from which a question about notes is answered (``read``).
@@ -27,11 +26,11 @@ from engine.errors import OptionError
 
 COLOURS = ("yellow", "green", "blue", "rose")
 NOTES = "notes"
-"""The kind of a document that holds a person's notes instead of pages."""
+"""The kind of a document that consists of a person's notes instead of pages."""
 LONGEST = 20_000
-"""Characters at most of a passage, and of the person's own words."""
-_OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")  # signs around the letters of a passage
-_MOST_UNDONE = 200  # deleted notes that can be restored until the program ends
+"""Maximum characters of a passage, and of the person's own words."""
+_OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")  # characters around the letters of a passage
+_MOST_UNDONE = 200  # maximum deleted notes that can be restored until the program ends
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,11 @@ class NoteStore:
 
     @property
     def changes(self) -> int:
-        """A number that grows with every note that is written, changed or deleted."""
+        """A number that grows whenever a note is written, changed or deleted."""
         return self._changes
 
     def of(self, books: Sequence[str]) -> tuple[Note, ...]:
-        """The notes of these files, file by file, in the order of pages; those without a page come last."""
+        """The notes of these files, file by file, in the order of pages. Notes without a page come last."""
         found = [
             [_note(row) for row in self._database.rows("SELECT * FROM notes WHERE book = ?", (book,))]
             for book in dict.fromkeys(books)
@@ -88,12 +87,12 @@ class NoteStore:
         )
 
     def counts(self) -> dict[str, int]:
-        """The number of notes of each file."""
+        """The number of notes, keyed by file."""
         rows = self._database.rows("SELECT book, count(*) AS notes FROM notes GROUP BY book")
         return {row["book"]: row["notes"] for row in rows}
 
     def count(self, books: Sequence[str]) -> tuple[int, int]:
-        """How many notes these files have, and how many of them on a page."""
+        """How many notes these files have, and how many of these notes have a page."""
         query = "SELECT count(*) AS notes, count(NULLIF(page, 0)) AS placed FROM notes WHERE book = ?"
         found = [row for book in dict.fromkeys(books) for row in self._database.rows(query, (book,))]
         return sum(row["notes"] for row in found), sum(row["placed"] for row in found)
@@ -110,14 +109,14 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a new note under its own id."""
+        """Store a new note under a new id."""
         _check(note)
         note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
         self._put(note)
         return note
 
     def change(self, id: str, words: str, colour: str) -> Note:
-        """Change the person's own words, or the colour.
+        """Change the person's own words or the colour of a note.
 
         Raises:
             OptionError: there is no such note, or the words are too long.
@@ -191,7 +190,7 @@ def _check(note: Note) -> None:
 
 
 def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
-    """Find the notes with all of these words or parts of words, whatever their case and accents."""
+    """Find the notes that contain all of these words or parts of words, ignoring case and accents."""
     wanted = [letters for word in words.split() if (letters := fold(word))]
 
     def text(note: Note) -> str:
@@ -204,17 +203,17 @@ def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
 
 
 def books_of(document: Document, book: str) -> tuple[str, ...]:
-    """The hashes under which notes of an open book are kept: its own, and those of its documents."""
+    """The hashes under which the notes of an open book are stored: its own hash, and those of its documents."""
     return tuple(dict.fromkeys([*(member.sha256 for member in document.members), book]))
 
 
 def member_of(document: Document, note: Note) -> Member | None:
-    """The document that a note belongs to, in a book of several documents."""
+    """The document that a note belongs to, if the book has several documents."""
     return next((member for member in document.members if member.sha256 == note.book), None)
 
 
 def page_of(document: Document, note: Note) -> Page | None:
-    """The page of a document that has a note; None if it is unknown or missing."""
+    """The page of a document that a note is on; None if it is unknown or missing."""
     member = member_of(document, note)
     if not note.page or bool(document.members) != (member is not None):
         return None
@@ -231,10 +230,10 @@ def place(document: Document, note: Note, long: bool = False) -> str:
 
 
 def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple[int, int]:
-    """Find the characters of a passage in a page's text, whatever its spacing; (0, 0) if it is not there.
+    """Find a passage in a page's text, ignoring spacing, as (start, end); (0, 0) if it is not there.
 
     Args:
-        before, after: the text around it, which decides between several places.
+        before, after: the text around the passage, which decides if it occurs several times.
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
     found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))
@@ -249,17 +248,18 @@ def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple
 
 
 def marks(page: Page, note: Note) -> tuple[int, int]:
-    """The characters of a page's text that a note marks, even where the text has been read differently since."""
+    """The characters of a page's text that a note marks, even if the file's text has been read differently since."""
     if note.start < note.stop and folded(page.text[note.start : note.stop]) == folded(note.passage):
         return note.start, note.stop
     return marked(page, note.passage)
 
 
 def to_read(document: Document, notes: Sequence[Note]) -> Document:
-    """Make a document of a person's notes: for every page with notes, their text under the page's number and label.
+    """Make a document of a person's notes: for every page with notes, a page with the text of these notes and the same
+    number and label.
 
-    Notes without a page, and notes with neither passage nor words, are left out. The document is not saved, since it
-    changes with the notes (``sha256`` is empty).
+    Notes without a page, and notes with neither passage nor words, are left out. ``sha256`` is empty, so that no
+    reading of it is saved: the notes may change.
     """
     texts: dict[int, list[str]] = {}
     for note in notes:
@@ -275,5 +275,7 @@ def to_read(document: Document, notes: Sequence[Note]) -> Document:
 
 
 def _as_text(note: Note) -> str:
-    """The passage with the person's own words. A model's sentence is left out, since it is no source."""
+    """The text of a note: the passage and the person's own words. A sentence written by the model is left out, since it
+    is no source.
+    """
     return "\n".join(part for part in (" ".join(note.passage.split()), note.words.strip()) if part)

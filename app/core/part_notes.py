@@ -1,4 +1,4 @@
-"""Records a question that goes to the parts of a book, for storage and for the page.
+"""Records how a question is put to the parts of a book, for storage and for the page.
 
     notes = PartNotes(document, parts, plan, kept)
     notes.take(event)          every event of ``app.core.part_run.ask_parts``
@@ -31,7 +31,7 @@ class PartNotes:
     Args:
         document: the whole book.
         kept: the record of an earlier run of this question.
-        every: whether all parts are asked.
+        every: whether all parts are to be asked.
         a_token: expected seconds for reading one token.
     """
 
@@ -58,7 +58,7 @@ class PartNotes:
         self._now: dict[str, Any] | None = None
         self._joining = False
         self.joins = False
-        """Whether the words that come now belong to the last pass."""
+        """Whether the words that come now are from the last pass."""
 
     def take(self, event: PartEvent) -> None:
         if isinstance(event, PartBegun):
@@ -95,14 +95,16 @@ class PartNotes:
 
     @property
     def phase(self) -> tuple[int, str, bool]:
-        """The values that are shown at once: how many parts have answered, the part that is asked now, and whether it
-        has its first word.
+        """The values whose change is shown at once: the number of parts that have answered, the part that is asked now,
+        and whether its first word has come.
         """
         now = self._now or {}
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
-        """The scores of a part's pages as scores of the whole book; None for the last pass, which has no pages."""
+        """The scores of a part's pages, placed among the scores of the whole book; None in the last pass, which has no
+        pages.
+        """
         if self._part is None or len(scores) != len(self._part.document.pages):
             return ()
         numbers = [page.number for page in self._document.pages]
@@ -110,7 +112,7 @@ class PartNotes:
         return (*[0.0] * before, *scores, *[0.0] * (len(numbers) - before - len(scores)))
 
     def ended(self) -> None:
-        """Note that no part is being asked any more, however the run ended."""
+        """Record that no part is being asked any more, however the run ended."""
         self._now = None
 
     def view(self) -> dict[str, Any]:
@@ -135,7 +137,9 @@ class PartNotes:
         }
 
     def _chip(self, mention: Mention) -> dict[str, Any]:
-        """Of several documents with the page numbers of its own one, as every citation has them."""
+        """The chip of a page in a book of several documents, with the page number within its document, as in every
+        citation.
+        """
         member = self._document.member_at(mention.page)
         number = mention.page - (member.before if member else 0)
         chip = {
@@ -161,7 +165,9 @@ class PartNotes:
         }
 
     def _answer(self, kept: Mapping[str, Any]) -> PartAnswer | None:
-        """A stored answer, if its part still exists: another model cuts the book at other places."""
+        """A stored answer of a part; None if the part no longer exists because another model cuts the book
+        differently.
+        """
         part = self._parts.get(int(kept["part"]))
         if part is None or (part.first, part.last) != (kept["first"], kept["last"]):
             return None
@@ -178,7 +184,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer. A refusal has no page as evidence."""
+    """The notes of a part's answer, without pages if the answer is a refusal."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

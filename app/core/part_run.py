@@ -8,8 +8,8 @@
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
 twice, and a stopped reading continues where it was. The last pass reads the parts' answers as a small document, with
-their pages, and answers the question from them. Each of its sentences is then looked up in the whole book. Knows
-neither page nor terminal.
+their pages, and answers the question from them. Each of its sentences is then looked up in the whole book. Independent
+of page and terminal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from engine.evidence import is_refusal
 from engine.passages import reminded
 
 PART_TOKENS = 256
-"""Tokens of a part's answer at most, where several parts are asked: all answers have to fit into the window of the last
+"""Maximum tokens of a part's answer if several parts are asked: all answers have to fit into the window of the last
 pass.
 """
 HISTORY_LETTERS = 1500
-"""Characters of earlier turns that a part is asked after, the newest ones, since every part has to prefill them."""
+"""Characters of the newest earlier turns that a part is given. Every part has to prefill them."""
 TOGETHER = (
     "These are answers to one question, each from another part of one book, in the order of the book. Put them "
     "together into one answer to the question. Say nothing that is not in them, and do not speak of parts."
@@ -44,7 +44,7 @@ BORNE_OUT = ("says so", "near", "not found")
 
 @dataclass(frozen=True)
 class PartBegun:
-    """A part is being opened: number ``at`` (from 1) of the ``count`` parts that are asked."""
+    """A part is being opened: the part is number ``at`` (from 1) of the ``count`` parts that are asked."""
 
     part: Part
     at: int
@@ -55,9 +55,9 @@ class PartBegun:
 class PartAnswer:
     """The answer of one part.
 
-    ``level`` is the best evidence of its sentences, "" if they claim nothing; ``found``: whether it is more than a
-    refusal. ``record`` are its notes from ``app.citations``; ``from_disk``: whether the part was restored from disk
-    completely.
+    ``level`` is the highest level of evidence among its sentences, or "" if they claim nothing. ``found``: whether it
+    is more than a refusal. ``record`` are its notes from ``app.citations``; ``from_disk``: whether the part was
+    restored from disk completely.
     """
 
     part: int
@@ -77,8 +77,8 @@ class PartAnswered:
 
 @dataclass(frozen=True)
 class Joining:
-    """A pass that joins ``count`` answers begins. Very many answers are joined in groups first; the ``last`` pass joins
-    the groups.
+    """A pass begins that joins ``count`` answers. If there are too many answers for one pass, they are first joined in
+    groups; the ``last`` pass joins the results of the groups.
     """
 
     count: int
@@ -87,9 +87,9 @@ class Joining:
 
 @dataclass(frozen=True)
 class PartsAnswered:
-    """The end of the run. ``joined``: whether the text comes from the last pass; otherwise it is one part's answer, or
-    all answers in order. ``record`` are the notes of ``text``; ``done`` is the engine's final event, None if the run
-    was stopped before the first one.
+    """The end of the run. ``joined``: whether the text comes from the last pass; otherwise it is the answer of one
+    part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the engine's final event, None if
+    the run was stopped before the first one.
     """
 
     text: str
@@ -120,11 +120,11 @@ def ask_parts(
 
     Args:
         document: the whole book.
-        card: abilities of the model.
+        card: the model's abilities.
         taker: finds evidence in the whole book.
         known: answers of parts that an earlier run asked; these parts are not asked again.
         looks_up: whether to look for evidence.
-        cancel: stops the run; the last event has the answers so far.
+        cancel: stops the run; the last event then has the answers so far.
 
     Raises:
         TrifoldError: a part could not be read or answered. Readings so far are kept.
@@ -133,12 +133,12 @@ def ask_parts(
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bool:
-    """Whether the model joins the answers: where there are several, and the model does more than quote."""
+    """Whether the model has to join the answers: there are several, and the model can do more than quote."""
     return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
-    """The answers with a claim that their part supports, in the order of the book."""
+    """The answers that contain a claim which their part supports, in the order of the book."""
     said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
     return sorted(said, key=lambda one: one.part)
 
@@ -181,8 +181,8 @@ class _Run:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends the run. For the first place of a name weaker evidence is enough, since the
-        model was shown the passage.
+        """Whether the newest answer ends the run. When the first place of a name is asked for, weaker evidence is
+        enough, because the model was shown the passage.
         """
         if not self.plan.until_found or not answers:
             return False
@@ -193,7 +193,7 @@ class _Run:
         return self.cancel is not None and self.cancel.is_set()
 
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
-        self.engine.finish_saving()  # opening another part would end the writing of this one
+        self.engine.finish_saving()  # opening another part would stop saving this one
         request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
         yield from request
         return request.result()
@@ -270,7 +270,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """Make the answer without a last pass."""
+        """Make the final answer without a last pass."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]
@@ -279,7 +279,7 @@ class _Run:
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
         text, chips = "", list[Any]()
-        # each answer with its own evidence: a sentence that one page supports is not looked for on another page
+        # each answer keeps its own evidence: a sentence that a page supports is not searched for on other pages
         for one in said:
             text += ("\n\n" if text else "") + f"{one.pages[:1].upper()}{one.pages[1:]}: "
             chips += shifted(one.record, len(text))["chips"]
@@ -289,13 +289,13 @@ class _Run:
 
 
 def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """Move the notes of a text by ``by`` characters, for words that are put before it."""
+    """Move the positions in a text's notes by ``by`` characters, for words that are put before the text."""
     moved = [{**chip, "at": chip["at"] + by, "from": chip["from"] + by} for chip in record.get("chips", ())]
     return {**record, "chips": moved}
 
 
 def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The newest turns within ``HISTORY_LETTERS`` characters."""
+    """The newest turns that fit into ``HISTORY_LETTERS`` characters."""
     kept: list[Turn] = []
     letters = 0
     for turn in reversed(history):
@@ -307,8 +307,8 @@ def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _once(answer: PartAnswer) -> str:
-    """The text of an answer. A text that only repeated itself keeps each item once, or the last pass would repeat it
-    too.
+    """The text of an answer. If the answer was stopped for repeating itself, each repeated item is kept once, or the
+    last pass would repeat it too.
     """
     return ", ".join(dict.fromkeys(answer.text.split(", "))) if answer.stopped is StopReason.LOOP else answer.text
 

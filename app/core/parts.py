@@ -6,7 +6,7 @@
 
 A question about one fact needs the part with that fact: parts are asked in the order of their passages' BM25 scores,
 until the evidence supports an answer. A question about a first or last place goes to the parts that name its subject,
-from that end of the book. A question about the whole book needs every part. Pure.
+beginning at that end of the book. A question about the whole book needs every part. Pure.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from engine.passages import asks_for_whole
 from engine.plan import BookFit
 
 CHAT_TOKENS = 1536
-"""Tokens of the window that a part leaves for the question and its answer, where the window is large enough."""
+"""Tokens of a large window that a part leaves free for the question and its answer."""
 CHAT_SHARE = 8
-"""In a small window, one in this many tokens is left for question and answer."""
+"""In a small window, 1 of this many tokens is left free for the question and its answer."""
 FULL = 0.7
-"""Share of a part's size from which on a chapter's border ends the part."""
+"""Share of a part's size that must be filled before a part ends at a chapter's border."""
 MOST_ASKED = 3
-"""Parts that a question about one fact goes to at most, unless the evidence supports an answer sooner."""
+"""Maximum parts that a question about one fact goes to. Fewer are asked if the evidence supports an answer sooner."""
 PROMISING = 4
-"""Best pages of a part by which the part is ranked."""
+"""Number of a part's best pages whose scores rank the part."""
 AROUND = 160
-"""Characters on either side of a name's first place that are shown to the model."""
-_FEWEST_LETTERS = 3  # minimum letters of a word that names something
-_FEWEST_TITLES = 4  # titles of other pages' chapters from which on a page is a table of contents
-_SHORTEST_TITLE = 6  # minimum letters of a title that does not occur on a page by chance
+"""Characters before and after the first place of a name that are shown to the model."""
+_FEWEST_LETTERS = 3  # minimum letters of a word that can be a name
+_FEWEST_TITLES = 4  # minimum titles of other pages' chapters on a page that make it a table of contents
+_SHORTEST_TITLE = 6  # minimum letters of a title, so that it does not occur on a page by chance
 
 _SEEN = (
     r"(?:appear(?:s|ed|ance)?|mention(?:s|ed)?|introduced|occurs?|occurred|occurrence|named|meets?|met|meeting|sees?|saw"
@@ -82,7 +82,7 @@ _ASKING = (
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre"
 )
-"""Words of a question about a first or last place, whatever its subject."""
+"""Words that questions about a first or last place have, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
 _OF_TITLES = "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle"
 _TITLES = frozenset(_OF_TITLES.split())
@@ -92,15 +92,15 @@ class Reach(str, Enum):
     """How much of a book a question needs."""
 
     NAMED = "named"  # the pages or the chapter that the question names
-    FIRST = "first"  # parts from the beginning, up to the first with an answer
-    LAST = "last"  # parts from the end, up to the first with an answer
+    FIRST = "first"  # parts from the beginning of the book, up to the first one that answers
+    LAST = "last"  # parts from the end of the book, up to the first one that answers
     ALL = "all"  # every part
-    FEW = "few"  # the highest ranked parts
+    FEW = "few"  # the parts that are ranked highest
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a book. ``number`` counts from 1; ``tokens`` are those of its pages."""
+    """One part of a book. ``number`` counts from 1; ``tokens`` is the number of tokens of its pages."""
 
     number: int
     document: Document
@@ -125,8 +125,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """The first or last place of the question's name in the whole book, as a fact about its text. ``marks`` are the
-    characters on that page, from and to.
+    """The first or last place at which the whole book has the name in the question, found in the text. ``marks`` are
+    the first and last character on that page.
     """
 
     words: str
@@ -137,9 +137,9 @@ class Mention:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that a question may go to, in order. ``hints``: text by part that the model is shown again with the
-    question. ``said``: a sentence about the parts left out. ``until_found``: whether the first supported answer ends
-    the run.
+    """The parts that a question may go to, in order. ``hints``: for each part, lines of it that the model is shown
+    again with the question. ``said``: a sentence about the parts left out. ``until_found``: whether the first supported
+    answer ends the run.
     """
 
     reach: Reach
@@ -151,7 +151,7 @@ class Plan:
 
 
 def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """Cut a book into parts that leave room for a question: before a chapter where one begins late in a part, else
+    """Cut a book into parts that leave room for a question: before a chapter if one begins late in a part, otherwise
     between pages.
 
     Args:
@@ -190,7 +190,7 @@ def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
 def _before_a_chapter(
     tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
 ) -> int:
-    """The end of a part: the last page before a chapter of the highest level that leaves the part at least ``least``
+    """The end of a part: the page before the last chapter of the highest level that leaves the part at least ``least``
     tokens.
     """
     best, size = stop, sum(tokens[start:stop])
@@ -205,7 +205,7 @@ def _before_a_chapter(
 
 
 def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
-    """How much of the book a question needs, and the numbers of the pages that it names."""
+    """How much of the book a question needs, and the numbers of the pages that the question names."""
     if pages := _named_pages(question, document):
         return Reach.NAMED, pages
     if _FIRST.search(question):
@@ -222,7 +222,7 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
 
     Args:
         index: the evidence index of the whole book.
-        wanted: number of highest ranked parts to ask, whatever they answer; 0 decides by the question.
+        wanted: number of parts to ask, the highest ranked ones, whatever they answer; 0 lets the question decide.
     """
     document = index.document
     reach, pages = reach_of(question, document)
@@ -240,7 +240,7 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
 
 
 def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> list[Part]:
-    """Rank the parts by the scores of their best pages; equal parts stay in the order of the book."""
+    """Rank the parts by the scores of their best pages; parts with equal scores stay in the order of the book."""
     scores = dict(zip((page.number for page in index.document.pages), index.page_scores(question), strict=True))
 
     def promise(part: Part) -> float:
@@ -250,7 +250,9 @@ def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> lis
 
 
 def subjects(question: str) -> list[str]:
-    """The subjects of a question: its words without those of every such question, with neighbouring words together."""
+    """The subjects of a question: its words without those that such questions have in common. Neighbouring words form
+    one subject.
+    """
     found: list[list[str]] = []
     end = None
     for match in _WORD.finditer(question):
@@ -266,7 +268,7 @@ def subjects(question: str) -> list[str]:
 
 
 def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
-    """Name the parts that were not asked, in plain words; empty where all were asked.
+    """Name the parts that were not asked, in words; empty if all were asked.
 
     Args:
         asked: numbers of the parts that were asked.
@@ -277,7 +279,9 @@ def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
 
 
 def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
-    """ "“Ahab” first stands on page 93."; of several documents "“Ahab” first stands in Log, page 3."."""
+    """A mention in words: "“Ahab” first stands on page 93."; in a book of several documents "“Ahab” first stands in
+    Log, page 3.".
+    """
     last = "last" if reach is Reach.LAST else "first"
     member = document.member_at(mention.page)
     where = page_name(mention.label, (member or document).unit, long=True)
@@ -286,7 +290,7 @@ def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
 
 
 def numbered(numbers: Sequence[int], one: str, several: str) -> str:
-    """ "Part 3", "Parts 3 and 4", "Parts 1, 3 to 5 and 9"."""
+    """Part numbers in words: "Part 3", "Parts 3 and 4", "Parts 1, 3 to 5 and 9"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -303,7 +307,7 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
 
 
 def _named_pages(question: str, document: Document) -> frozenset[int]:
-    """The pages that a question names by their printed labels, else by their numbers, or the pages of a chapter that it
+    """The pages that a question names, by printed label or else by number, or the pages of the chapter that it
     names.
     """
     if numbered := pages_numbered(document, question):
@@ -317,7 +321,7 @@ def _named_pages(question: str, document: Document) -> frozenset[int]:
 
 
 def pages_numbered(document: Document, question: str) -> frozenset[int]:
-    """The pages that a question names by number: by the printed one, or else by their place in the file."""
+    """The pages that a question names by number: the printed page number, or else the page's place in the file."""
     named = _numbers_named(question)
     printed, counted = set[int](), set[int]()
     for page in document.pages if named else ():
@@ -331,7 +335,7 @@ def pages_numbered(document: Document, question: str) -> frozenset[int]:
 
 
 def _numbers_named(question: str) -> dict[str, set[str]]:
-    """The numbers of pages, and of sections, that a question names."""
+    """The page numbers and section numbers in a question."""
     named: dict[str, set[str]] = {}
     for word, first, last in _PAGES.findall(question):
         numbers = named.setdefault("section" if word.lower().startswith("section") else "page", set())
@@ -341,8 +345,8 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """The first or last places of a question's subjects in one part: for each subject, for the whole of it and each of
-    its words, the page and the characters on it.
+    """The first or last places of a question's subjects within one part: for each subject, and for each word of it, the
+    page and the characters on that page.
     """
 
     part: Part
@@ -366,7 +370,7 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: EvidenceIndex) -> Plan:
-    """The parts that name every subject, from one end of the book."""
+    """The parts that name every subject, beginning at one end of the book."""
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
     aside = listing_pages(index.document)
@@ -394,7 +398,9 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: Evid
 
 
 def listing_pages(document: Document) -> frozenset[int]:
-    """The numbers of pages that are a table of contents or an index, whose names do not count as appearances."""
+    """The numbers of pages with a table of contents or an index. A name on such a page does not count as an
+    occurrence.
+    """
     starts: dict[str, list[tuple[int, int, str]]] = {}  # sorted for speed, since a book may have thousands of titles
     for at, item in enumerate(document.outline):
         if len(title := fold(item.title)) >= _SHORTEST_TITLE:
@@ -419,7 +425,7 @@ def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[
     """Find the first or last places of subjects in each part.
 
     Args:
-        aside: numbers of pages that do not count.
+        aside: numbers of pages to ignore.
     """
     finder, pages = Finder(), part.document.pages
     places: dict[str, dict[str, Hit]] = {}
@@ -435,10 +441,10 @@ def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[
 
 
 def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
-    """The first place of a subject, and of each of its words that occurs before that place.
+    """The first place of a whole subject, and the places of those of its words that occur earlier.
 
     Args:
-        standing: places in the parts, from the end at which the search begins.
+        standing: places in the parts, ordered from the end of the book at which the search begins.
     """
     found: list[Mention] = []
     for one in standing:

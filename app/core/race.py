@@ -7,8 +7,9 @@
 The two runs follow one another on the same book, which is not read again. Both are greedy, and start from the book and
 the question alone. The page later replays both on one clock. Where an answer is short, further questions about the same
 book follow until there is enough to show. A refusal, or an answer that repeats itself, is compared word for word like
-any other but left out of the speed (``app.core.speed``); then passages of the book are continued. A running race holds
-the right to ask, so that no other answer is decoded in between. Stopping the answer stops the race.
+any other but does not count for the speed (``app.core.speed``). If no answer counts, the model continues passages of
+the book instead. While a race runs no other question can be asked, so no other answer is decoded in between. Stopping
+the answer stops the race.
 
 A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
 data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
@@ -42,20 +43,20 @@ logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 192
 ENOUGH_TOKENS = 96
-"""Tokens of all answers together from which on no further question is added."""
+"""Tokens in all answers together after which no further question is added."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
-_POLL = 0.1  # seconds between two looks for events
+_POLL = 0.1  # seconds between two checks for events
 FEWEST_TOKENS = 16
-"""Equal tokens that a record needs: fewer prove little."""
+"""Minimum equal tokens for a record: fewer prove little."""
 
 
 @dataclass(frozen=True)
 class RaceState:
-    """The progress of a race. ``question_at``: number of the question; ``run_at``: number of its run; ``tokens``:
-    tokens of that run. ``trouble``: why there is no result.
+    """The progress of a race. ``question_at`` and ``run_at`` are the numbers of the present question and of its run,
+    ``tokens`` the tokens of that run. ``trouble``: why there is no result.
     """
 
     running: bool = False
@@ -74,7 +75,7 @@ class Race:
         verified: stores the outcomes of races.
         further: questions about the open book with which a race may continue. passages: passages of the book to
             continue where questions give no counted answers.
-        most_tokens: tokens of each answer at most.
+        most_tokens: maximum tokens of each answer.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Race:
 
     @property
     def possible(self) -> bool:
-        """Whether the model runs on this machine: a server's decoding cannot be compared."""
+        """Whether a race is possible: the model must run on this machine, since a server's decoding cannot be
+        compared.
+        """
         model = self._app_state.engine.status().model
         return model is not None and model.parameters > 0
 
@@ -104,7 +107,8 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: if empty, the chat's last question with an answer about the book, else a passage of the book.
+            question: the question. If empty, the chat's last question with an answer about the book is used, or a
+                passage of the book.
 
         Raises:
             InputError: there is no question, or no book has been read.
@@ -142,15 +146,15 @@ class Race:
             self.state = RaceState(question=question)
         except TrifoldError as error:
             self.state = RaceState(question=question, trouble=Trouble(error.cause, error.remedy))
-        except Exception:  # the page must be told of any error; the log has the trace
+        except Exception:  # the page must show any error; the log has the traceback
             logger.exception("a race failed")
             self.state = RaceState(question=question, trouble=Trouble("Something broke in this race.", "Try it again."))
         finally:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Run question by question, so that a machine that becomes slow slows both runs. The first difference ends the
-        race.
+        """Answer question by question with both runs, so that a slowdown of the machine affects both. The race ends at
+        the first difference.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
@@ -172,8 +176,8 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """Give an answer of the open chat the race's figures, if the race produced the same text. A whole run of plain
-        steps is more precise than a few steps, and one text should have one speed.
+        """Write the figures of the race into the same answer in the open chat, if both texts are the same. Timing a
+        whole plain run is more precise than timing a few steps, and one text should have one speed.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -204,7 +208,7 @@ class Race:
         return run
 
     def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Take an event, and update the page's figures and map from it."""
+        """Update the page's figures and highlighted pages from an event."""
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
@@ -216,14 +220,14 @@ class Race:
         return run
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
-        """Hand the question to the engine as soon as a cancelled request has released it."""
+        """Send the question to the engine as soon as the engine has released a cancelled request."""
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
         return self._app_state.engine.ask(asked, cancel=claim)
 
 
 def _last_of(chat: Chat) -> str:
-    """The last question of a chat whose answer is about the book."""
+    """The last question in a chat whose answer is about the book."""
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
@@ -234,7 +238,7 @@ def _last_of(chat: Chat) -> str:
 
 @dataclass(frozen=True)
 class RaceRun:
-    """One run of one question. ``steps`` are pairs of milliseconds since decoding began (by the engine's clock) and new
+    """One run of one question. ``steps`` are pairs: milliseconds since decoding began (by the engine's clock), and new
     text.
     """
 
@@ -247,7 +251,7 @@ class RaceRun:
 
     @property
     def ms(self) -> float:
-        """Milliseconds of decoding: from the question in the cache to the last token."""
+        """Milliseconds of decoding, from the moment the question is in the cache to the last token."""
         return spent_ms(self.figures)
 
     @property
@@ -259,7 +263,7 @@ class RaceRun:
         return self.stop_reason is not None
 
     def take(self, event: object) -> RaceRun:
-        """The run after one more event of the engine."""
+        """The run after another event of the engine."""
         if isinstance(event, TextDelta):
             at = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids
@@ -273,7 +277,7 @@ class RaceRun:
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """One question, answered by both runs. ``uncounted``: why its speed tells nothing, as in ``speed.uncounted``."""
+    """One question, answered by both runs. ``uncounted``: why its speed does not count, as in ``speed.uncounted``."""
 
     question: str
     plain: RaceRun
@@ -282,7 +286,7 @@ class RaceQuestion:
 
     @property
     def same(self) -> int:
-        """Tokens at the start of both answers that are equal."""
+        """Number of equal tokens at the start of both answers."""
         pairs = enumerate(zip(self.plain.token_ids, self.fast.token_ids, strict=False))
         shorter = min(len(self.plain.token_ids), len(self.fast.token_ids))
         return next((at for at, (a, b) in pairs if a != b), shorter)
@@ -301,8 +305,8 @@ class RaceResult:
         number: number of the race since the program began.
         book: hash of the book.
         when: seconds since the epoch.
-        questions: questions answered by both runs, in order; one whose answers differ is the last.
-        instead: whether a passage of the book replaced the question, since no answer of the chat was about the book.
+        questions: questions answered by both runs, in order. If the answers to a question differ, it is the last.
+        instead: whether a passage of the book replaced the question, because no answer in the chat was about the book.
     """
 
     number: int
@@ -318,7 +322,9 @@ class RaceResult:
 
     @property
     def shown(self) -> tuple[RaceQuestion, ...]:
-        """The questions that the replay shows: where all answers are identical, those whose speed counts; else all."""
+        """The questions that the replay shows: those whose speed counts, if all answers are identical; otherwise
+        all.
+        """
         return self.counted if self.identical and self.counted else self.questions
 
     @property
@@ -327,7 +333,7 @@ class RaceResult:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the longer text of each question."""
+        """Sum over all questions of the tokens of the longer text."""
         return self._total(lambda one: one.tokens)
 
     @property
@@ -336,10 +342,10 @@ class RaceResult:
 
     @property
     def times(self) -> float | None:
-        """How many times as fast per token the second run was.
+        """By what factor the second run was faster per token.
 
-        None without a measurement, or where the texts differ. Also None where the engine's own figure for the second
-        run, from plain steps during it, disagrees: then other work disturbed one of the runs.
+        None without a measurement, or if the texts differ. Also None if it disagrees with the engine's own figure,
+        which comes from plain steps timed during the second run: then other work disturbed one of the runs.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
@@ -353,7 +359,7 @@ class RaceResult:
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
-    """The engine's own speedup over several answers, from all their tokens in plain steps."""
+    """The speedup over several answers by the engine's own measurement: all their tokens, counted in plain steps."""
     told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
     known = [(tokens, times) for tokens, times in told if times]
     return sum(tokens for tokens, _ in known) / sum(tokens / times for tokens, times in known) if known else None
@@ -365,7 +371,7 @@ def spent_ms(figures: Figures | None) -> float:
 
 
 def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
-    """Milliseconds per token over several answers; None if one has no measurement."""
+    """Milliseconds per token over several answers; None if one of them was not measured."""
     tokens = sum(run.figures.answer_tokens for run in runs if run.figures)
     measured = all(run.figures is not None and run.figures.ms_per_token_mean for run in runs)
     return sum(run.ms for run in runs) / tokens if tokens and measured else None
@@ -376,7 +382,7 @@ def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Verification:
-    """A passed check with ``tokens`` equal tokens. ``how`` is "race" or "selftest"; ``when`` is in seconds since the
+    """A passed check. ``tokens``: number of equal tokens. ``how``: "race" or "selftest". ``when``: seconds since the
     epoch.
     """
 
@@ -389,7 +395,7 @@ class Verified:
     """The passed checks on this machine.
 
     Args:
-        file: where records are kept; made on first use.
+        file: the file with the records; made on first use.
         clock: seconds since the epoch.
     """
 
@@ -397,16 +403,16 @@ class Verified:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        self._read_at = -1  # time at which the file last read was written; another program may write it too
+        self._read_at = -1  # modification time of the file when it was last read; another program may write it too
         self._records: dict[str, Verification] = {}
 
     def of(self, model: ModelInfo | None) -> Verification | None:
-        """The record of a loaded pair, if there is one. Cheap."""
+        """The record of a loaded pair, or None. Cheap."""
         with self._lock:
             return None if model is None else self._all().get(identity(model))
 
     def note(self, model: ModelInfo | None, how: str, same: int, tokens: int) -> None:
-        """Note a finished check, in which ``same`` of ``tokens`` tokens were equal."""
+        """Record a finished check: ``same`` of ``tokens`` tokens were equal."""
         if model is None:  # the engine has been closed meanwhile
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Exports notes: as Markdown for people, as BibTeX and RIS for reference managers.
 
-An entry has the facts that the document's file states: title, authors, year. Other facts are left out, including the
-kind of publication (``@misc``, ``GEN``).
+An entry has the facts that the document's file states: title, authors, year. Other facts are left out. The kind of
+publication is unknown, so it is always ``@misc`` or ``GEN``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_PAGE = "without a page"
 
 @dataclass(frozen=True)
 class Source:
-    """A document with notes. ``date``: its publication's date as in the file; "" where it has none."""
+    """A document with notes. ``date``: its date of publication as the file gives it; "" if it gives none."""
 
     sha256: str
     title: str
@@ -45,7 +45,7 @@ class Source:
 
     @property
     def authors(self) -> tuple[str, ...]:
-        """The names as the file writes them: "Herman Melville", "Melville, Herman"."""
+        """The names of the authors, spelled as in the file: "Herman Melville" or "Melville, Herman"."""
         names: list[str] = []
         for name in _BETWEEN_NAMES.split(self.author.strip()):
             parts = [part.strip() for part in name.split(",")]
@@ -54,11 +54,11 @@ class Source:
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
-    """The sources of a book: the book itself, or its documents. A book of several documents is included where it has
+    """The sources of a book: the book itself, or the documents it consists of. Such a book is itself a source if it has
     notes without a page.
 
     Args:
-        opened: an open document, which has facts that are not stored for a locked one.
+        opened: the open document: facts of a document with a password are not stored, so they are taken from it.
     """
     members = books.members(book)
     own = store.counts().get(book.sha256, 0)
@@ -138,7 +138,7 @@ FORMS: dict[str, tuple[str, Callable[[str, Sequence[Source], Sequence[Note]], st
     "bib": ("application/x-bibtex; charset=utf-8", lambda _, sources, notes: as_bibtex(sources, notes)),
     "ris": ("application/x-research-info-systems; charset=utf-8", lambda _, sources, notes: as_ris(sources, notes)),
 }
-"""Formats by the ending of a file: its kind, and the function that writes it."""
+"""Export formats, keyed by the file's ending: the media type, and the function that writes the file."""
 
 
 def _place(note: Note, source: Source, long: bool = False) -> str:

@@ -26,23 +26,25 @@ Rows = dict[Any, dict[str, Any]]
 LOST_QUESTION = "(This question was lost.)"
 _UNKNOWN_BOOK = "0" * 64
 
-_USUAL_PAGE = 4096  # bytes: SQLite's default
+_USUAL_PAGE = 4096  # bytes: SQLite's default page size
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
-_FILE_HEADER = 100  # bytes at the beginning of the first page
+_FILE_HEADER = 100  # bytes of the file header, at the beginning of the first page
 _LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
 _LEAF_HEADER = 8
 _LOG_HEADER, _FRAME_HEADER = 32, 24
-_LOG_MAGIC = 0x377F0682  # the last bit tells the byte order of the words of a checksum
+_LOG_MAGIC = 0x377F0682  # first word of a log; its last bit gives the byte order of the checksums
 _LONGEST_VARINT = 9
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its serial type
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
 _HASH_LENGTH = 64
-_MOST_SEARCHED = 64  # pages that are searched byte by byte at most: about a second
+_MOST_SEARCHED = 64  # maximum pages that are searched byte by byte: about a second of work
 
 
 @dataclass(frozen=True)
 class Salvage:
-    """Rows by their keys, by column name. ``chats`` and ``messages`` count the restored ones."""
+    """Rows by table, keyed by primary key; each row maps column names to values. ``chats`` and ``messages`` are the
+    numbers of restored ones.
+    """
 
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)
@@ -52,7 +54,7 @@ class Salvage:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Numbers of chats with messages, and of messages."""
+        """The number of chats that have messages, and the number of messages."""
         return len({row["chat"] for row in self.messages.values()}), len(self.messages)
 
 
@@ -61,7 +63,7 @@ def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
 
     Args:
         file: the library; its log may be in the same folder.
-        columns: columns of every table, in the order of its rows.
+        columns: the columns of each table, in the order of a row.
 
     Raises:
         OSError: the file cannot be read at all.
@@ -94,8 +96,8 @@ def _is_hash(value: object) -> bool:
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     """Insert missing rows into the tables, in one transaction that also updates the indexes.
 
-    Where the row of a chat or a question is lost, a new one replaces it, so that every message has its place. A message
-    whose id has been given to another message gets a new id.
+    If the row of a chat or of a question is lost, a new row replaces it, so that every message still belongs to one. A
+    message whose id has been given to another message gets a new id.
     """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("books", "app_state"):
@@ -104,7 +106,8 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
     numbers: dict[Any, int] = {}
     for id, row in sorted(found.messages.items()):
-        with suppress(sqlite3.IntegrityError):  # one row with impossible values must not cost the others
+        # a row with impossible values must not stop the others from being restored
+        with suppress(sqlite3.IntegrityError):
             row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
             _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
             numbers[id] = _put_back(connection, row)
@@ -116,8 +119,8 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
 
 
 def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """Make the chat or message that a message belongs to, if it is missing. ``book``: the chat's book, if the chat is
-    lost.
+    """Create the chat or the message that a message belongs to, if it is missing. ``book``: the book of a chat that is
+    created.
     """
     id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
@@ -132,7 +135,7 @@ def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[
 
 
 def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
-    """Insert a message unless it exists. Return its present id."""
+    """Insert a message unless it exists. Return its id in the new file."""
     there = _message(connection, row["id"])
     if there is not None and there != (row["chat"], row["role"], row["written"]):
         row = {**row, "id": None}
@@ -141,7 +144,7 @@ def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
-    """Insert a row unless it exists, and return its row id. Lost columns get the table's defaults."""
+    """Insert a row unless it exists, and return its row id. Columns that are lost get the table's defaults."""
     known = _known(row)
     marks = ", ".join("?" * len(known))
     query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
@@ -153,7 +156,7 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """The chat, the role and the time of a message."""
+    """The chat, the role and the time of a message, for comparison."""
     found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
     return tuple(found) if found else None
 
@@ -181,7 +184,7 @@ class _Pages:
         self._free = self._freed(_number(first, 32))
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """Yield (row id, columns) of every row. Rows of pages with destroyed heads come last."""
+        """Yield (row id, columns) for every row. Rows of pages whose header is destroyed come last."""
         broken = []
         for number, page in self._pages.items():
             start = _FILE_HEADER if number == 1 else 0
@@ -202,7 +205,7 @@ class _Pages:
                 yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
 
     def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
-        """Search for rows at every byte of a page whose list of rows is destroyed."""
+        """Search a page whose list of rows is destroyed: try every byte as the beginning of a row."""
         for at in range(len(page)):
             with suppress(IndexError, ValueError, struct.error):
                 yield self._row(page, at)
@@ -219,7 +222,7 @@ class _Pages:
         return rowid, _columns(payload, length)
 
     def _local(self, length: int) -> int:
-        """Bytes of a row of this length that are on its own page."""
+        """How many bytes of a row of this length are stored on its own page."""
         most = self._usable - 35
         if length <= most:
             return length
@@ -228,7 +231,7 @@ class _Pages:
         return fitting if fitting <= most else least
 
     def _rest(self, number: int, length: int) -> bytes:
-        """Read the rest of a row from its overflow pages, as far as they exist."""
+        """Read the rest of a row from its overflow pages, as far as these exist."""
         parts, seen = [], set[int]()
         while length > 0 and number in self._pages and number not in seen:
             seen.add(number)
@@ -259,7 +262,9 @@ def _page_size(file: bytes, log: bytes) -> int:
 
 
 def _committed(log: bytes, size: int) -> dict[int, bytes]:
-    """Pages in the log, up to the last committed transaction. Later frames belong to an earlier round of the log."""
+    """Pages in the log, up to the last committed transaction. Frames after that belong to an earlier round of the
+    log.
+    """
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
     for at in _frames(log, size):
@@ -271,7 +276,9 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """The offsets of the frames of the log's present round. Frames of an earlier round have other salts."""
+    """The offsets of the frames that belong to the log's present round. Frames of an earlier round have different
+    salts.
+    """
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
     for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
@@ -282,8 +289,8 @@ def _frames(log: bytes, size: int) -> Iterator[int]:
 def hides_transactions(file: Path) -> bool:
     """Whether a library's log holds transactions after the place where its checksums fail.
 
-    SQLite takes that place for the end of the log and silently drops everything after it, possibly the whole library. A
-    log that was only cut off while it was written has nothing after that place.
+    SQLite treats that place as the end of the log and silently drops everything after it, possibly the whole library. A
+    log that was merely cut off while it was written has no transactions after it.
 
     Raises:
         OSError: the log cannot be read.
@@ -325,7 +332,7 @@ def _number(data: bytes, at: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and the offset of its end."""
+    """A variable-length number of one to nine bytes, and the offset after it."""
     value = 0
     for index in range(_LONGEST_VARINT):
         byte = data[at + index]
@@ -339,10 +346,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _columns(payload: bytes, length: int) -> Record:
-    """The columns of a row; of a row that is cut off, the remaining ones.
+    """The columns of a row. If the row is cut off, the columns that remain.
 
     Raises:
-        ValueError, IndexError: the bytes are no row.
+        ValueError, IndexError: the bytes do not form a row.
     """
     end, at = _varint(payload, 0)
     if not 0 < end <= length:

@@ -29,27 +29,29 @@ DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
 DEMO = "demo"
-"""The name of the bundled pair, for use where another model was chosen in the page."""
+"""The name of the bundled pair, to be given if another model was chosen in the page."""
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
-"""Small models of the package index (``app.models.starter``): the words that a person types, with the models'
+"""Small models of the package index (``app.models.starter``): the names that a person types, with the models'
 titles.
 """
 READER, READER_LONG = "reader", "reader-128k"
 READERS = {READER: "Reader", READER_LONG: "Reader, stretched"}
-"""The model for conversations (``app.models.reader``), by the words that a person types."""
+"""The models for conversations (``app.models.reader``): the names that a person types, with the models' titles."""
 SHORT_NAMES = STARTERS | READERS
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
-"""Whether the program was installed by pip instead of git. Then pip manages its packages, and there are no tests."""
+"""Whether the program was installed by pip, and is no git checkout. Then pip manages its packages, and the tests are
+missing.
+"""
 
 COMMAND = "trifold" if INSTALLED else "python launch.py"
 """The command that starts the program."""
 
 
-# The pip requirement to repair an installed program: the folder that it was installed from. A name could be another
-# project's on the index.
+# The pip requirement that repairs an installed program: the folder that it was installed from. A package name is not
+# used, since the index could have another project under that name.
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
 """The command to run when a package of the program is missing or broken."""
 
@@ -57,8 +59,8 @@ EXIT_DONE = 0
 EXIT_FAULT = 1
 """Exit status for an error of the program itself, or a failed check."""
 EXIT_BAD_INPUT = 2
-"""Exit status for an error that the person can mend. (``launch.py`` has its own constant: it must run where nothing can
-be imported.)
+"""Exit status for an error that the person can correct. (``launch.py`` has its own constant: it must run where nothing
+can be imported.)
 """
 EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -66,7 +68,7 @@ EXIT_INTERRUPTED = 130
 HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 HEALTH_PATH, PROGRAM_NAME = "/healthz", "trifold"
-"""The address at which a running program tells its name. A second start asks there."""
+"""The address at which a running program gives its name, so that a second start recognises it; and that name."""
 
 NO_DRAFT = "none"
 """The value of ``--draft`` for decoding without a draft model."""
@@ -75,13 +77,13 @@ MODELS_FOLDER = "models"
 TRIED_FOLDER = "tried"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
-"""A folder within the folder of models: settings and vocabularies of GGUF files, each in a folder named by its
-title.
+"""The folder, within the folder of models, with settings and vocabularies extracted from GGUF files. Each file has a
+folder there, named by its title.
 """
 _NAMED = r"[A-Za-z0-9][\w.-]{0,95}"
 _HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
 OLLAMA_BLOB = "sha256-"
-"""The beginning of the names of Ollama's files of weights."""
+"""The prefix of the names of Ollama's weight files."""
 """The folder of downloads within the data folder."""
 FILE = "model.json"
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
@@ -90,7 +92,9 @@ LOG_NAME = "trifold.log"
 
 @dataclass(frozen=True)
 class Remote:
-    """A server elsewhere that answers instead of a local model. An empty ``model`` takes the first that it offers."""
+    """A server elsewhere that answers instead of a local model. If ``model`` is empty, the first model that the server
+    offers is used.
+    """
 
     address: str
     model: str = ""
@@ -102,8 +106,8 @@ class Remote:
 class ModelChoice:
     """The choice of a model: a pair by the names that a person gave, or a server.
 
-    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are the formats that were chosen so that it fits; "" leaves them to
-    this start's options.
+    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats that were chosen to make the model fit; "" leaves the
+    format to the options of this start.
     """
 
     model: str
@@ -114,7 +118,7 @@ class ModelChoice:
 
     @property
     def rounding(self) -> dict[str, str]:
-        """The choice's formats as options of the engine."""
+        """The chosen formats as options of the engine."""
         return {name: value for name, value in (("weights", self.weights), ("kv", self.kv)) if value}
 
 
@@ -129,11 +133,11 @@ class Settings:
         context: window in tokens; None takes the model's own.
         port: where the page listens on this machine.
         options: further settings of the engine, by their names in ``EngineConfig``.
-        rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``); ``options`` take
-            precedence.
-        remote: a server that answers in the model's place, if one was chosen.
+        rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``). ``options`` override
+            them.
+        remote: a server that answers instead of the model, if one was chosen.
         password: password for people on other machines; without one they are refused.
-        chosen: whether the person has named the model, now or in the page; otherwise it is the bundled one.
+        chosen: whether the person named the model, at this start or in the page; otherwise it is the bundled one.
     """
 
     data: Path
@@ -149,7 +153,7 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """The format of a model's KV, for sizes that are shown before the engine has checked its settings."""
+        """The format of the model's KV, from which sizes are computed before the engine has checked its settings."""
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
     @property
@@ -190,7 +194,7 @@ class Settings:
         return self.data / "instance.lock"
 
     def engine_config(self) -> EngineConfig:
-        """The engine's settings.
+        """The configuration of the engine.
 
         Raises:
             OptionError: an unknown name in ``options``, or a value out of range.
@@ -198,7 +202,7 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
-        # The system's folder for temporary files may be in memory.
+        # Spilled KV goes into the data folder, since the system's folder for temporary files may be in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
         named |= {"kernels_folder": str(self.data / "kernels")}
@@ -215,8 +219,8 @@ def make_settings(
 ) -> Settings:
     """Fill in options that the person left out.
 
-    The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets a draft
-    model when one is named. Where no model is named, the last choice in the page is used.
+    The bundled draft model is used with the bundled target only, since other targets have other vocabularies; another
+    target gets a draft model only if one is named. If no model is named, the last choice in the page is used.
 
     Raises:
         OptionError: as ``check_place``.
@@ -237,10 +241,10 @@ def make_settings(
 
 
 def check_place(model: str) -> None:
-    """Check that it can be looked up on this machine whether there is such a model.
+    """Check that this machine can look for a model under this name.
 
     Raises:
-        OptionError: the path is too long, may not be looked into, or is of a person who is not known here.
+        OptionError: the path is too long, cannot be accessed, or contains "~" with an unknown user.
     """
     from engine.errors import OptionError
 
@@ -251,13 +255,13 @@ def check_place(model: str) -> None:
 
 
 def tried_folder_of(folder: Path) -> str:
-    """The engine's folder of harmless tokenizers, for a folder among the models; "" for another one."""
+    """The engine's folder of tokenizers that passed their check, if this folder is one of our models; "" otherwise."""
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """The folder for everything that the program keeps for this person, by the platform's convention."""
+    """The folder for everything that the program stores for this person, by the platform's convention."""
     if environ.get("TRIFOLD_DATA"):
         return Path(environ["TRIFOLD_DATA"]).expanduser().absolute()
     home = Path.home()
@@ -269,14 +273,14 @@ def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pla
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a name is a hub id, owner/name, and not a folder of this machine."""
+    """Whether a name is a hub id (owner/name), and no folder of this machine."""
     owner, slash, name = model.partition("/")
     plain = bool(slash and owner and name) and not any(mark in name for mark in "/\\")
     return plain and not _looks_local(model) and not is_gguf(model)
 
 
 def is_hub_gguf(model: str) -> bool:
-    """Whether a name is a GGUF file on the hub: owner/name/FILE.gguf, and not a path of this machine."""
+    """Whether a name is a GGUF file on the hub (owner/name/FILE.gguf), and no path of this machine."""
     return bool(_HUB_GGUF.fullmatch(model)) and ".." not in model and not _looks_local(model)
 
 
@@ -286,7 +290,7 @@ def is_any_gguf(model: str) -> bool:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a name is a GGUF file of this machine, by its ending or as a blob of Ollama."""
+    """Whether a name is a GGUF file of this machine, recognised by its ending or as one of Ollama's files."""
     if is_hub_gguf(model):
         return False
     return model.lower().endswith(GGUF_SUFFIX) or (Path(model).name.startswith(OLLAMA_BLOB) and _looks_local(model))
@@ -297,7 +301,7 @@ def is_same_folder(model: str, folder: Path) -> bool:
 
 
 def model_name(name: str, path: str) -> str:
-    """A model's name for a person, who does not know the names of our own folders."""
+    """The name of a model as shown to a person. The names of our own folders are replaced by titles."""
     if _is_demo(path):
         return DEMO_NAME
     folder = Path(path)
@@ -308,8 +312,8 @@ def model_name(name: str, path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _is_demo(path: str) -> bool:
-    """Whether a folder is the bundled pair. Cached: it is asked ten times a second, and every answer looks at the
-    disk.
+    """Whether a folder is that of the bundled pair. Cached, since it is asked ten times a second and each answer reads
+    the disk.
     """
     return is_same_folder(path, DEMO_MODEL)
 
@@ -322,7 +326,7 @@ def _looks_local(model: str) -> bool:
 
 
 def load(data: Path) -> ModelChoice | None:
-    """Load the last choice; None if there was none, or if its file is not readable."""
+    """Load the last choice; None if there was none, or if its file cannot be read."""
     try:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None

@@ -1,8 +1,8 @@
-"""Tells the cost of reading several documents in one conversation, or in another order, before they are read.
+"""Computes what it would cost to read several documents in one conversation, or in another order, before they are read.
 
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens are read, about 2 min; 8,400 that were read before come back from disk."
-    cost.without     the documents' hashes that still fit, where all are too long together
+    cost.without     the hashes of documents that fit, if all together are too long
 
 Text before the first change is restored from disk; text after it is read again. The documents are kept as a book
 (``app.core.books``), which is opened like any other (``AppState.arrange``).
@@ -25,8 +25,8 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of reading some documents, in words. ``fits``: whether they fit; otherwise ``without`` are those that
-    do.
+    """The cost of reading some documents, in words. ``fits``: whether they fit together; if not, ``without`` lists
+    documents that do.
     """
 
     said: str
@@ -39,7 +39,7 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.
-        TrifoldError: there is no model to count them with.
+        TrifoldError: no model is loaded that could count tokens.
     """
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]

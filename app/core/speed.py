@@ -1,8 +1,9 @@
-"""The single rule for statements about an answer's speed: below it, in the panel, in the race and in the terminal.
+"""Holds the one rule by which an answer's speed is stated: under the answer, in the figures panel, in the race and in
+the terminal.
 
 The figure is the engine's. It comes from plain steps that were timed while the answer was written
 (``engine.generation.PlainSteps``) or, once the same text has been raced, from its run in plain steps. It is shown only
-where it tells something (``uncounted``): text that repeats itself is copied, and copying is fast with any book.
+if it is meaningful (``uncounted``): text that repeats itself is copied, and copying is fast with any book.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ WHY_NO_SPEED = {
 }
 
 AGREE = 1.5
-"""Factor between two figures of one text above which neither is shown: they contradict each other."""
+"""Maximum factor between two figures for the same text. If they differ more, they contradict each other, and neither is
+shown.
+"""
 
-_EQUAL = 0.05  # relative difference that two runs on a busy machine may have by chance
-_SPAN = 6  # neighbouring words that form a repetition
-_FEWEST = 3 * _SPAN  # words of an answer below which no circle is looked for
+_EQUAL = 0.05  # relative difference that may occur by chance between two runs on a busy machine
+_SPAN = 6  # neighbouring words that are compared to find a repetition
+_FEWEST = 3 * _SPAN  # minimum words of an answer that is searched for repetition
 _HALF = 0.5
-# characters of a word on average; a longer average means writing without spaces, which is examined sign by sign
+# average characters of a word above which the text counts as written without spaces, and is examined character by
+# character
 _LONGEST_WORD = 16
 
 
 def speedup(figures: Figures | None, why_not: str = "") -> float | None:
-    """How many times as fast as plain decoding an answer was written; None where this is unknown.
+    """By what factor an answer was written faster than plain decoding; None if unknown.
 
     Args:
         why_not: the result of ``uncounted`` for the answer.
@@ -41,7 +45,7 @@ def speedup(figures: Figures | None, why_not: str = "") -> float | None:
 
 
 def speed_in_words(times: float | None) -> str:
-    """The speed in words: 1.42 -> "1.4 times faster", and honest words for other cases."""
+    """A speedup in words: 1.42 -> "1.4 times faster". A speedup near 1 or below 1 is stated as it is."""
     if times is None:
         return "speed not measured"
     if abs(times - 1.0) < _EQUAL:
@@ -50,7 +54,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """The speed as its own sentence; empty without a measurement."""
+    """The speed as a separate sentence; empty without a measurement."""
     if times is None:
         return ""
     said = speed_in_words(times)
@@ -58,19 +62,19 @@ def than_plain(times: float | None) -> str:
 
 
 def speeds_agree(one: float | None, other: float | None) -> bool:
-    """Whether two speedups of one text agree; a missing one contradicts nothing."""
+    """Whether two speedups of one text agree. A missing speedup agrees with any."""
     if not one or not other:
         return True
     return max(one, other) <= AGREE * min(one, other)
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
-    """Why the speed of an answer tells nothing about the book; empty where it tells something.
+    """The reason why an answer's speed does not count, because it says nothing about the book; empty if it counts.
 
     Args:
         earlier: the answers before it.
-        refused: whether it is one of the model's refusals.
-        ended: whether it is all written: its first words alone are no repetition.
+        refused: whether the answer is one of the model's refusals.
+        ended: whether the answer is complete. Before that, a beginning that equals an earlier answer is no repetition.
 
     Returns:
         a key of ``WHY_NO_SPEED``.
@@ -90,7 +94,7 @@ def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False
 
 
 def words_of(answer: str) -> int:
-    """Number of words of an answer; 0 for writing without spaces, which is counted in tokens."""
+    """The number of words of an answer; 0 for writing without spaces, which is counted in tokens."""
     words = answer.split()
     return 0 if len(answer) > _LONGEST_WORD * max(1, len(words)) else len(words)
 
@@ -101,6 +105,6 @@ def _words(text: str) -> list[str]:
 
 
 def _spans(words: Sequence[str], length: int = _SPAN) -> Iterator[tuple[str, ...]]:
-    """Every run of ``_SPAN`` neighbouring words; the whole text where it is shorter."""
+    """All sequences of ``_SPAN`` neighbouring words; the whole text if it is shorter."""
     length = min(length, len(words)) or 1
     return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))

@@ -23,8 +23,8 @@ from engine.document import Document
 
 MOST = 5
 _FROM_CONTENTS = 3
-_LOOKED_AT = 40  # pages by which the language of a book is told
-_SHORTEST, _LONGEST = 4, 60  # characters of a heading in a question, least and most
+_LOOKED_AT = 40  # first pages from which the language of a book is detected
+_SHORTEST, _LONGEST = 4, 60  # minimum and maximum characters of a heading that a question may quote
 _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
     r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|impressum|"
@@ -72,30 +72,34 @@ _ASKED = {
         "common": "¿Qué tienen en común?",
     },
 }
-"""Questions in the language of the book: most people ask in it, and a model answers in the language of the question."""
+"""Questions, keyed by language: they are asked in the language of the book, since most people do so and a model answers
+in the language of the question.
+"""
 _NAMES = 2
-# Names of two or more words, in the middle of a sentence.
+# Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # German text: its nouns have capitals, which do not mark names
-_MOST_GERMAN = 0.02  # share of all words
+# matches German text, in which all nouns have capitals, so that capitals do not mark names
+_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
+_MOST_GERMAN = 0.02  # maximum share of such words among all words
 _PHRASES = 3
-_PHRASE_WORDS = 6  # words of a phrase, or up to two more where the sixth is short
-_GOES_ON = 3  # words that follow the beginning of a sentence within its plain part
-_RISKY = 8  # other places of a sentence's runs from which on a copy probably goes astray
-_TWICE = 12  # number of other places that a word standing twice in its sentence counts for
-_KINDS = 3  # classes of phrases, by how well their sentences can be copied
-_RUN_WORDS = (3, 4)  # words by which a copy finds its place
-_LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
-_PAGE_HAS = 40  # words of running text that a page needs to give a phrase; title pages and tables have fewer
-# A sentence of prose: begins after the end of another one, has plain words with at most a comma between them, and
-# continues for a while after the words that are asked for.
+_PHRASE_WORDS = 6  # words of a phrase; up to two more if the sixth is short
+_GOES_ON = 3  # words of plain text that must follow the phrase
+_RISKY = 8  # number of other places with the same runs of words, above which a copy of the sentence probably goes wrong
+_TWICE = 12  # number of such places that a word counts for if it occurs twice in its sentence
+_KINDS = 3  # classes of phrases, ranked by how well their sentences can be copied
+_RUN_WORDS = (3, 4)  # numbers of last words by which a copy finds its place
+_LAST_WORD = 4  # minimum letters of a phrase's last word: a phrase that ends in "the" or "of" looks cut off
+# minimum words of running text on a page from which a phrase is taken; title pages and tables have fewer
+_PAGE_HAS = 40
+# Matches a sentence of prose: it begins after the end of another sentence, has plain words with at most a comma between
+# them, and continues for some words after the phrase.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
     rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
 )
-# The rest of a sentence that can be quoted without error: a few plain words and a full stop. Sentences with figures,
-# brackets or an open end are used only where there are no others.
+# Matches the rest of a sentence that can be quoted without error: a few plain words and a full stop. Sentences with
+# figures, brackets or an open end are used only if there are no others.
 _PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
 _ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
@@ -108,8 +112,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     Args:
         pages_read: number of its first pages; headings of later pages are left out, and the end of the book is not
             asked about.
-        general: whether to add questions that suit any book, and to ask in the book's language. A model that was
-            trained to find passages finds none for such questions, and it was trained in English.
+        general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
+            only finds passages: it is trained on English, and finds no passage for such questions.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:
@@ -124,7 +128,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
 
 def language_of_book(document: Document) -> Language | None:
-    """The language of its first pages; None where it is not known here."""
+    """The language of a book's first pages; None if it is not one of the known languages."""
     return language_of(" ".join(page.text for page in document.pages[:_LOOKED_AT]))
 
 
@@ -138,7 +142,8 @@ def _names(document: Document, pages_read: int) -> list[str]:
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions for a model that can only find passages: they ask for the place of words that occur once in the book.
+    """Questions for a model that can only find passages: they ask where a phrase stands that occurs only once in the
+    book.
 
     Args:
         pages_read: number of its first pages; only these are used.
@@ -152,8 +157,8 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions about the same phrases for a model that follows instructions: they need only the book's text, whatever
-    its subject.
+    """Questions that ask a model to continue the same phrases, for a model that follows instructions. The answers need
+    only the book's text, whatever its subject.
     """
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
@@ -167,7 +172,8 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # The best phrase of every third of the book, then further ones of the best class from anywhere, then any others.
+    # The order: the best phrase of every third of the book, then further phrases of the best class from anywhere, then
+    # all others.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases
@@ -177,7 +183,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
-    """The beginnings of the sentences of a short text, at all their places."""
+    """Yield the beginnings of a short text's sentences that can serve as phrases."""
     for page in pages:
         for place in sentences(page):
             sentence = page[place.start : place.end].split()
@@ -190,9 +196,9 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
-    """The best few phrases of these pages that occur up to ``most`` times in the whole text. First come phrases whose
-    sentences are plain and lead no copy astray, then other plain ones, then the rest; within a class, rare words come
-    first.
+    """The best few phrases of these pages that occur at most ``most`` times in the whole text. Phrases come first whose
+    sentences are plain and can be copied without going wrong, then other plain ones, then the rest. Within a class,
+    phrases with rare words come first.
     """
     lowered = whole.lower()
     runs = Counter(_runs(lowered))
@@ -200,9 +206,9 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
     rests = dict(_phrases(pages))
 
     def astray(phrase: str) -> int:
-        """How likely a copy of this sentence goes astray. A small model copies by the last few words. Where these occur
-        at several places, the model may continue at the wrong place and return again; a word that occurs twice in the
-        sentence makes the model skip from one place to the other.
+        """How likely the model goes wrong when it copies this sentence. A small model finds the next word by the last
+        few words. If these occur at several places, it may continue at the wrong place and return later; a word that
+        occurs twice in the sentence makes the model skip from one place to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
@@ -223,7 +229,7 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Phrases, and the rest of their sentences where it is plain."""
+    """Phrases, each with the rest of its sentence if that rest is plain."""
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
             for match in _SENTENCE.finditer(page):
@@ -235,21 +241,21 @@ def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_heading(words: Sequence[str]) -> bool:
-    """Whether a sentence is a heading, or has abbreviations in capitals, which a small model copies badly."""
+    """Whether a sentence is a heading, or contains abbreviations in capitals, which a small model copies badly."""
     shouted = any(len(word) > 1 and word.isupper() for word in words)
     return shouted or sum(word[0].isupper() for word in words) > len(words) // 2
 
 
 def _commonness(phrase: str, known: Counter[str]) -> float:
-    """The number of places of a phrase's two rarest words in the book. A word that occurs once may be misread, and
-    counts as common.
+    """How often the two rarest words of a phrase occur in the book. A word that occurs once may be a misread word, so
+    it counts as common.
     """
     times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the outermost levels that tell the subject of their chapter, in order."""
+    """Headings of the outermost levels that say what their chapter is about, in order."""
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
     for level in (0, 1):
@@ -266,7 +272,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
-    """Choose some items, spread over all of them."""
+    """Choose some of the items, spread evenly over all of them."""
     if len(headings) <= count:
         return list(headings)
     return [headings[(2 * number + 1) * len(headings) // (2 * count)] for number in range(count)]
@@ -284,7 +290,7 @@ class Sample:
 
     @cached_property
     def file(self) -> Path | None:
-        """The book in its best available form."""
+        """The file of the book, in the best format that exists."""
         named = self._folder / str(self._description.get("file", ""))
         if named.is_file():
             return named

@@ -27,20 +27,21 @@ from engine.events import AnswerDone, StopReason
 logger = logging.getLogger(__name__)
 
 WANTED = 3
-"""Questions to offer."""
+"""Number of questions to offer."""
 MOST_TRIES = 9
 """Maximum questions that one model is asked about one document."""
 _MOST_TOKENS = 128
-_POLL = 0.05  # seconds until a person who wants to ask is noticed
+_POLL = 0.05  # seconds until the trial notices that a person wants to ask
 
 Candidates = Callable[[], Sequence[str]]
-"""Questions in the order in which they are tried."""
+"""Makes the questions, in the order in which they are tried."""
 
 
 @dataclass
 class _Tried:
-    """The trials of one document with one model. ``ahead``: questions still to try, None before they are made.
-    ``good``: questions whose answers hold a passage of the book word for word. ``fair``: questions with any answer.
+    """The trials of one document with one model. ``ahead``: questions that are still to be tried; None before they are
+    made. ``good``: questions whose answers contain a passage of the book word for word. ``fair``: questions with
+    another answer.
     """
 
     document: Document
@@ -53,7 +54,7 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to offer. Those without a passage are offered only when no better ones will come."""
+        """The questions to offer. Questions in ``fair`` are offered only when no more can become ``good``."""
         return (self.good + self.fair if self.over else self.good)[:WANTED]
 
 
@@ -71,8 +72,8 @@ class Trial:
         self._running = False
 
     def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
-        """The questions about a document that a model has answered so far. Returns at once, and lets further questions
-        be tried when the engine is free.
+        """The questions about a document that a model has answered so far. Returns at once; further questions are tried
+        in a thread when the engine is free.
 
         Args:
             model: the model's folder.
@@ -90,7 +91,7 @@ class Trial:
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether the engine is free, this model is still loaded, and the result would be seen."""
+        """Whether the engine is free, this model is still loaded, and the page would show the result."""
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
         here = current.stage is Stage.READY and current.document is tried.document
         same = model is not None and str(model.path) == tried.model
@@ -115,7 +116,7 @@ class Trial:
             self._running = False
 
     def _try(self, tried: _Tried, card: Abilities, question: str) -> bool:
-        """Ask one question. Return whether it ended before the engine was wanted for other work.
+        """Ask one question. Return whether its answer ended before the engine was needed for other work.
 
         Raises:
             TrifoldError: the engine cannot answer.
@@ -124,7 +125,7 @@ class Trial:
             return False
         try:
             request = self._state.engine.ask(Question(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS)))
-        except Busy:  # another request is served, perhaps by another model; a trial can wait
+        except Busy:  # the engine serves another request, perhaps with another model; the trial can wait
             return False
         try:
             while not request.finished:
