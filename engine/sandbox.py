@@ -2,7 +2,7 @@
 
 Owns the process and the messages on its pipes (four bytes of length, then JSON). Whatever happens (an error, a cancel,
 Ctrl-C), leaving ``run_in_child`` ends the child and collects it. The module that the child runs decides its work:
-``app.readers.child`` parses documents, ``engine.foreign`` tries a model's tokenizer and template.
+``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
 
 The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
 parent checks memory ten times a second, so a child can exceed its limit for a moment. Except on Windows the system also

@@ -34,6 +34,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.model_files",
         "engine.chat_template",
         "engine.foreign",
+        "engine.foreign_child",
     ),
     ("engine.prompt",),
     ("engine.model.kv_shape",),

@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL
-from engine import foreign
+from engine import foreign, foreign_child
 from engine.chat_template import FALLBACK_TEMPLATE, chat_format
 from engine.errors import ModelError
 from engine.prompt import BookTokenizer
@@ -144,10 +144,10 @@ def _numbered(stated: dict[str, Any]) -> None:
 def test_a_tokenizer_that_says_what_harm_it_does(change: Callable[[dict[str, Any]], None], why: str) -> None:
     """They filled the memory or took minutes."""
     stated = json.loads((DEMO_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    foreign._check_stated(stated)
+    foreign_child._check_stated(stated)
     change(stated)
     with pytest.raises(ModelError, match=why):
-        foreign._check_stated(stated)
+        foreign_child._check_stated(stated)
     count("model folders, damaged or altered")
 
 
@@ -164,10 +164,10 @@ def test_a_tokenizer_that_says_what_harm_it_does(change: Callable[[dict[str, Any
     ],
 )
 def test_settings_of_a_tokenizer_that_do_harm(folder: Path, more: dict[str, Any], why: str) -> None:
-    foreign._check_settings(folder)
+    foreign_child._check_settings(folder)
     _change(folder, lambda stated: stated.update(more), "tokenizer_config.json")
     with pytest.raises(ModelError, match=why):
-        foreign._check_settings(folder)
+        foreign_child._check_settings(folder)
 
 
 def test_a_child_that_dies_or_takes_too_much_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,10 @@ def test_a_child_that_dies_or_takes_too_much_is_a_sentence(folder: Path, monkeyp
 
 def test_what_a_tokenizer_lacks_is_said() -> None:
     """A vocabulary in a GGUF file without merges and scores "cannot be used: 'scores'"."""
-    assert foreign._refusal(KeyError("scores"))["cause"] == "This model's tokenizer cannot be used: it lacks 'scores'."
+    assert (
+        foreign_child._refusal(KeyError("scores"))["cause"]
+        == "This model's tokenizer cannot be used: it lacks 'scores'."
+    )
 
 
 def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +200,7 @@ def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.Monke
     [
         (lambda stated: None, True),
         (_split(r"\d+(?=(\d{3})*$)"), False),
-        (_split(foreign._LINEAR_EXPRESSIONS[-1]), True),
+        (_split(foreign_child._LINEAR_EXPRESSIONS[-1]), True),
         (
             lambda stated: stated.update(
                 normalizer={"type": "Sequence", "normalizers": [_replace({"Regex": "a*"}, "")]}
@@ -210,7 +213,7 @@ def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.Monke
 def test_which_tokenizers_take_linear_time(change: Callable[[dict[str, Any]], None], linear: bool) -> None:
     stated = json.loads((DEMO_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
     change(stated)
-    assert foreign.is_linear(stated) == linear
+    assert foreign_child.is_linear(stated) == linear
 
 
 def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +293,7 @@ def test_a_vocabulary_is_converted_and_tried_by_one_child(
             yield message
 
     monkeypatch.setattr(foreign, "run_in_child", child)
-    messages.append({"type": "answer", "value": (foreign._LINEAR,)})
+    messages.append({"type": "answer", "value": (foreign_child.LINEAR,)})
     found = foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
     foreign.keep(folder, found, str(tmp_path / "tried"))
     monkeypatch.setattr(foreign, "_ask", None)
@@ -308,7 +311,7 @@ def test_a_vocabulary_is_converted_and_tried_by_one_child(
 def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model's first start waits for its trials only as long as its libraries do not take to be imported."""
     asked: list[str] = []
-    answers = {"tokenizer": (foreign._LINEAR,), "template": tuple("abcde")}
+    answers = {"tokenizer": (foreign_child.LINEAR,), "template": tuple("abcde")}
 
     def ask(request: dict[str, Any]) -> tuple[str, ...]:
         asked.append(request["work"])

@@ -18,7 +18,7 @@ from transformers import modeling_gguf_pytorch_utils as library
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from engine import foreign
+from engine import foreign, foreign_child
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill
 from engine.document import Document
@@ -124,7 +124,7 @@ def made(
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child's work in this process, which has the libraries already."""
-    monkeypatch.setattr(foreign, "save_gguf_tokenizer", lambda *given: foreign._convert(*given) and ("",))
+    monkeypatch.setattr(foreign, "save_gguf_tokenizer", lambda *given: foreign_child._convert(*given) and ("",))
 
 
 def config_of(kind: str, **more: Any) -> Any:
@@ -389,10 +389,10 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ask(request: dict[str, Any]) -> tuple[str, ...]:
         if request["work"] == "template":
-            return foreign._render(request["template"], request["tokens"])
-        return (foreign._LINEAR,)
+            return foreign_child._render(request["template"], request["tokens"])
+        return (foreign_child.LINEAR,)
 
-    monkeypatch.setattr(foreign, "_renderer", lambda: render_jinja_template)
+    monkeypatch.setattr(foreign_child, "_renderer", lambda: render_jinja_template)
     monkeypatch.setattr(foreign, "_ask", ask)
 
 
