@@ -1,7 +1,8 @@
-"""Files become books: ``read_document`` reads one into a ``Document``, ``page_images`` draws and searches PDF pages.
+"""Turns files into books: ``read_document`` reads a file into a ``Document``, ``page_images`` draws and searches PDF
+pages.
 
-Foreign bytes are parsed in a child process only. The child imports this module too, so the parent's half (which needs
-``engine``) is imported on first use, and the child starts quickly.
+Untrusted bytes are parsed only in a child process. The child imports this package too, so the parent's part, which
+needs ``engine``, is imported on first use: this keeps the child's start short.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Opens zip containers within limits that are checked before anything is unpacked, and parses XML without entities.
-Child only.
+"""Opens zip containers and parses XML, both with checks against hostile files.
+
+The limits are checked before anything is unpacked. XML that defines entities is refused. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from xml.etree import ElementTree
 
 from app.readers.parsed import Limits, Refused, damaged
 
-_ENCRYPTED = 1  # flag of an encrypted entry
-_RATIO_FROM = 1 << 20  # bytes; smaller entries may have any compression ratio
+_ENCRYPTED = 1  # flag bit of an encrypted entry
+_RATIO_FROM = 1 << 20  # bytes; the compression ratio of smaller entries is not checked
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
 
 
 def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
-    """Open a zip file whose table of contents keeps within the limits.
+    """Open a zip file after checking its table of contents against the limits.
 
-    Python's reader never unpacks more of an entry than the table states, so checking the table is enough.
+    Checking the table is enough, because ``zipfile`` never unpacks more of an entry than the table states.
 
     Raises:
-        Refused: too many entries, too large, too tightly packed, names that lead outside.
-        zipfile.BadZipFile: not a zip file.
+        Refused: the file has too many entries, is too large or too strongly compressed, is encrypted, or has entry
+            names that lead outside the archive.
+        zipfile.BadZipFile: the file is no zip file.
     """
     files = zipfile.ZipFile(path)
     try:
@@ -56,7 +58,7 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 class Names:
-    """The names in a container, found as other readers find them: whatever their case and their slashes."""
+    """Looks up entry names of a container, ignoring case and the kind of slash, as other readers do."""
 
     def __init__(self, files: zipfile.ZipFile) -> None:
         self._names = {name: name for name in files.namelist()}
@@ -66,7 +68,7 @@ class Names:
         return self.find(name) is not None
 
     def find(self, name: str) -> str | None:
-        """Find the name of the entry that a reference means."""
+        """Find the entry that a reference names; None if there is no such entry."""
         return self._names.get(name) or self._folded.get(_folded(name))
 
 
@@ -75,10 +77,15 @@ def _folded(name: str) -> str:
 
 
 def read_xml(data: bytes, what: str) -> ElementTree.Element:
-    """Parse XML that may not define entities.
+    """Parse XML that defines no entities, after repairing common mistakes if necessary.
+
+    Args:
+        data: the XML.
+        what: name of the part, for the error message.
 
     Raises:
-        Refused: the XML defines entities, or is not well formed; ``what`` names it.
+        Refused: the XML defines entities.
+        BrokenXml: the XML is not well formed.
     """
     try:
         return _parsed(data, what)
@@ -92,7 +99,7 @@ def read_xml(data: bytes, what: str) -> ElementTree.Element:
 
 
 class BrokenXml(Refused):
-    """Raised for XML that is not well formed, but not hostile either."""
+    """Raised for XML that is not well formed but also not hostile."""
 
 
 def _parsed(data: bytes, what: str) -> ElementTree.Element:
@@ -102,8 +109,8 @@ def _parsed(data: bytes, what: str) -> ElementTree.Element:
 
 
 def _mended(data: bytes) -> bytes:
-    """Repair common mistakes in XML: a bare "&", names of signs that only HTML knows, spaces before the beginning,
-    undeclared prefixes.
+    """Repair common mistakes in XML: a bare "&", HTML names of characters (such as ``&nbsp;``), leading spaces, and
+    undeclared namespace prefixes.
     """
     data = _AMPERSAND.sub(_spelled, data.removeprefix(b"\xef\xbb\xbf").lstrip())
     declared = {match[1] for match in _DECLARED.finditer(data)} | {b"xml", b"xmlns"}
@@ -125,10 +132,10 @@ _PREFIX = re.compile(rb"(</?|\s)([A-Za-z_][\w-]*):(?=[A-Za-z_][\w-]*[\s=/>])")
 
 @lru_cache(maxsize=4096)
 def local(tag: object) -> str:
-    """An element's name without its namespace; comments have none."""
+    """Return an element's name without its namespace; "" for a comment."""
     return tag.rsplit("}", 1)[-1] if isinstance(tag, str) else ""
 
 
 def attribute(node: ElementTree.Element, name: str) -> str:
-    """An attribute by its name without its namespace; "" where there is none."""
+    """Return an attribute, looked up by its name without its namespace; "" if the element lacks it."""
     return next((value for key, value in node.attrib.items() if local(key) == name), "")

@@ -1,6 +1,6 @@
-"""The process in which foreign bytes are parsed: ``python -m app.readers.child``, a child of ``engine.sandbox``.
+"""The process that parses untrusted bytes: ``python -m app.readers.child``, started by ``engine.sandbox``.
 
-Imports no other module of the engine or the app. The parser of a request is imported after the limits are set.
+Imports as little as possible at the start. The parser for a request is imported after the process limits are set.
 """
 
 from __future__ import annotations

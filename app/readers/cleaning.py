@@ -1,7 +1,7 @@
-"""Drops characters without use, and joins words that were cut at a line end. Child only.
+"""Drops useless characters, and joins words that were split at a line end. Runs only in the child.
 
-The remaining text is read by the model and quoted to the reader: composed (NFC), with one kind of space, without
-controls, and without overrides that can display another text than the stored one.
+The cleaned text is read by the model and quoted to the user. It is composed (NFC), has one kind of space, and has no
+control characters and no direction overrides, which can display a different text from the stored one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Iterable
 
 _DROPPED = [
     *range(0x00, 0x09), *range(0x0E, 0x20), 0x7F, *range(0x80, 0x85), *range(0x86, 0xA0),  # controls
-    0xAD, 0x200B, 0x2060, 0xFEFF, 0x180E,  # soft hyphen, zero width
-    0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidi marks and overrides
+    0xAD, 0x200B, 0x2060, 0xFEFF, 0x180E,  # soft hyphen, zero-width characters
+    0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # marks and overrides of text direction
     *range(0x206A, 0x2070), *range(0xFFF0, 0xFFFD), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000),
-    *range(0xE000, 0xF900),  # private use: a font's own signs, which cannot be quoted
+    # private use: characters whose glyphs only their font defines, so that they cannot be quoted
+    *range(0xE000, 0xF900),
 ]  # fmt: skip
 _SPACES = [0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F]
 _BREAKS = [0x0B, 0x0C, 0x85, 0x2028, 0x2029]
-_LIGATURES = [*range(0xFB00, 0xFB07), *range(0xFB50, 0xFDFE), *range(0xFE70, 0xFEFD)]  # Latin and Arabic forms
-_BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]  # the Symbol and Wingdings bullets that word processors write
+# Latin and Arabic presentation forms
+_LIGATURES = [*range(0xFB00, 0xFB07), *range(0xFB50, 0xFDFE), *range(0xFE70, 0xFEFD)]
+_BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]  # bullets of the Symbol and Wingdings fonts, written by word processors
 
 _TABLE: dict[int, str] = {
     **dict.fromkeys(_DROPPED, ""),
@@ -36,21 +38,22 @@ _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
 PRIVATE = re.compile(
     f"(?![{''.join(map(chr, _BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
 )
-"""Signs of a font or a program, and placeholders for objects, which are dropped."""
+"""Private-use characters and object placeholders, all of which are dropped. Known bullets are excepted."""
 
-# More marks on one letter than any script has. Putting a longer run into order takes quadratic time.
+# Combining marks. At most 30 on one letter are kept, more than any script uses: NFC sorts the marks of a letter in
+# quadratic time.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
 )
-# text on one line without a sign to change
+# matches a line whose characters need no cleaning; spaces may still need merging
 _PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
 _FIRST_PART = re.compile(r"[^\W\d_]+")
 _COMPOUND_PART = 3
-"""Letters that both halves need before they count as words of a compound."""
+"""Minimum letters of each half, for both halves to count as words of a compound."""
 
 _CLOSED_FIRST = frozenset(
     re.findall(
@@ -59,14 +62,14 @@ _CLOSED_FIRST = frozenset(
         " back down hand him her our your them copy",
     )
 )
-"""First parts that English joins with the next word far more often than it hyphenates them."""
+"""First parts that English writes in one word with the second part far more often than with a hyphen."""
 
 _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
 
 
 def characters(text: str) -> str:
-    """Clean the characters of a text: drop unwanted ones, spell out ligatures, compose. Line breaks become ``\
-    ``.
+    """Clean the characters of a text: drop useless ones, expand ligatures, compose (NFC). Line breaks become
+    newlines.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _PILED_MARKS.sub(r"\1", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
@@ -74,7 +77,7 @@ def characters(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Clean a run of text from pdfium: join surrogate pairs, drop unwanted signs, use one kind of space."""
+    """Clean a line of text from pdfium: join surrogate pairs, drop useless characters, merge spaces."""
     if _PLAIN.match(text):
         return " ".join(text.split())
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
@@ -89,27 +92,29 @@ def spaces(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Clean characters and spaces. Text that needs neither is returned unchanged, which takes no time."""
+    """Clean characters and spaces. A fast check returns clean text unchanged."""
     if _PLAIN.match(text):
         return text.strip(" ") if "  " not in text else spaces(text)
     return spaces(characters(text))
 
 
 def line_ends(text: str) -> str:
-    """Trim line ends and merge blank lines. Spaces within and before a line stay (program text, tables)."""
-    # a regular expression would try every space of a run
+    """Trim line ends and merge blank lines. Spaces within and at the start of a line stay, for program text and
+    tables.
+    """
+    # a regular expression takes quadratic time in a run of spaces
     trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n")
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """Text for a title or a label."""
+    """Clean a text for use as a title or label: one line of at most ``longest`` characters."""
     text = " ".join(characters(text).split())
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
 def vocabulary(lines: Iterable[str]) -> Counter[str]:
-    """The number of times that each word is in the book; compounds count with their hyphens."""
+    """Count how often each word occurs in the book. A hyphenated compound counts as one word."""
     counts: Counter[str] = Counter()
     for line in lines:
         words = [word.casefold() for word in _WORD.findall(line)]
@@ -118,17 +123,17 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 
 
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
-    """Join two lines of which the first ends in a hyphen.
+    """Join two lines, the first of which ends in a hyphen.
 
-    The hyphen is dropped before a lowercase letter, unless the book writes the word with it elsewhere, or the book has
-    the two halves as words but not the whole.
+    The hyphen is dropped if the second line starts with a lowercase letter. It stays if the book has the word more
+    often with the hyphen than without, or if the book has both halves as words but not the joined word.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():
         return left + right
     one, two = last[1].casefold(), first[0].casefold()
     whole, compound = words[one + two], words[f"{one}-{two}"]
-    if compound > whole or right[first.end() :].startswith("-"):  # such as well-known, or state-of-the-art
+    if compound > whole or right[first.end() :].startswith("-"):  # for example well-known, or state-of-the-art
         return left + right
     words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
     if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):

@@ -1,7 +1,7 @@
-"""Turns the events of an HTML parser into blocks of text: paragraphs, headings, tables, lists, formulas. Child only.
+"""Turns the events of an HTML parser into blocks of text: paragraphs, headings, tables, lists, formulas.
 
-Owns the words that a browser would show: numbers of lists, marks of notes, raised and lowered text, ticks of
-forms, readings above words, alternative texts of pictures. Every character that is left out is counted by its reason.
+Adds the text that a browser would generate: list numbers, marks of notes, superscripts and subscripts, ticks in forms,
+ruby readings, alternative texts of pictures. Counts all omitted characters by reason. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from app.readers.tables import Cell, Row, Table
 
 _SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript iframe object rp button title"))
 _FRAMES = frozenset(("iframe", "frame", "object", "embed"))
-_TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)  # a text file in the page's folder
+# relative path of a text file in the page's folder
+_TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)
 _NOT_TEXT = frozenset(("script", "style", "template", "title", "rp"))
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
         "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption"
         " figure footer form header hr html legend li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
-        # elements of DTBook, the books of DAISY
+        # elements of DTBook, the format of DAISY books
         " author bridgehead byline dateline docauthor doctitle epigraph hd level level1 level2 level3 level4 level5"
         " level6 line linegroup list note poem prodnote sidebar",
     )
@@ -41,7 +42,7 @@ _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _LONGEST_TITLE = 1000
 PUT_AWAY = "\ue000"
-"""Replaces a "<" that begins no tag while the text is parsed."""
+"""Stands for a "<" that begins no tag while the text is parsed."""
 
 _KEPT_CLASSES = frozenset(("mwe-math-mathml-a11y", "mwe-math-mathml-inline", "katex-mathml", "mjx_assistive_mathml"))
 _REPEATED_CLASSES = frozenset(
@@ -60,17 +61,18 @@ NAMELESS = re.compile(
     r"[ .:_\-\d]*)*(?:[ivxlcdm\d]+)?$|[a-z_-]+\d+[a-z]?$|\S+\.(?:jpe?g|png|gif|svg|webp|bmp|tiff?)$|https?://\S*$",
     re.I,
 )
-"""Alternative texts that only say that there is a picture."""
+"""Matches alternative texts that only say that there is a picture."""
 
-_DEEPEST_FORMULA = 200  # nested elements; deeper ones belong to the one around them
+# maximum nesting of elements; deeper elements are left out, and their text belongs to the element around them
+_DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # parts of a block that are examined before raised or lowered text
-_BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # signs of links from a note back to the text
-_DEEPEST_FRAME = 40  # open elements whose end changes their text; elements within deeper ones are read unchanged
+_NEAR = 4  # number of parts of a block that are examined in front of a superscript or subscript
+_BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
+_DEEPEST_FRAME = 40  # maximum open elements with a frame; elements within more are read as plain text
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
-_SWITCHED = ("MathML", "xhtml", "svg")  # namespaces that are read where a book offers a choice
+_SWITCHED = ("MathML", "xhtml", "svg")  # namespaces that are read if an ``epub:case`` requires them
 
 
 @dataclass
@@ -84,7 +86,10 @@ class _OpenTable:
 
 @dataclass
 class _Frame:
-    """An open element whose end changes the text since its start. ``start`` is an index into the parts of the block."""
+    """An open element that may change its text when it ends.
+
+    ``start`` is the index of its first part among the parts of the block.
+    """
 
     kind: str
     start: int = 0
@@ -95,15 +100,16 @@ class _Frame:
 
 
 class BlockCollector:
-    """Takes the parser's events and makes blocks of them; ``title``, ``author`` and ``date`` come from the head.
+    """Collects blocks of text from the parser's events.
 
-    ``framed``: files of text of which the page shows a part. ``inner``: pages that it holds as an attribute.
+    ``title``, ``author`` and ``date`` come from the page's head. ``framed`` has the names of text files that the page
+    embeds as frames. ``inner`` has pages embedded as ``srcdoc`` attributes.
 
     Args:
         text: the whole markup, for looking ahead.
-        hides: whether to leave out text that no browser shows: the model reads only what a person could see.
-        styles: rules of style sheets outside of the text.
-        contents: whether to read lists of contents too.
+        hides: whether to leave out text that no browser shows, so that the model reads only what a person could see.
+        styles: rules of external style sheets.
+        contents: whether to read tables of contents (``nav`` elements) too.
     """
 
     def __init__(self, text: str, *, hides: bool, styles: Styles | None = None, contents: bool = True) -> None:
@@ -114,8 +120,8 @@ class BlockCollector:
         self._targets: set[str] | None = None
         self._repeats_formulas = 'type="math/tex' in text
         self._has_katex = "katex-mathml" in text
-        self.at_end = False  # all text has been parsed: elements that end now were never closed
-        self.lost = False  # a hidden element was open at the end
+        self.at_end = False  # set when all text has been parsed: elements that end afterwards were never closed
+        self.lost = False  # whether a hidden element was still open at the end
         self.blocks: list[Block] = []
         self.title = ""
         self.author = ""
@@ -124,30 +130,31 @@ class BlockCollector:
         self.inner: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
-        self._images: dict[int, str] = {}  # alternative texts of pictures by their place among the parts
+        self._images: dict[int, str] = {}  # alternative texts of pictures, keyed by index into the parts
         self._anchors: list[str] = []
         self._level = 0
-        self._skipped: list[str] = []  # open elements, from the skipped or hidden one on
-        self._reason = ""  # the reason for skipping them
-        self._captured: list[str] = []  # text of a skipped element that is needed anyway
+        self._skipped: list[str] = []  # open elements, starting with the outermost skipped one
+        # why the outermost element is skipped: key of the count of omitted characters, "" to count none
+        self._reason = ""
+        self._captured: list[str] = []  # text of a skipped style or script element
         self._preformatted = 0
-        self._initial = False  # whether the open block may be the first letter of the next one
+        self._initial = False  # whether the open block may be a drop cap, the first letter of the next block
         self._held = ""
-        self._open: list[_Frame | None] = []  # a frame for each open element that needs one, else None
+        self._open: list[_Frame | None] = []  # the frame of each open element; None for an element that needs no frame
         self._frames: list[_Frame] = []
         self._lists = Lists()
-        self._marks: dict[str, str] = {}  # the marks that lead to notes, by the note's anchor
+        self._marks: dict[str, str] = {}  # marks of notes (such as "3"), keyed by the note's anchor
         self._tables: list[_OpenTable] = []
-        self._flat_tables = 0  # number of open tables that are nested too deep
+        self._flat_tables = 0  # number of open tables beyond the maximum nesting
         self._navigation = 0
         self._formula: ElementTree.TreeBuilder | None = None
         self._formula_tags: list[str] = []
         self._after_formula = False
         self._after_script = False
-        self._drawing: list[str] = []  # height of the last text in each open drawing
-        self._switch: list[bool] = []  # for each open choice, whether a case was taken
+        self._drawing: list[str] = []  # vertical position of the last text in each open drawing
+        self._switch: list[bool] = []  # for each open ``epub:switch``, whether one of its cases was chosen
 
-    # Methods that the parser calls.
+    # Methods that the parser calls
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         if self._formula is not None:
@@ -204,7 +211,7 @@ class BlockCollector:
         elif tag == "q":
             self._parts.append("”")
         elif tag == "span" and self._level and _SECTION.match("".join(self._parts[-_NEAR:])):
-            self._parts.append(" ")  # a style sheet separates the number of a heading
+            self._parts.append(" ")  # a style sheet puts space after a heading's number
 
     def data(self, data: str) -> None:
         if self._formula is not None:
@@ -233,7 +240,7 @@ class BlockCollector:
         self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
 
     def comment(self, text: str) -> None:
-        """Read formulas that Word hides in comments that only Word reads."""
+        """Read formulas from Word's conditional comments, which hide them from browsers."""
         if "msEquation" in text and not self._skipped and self._formula is None:
             for found in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
                 self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{found}</r>'))
@@ -247,10 +254,10 @@ class BlockCollector:
         if self._anchors:
             self.blocks.append(Block("", 0, tuple(self._anchors)))
 
-    # Skipped elements.
+    # Skipped elements
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
-        """Why an element is skipped; None where it is read."""
+        """Return why to skip an element (the key of its count of characters, "" to count none); None to read it."""
         if tag in _FRAMES:
             self._remember_frame(attributes)
         if tag in _SKIPPED:
@@ -298,7 +305,7 @@ class BlockCollector:
         return not (_NOTE_TYPES.search(kind) or self._is_linked_note(kind, classes, attributes.get("id", "")))
 
     def _is_linked_note(self, kind: str, classes: list[str], anchor: str) -> bool:
-        """Whether a link shows this hidden element, as e-readers show a note."""
+        """Whether this hidden element is a note that a link points to. E-readers show such a note in a popup."""
         if not anchor or not _NOTE_LIKE.search(" ".join((kind, anchor, *classes))):
             return False
         if self._targets is None:
@@ -323,7 +330,7 @@ class BlockCollector:
             self._add_text_of_formula(formulas.tex("".join(self._captured)))
         self._captured.clear()
 
-    # Elements that begin.
+    # Elements that begin
 
     def _opened(self, tag: str, attributes: Mapping[str, str]) -> _Frame | None:
         if tag in _BLOCKS:
@@ -417,7 +424,7 @@ class BlockCollector:
         ):
             self._lists.note(self._marks[attributes["id"]])
 
-    # Tables.
+    # Tables
 
     def _start_table_part(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._close_block()
@@ -442,7 +449,7 @@ class BlockCollector:
                 here.table.rows.append(here.row)
             columns, rows = whole(attributes.get("colspan")), whole(attributes.get("rowspan"))
             here.cell = Cell(columns=columns or 1, rows=rows or 1)
-            if not here.in_head:  # a first row of only header cells is the header too
+            if not here.in_head:  # a first row with only header cells is a header too
                 first = here.row is here.table.rows[0] and (not here.row.cells or here.row.header)
                 here.row.header = tag == "th" and first
             here.row.cells.append(here.cell)
@@ -469,10 +476,10 @@ class BlockCollector:
                     sink.content.append(here.table)
 
     def _cell(self) -> Cell | None:
-        """The cell that is being filled."""
+        """Return the innermost open cell; None outside of tables."""
         return next((around.cell for around in reversed(self._tables) if around.cell is not None), None)
 
-    # Pictures, drawings, formulas.
+    # Pictures, drawings, formulas
 
     def _start_image(self, attributes: Mapping[str, str]) -> None:
         alt = " ".join(attributes.get("alt", "").split())
@@ -487,7 +494,9 @@ class BlockCollector:
             self._parts.append("")
 
     def _spell_images(self) -> None:
-        """Write the alternative texts of a block's pictures: initials and formulas as text, others marked."""
+        """Write the alternative texts of a block's pictures. Initials and formulas become text, other pictures "[Image:
+        ...]".
+        """
         around = any(sign.isalnum() for part in self._parts for sign in part)
         for place, alt in self._images.items():
             if self._level and not around:
@@ -499,7 +508,7 @@ class BlockCollector:
         self._images.clear()
 
     def _start_drawn(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin text in a drawing: text at another height is another line."""
+        """Begin a text in a drawing. A text at a different vertical position starts a new line."""
         height = attributes.get("y") or (attributes.get("dy") if attributes.get("x") else None) or ""
         if tag == "text":
             height = height or attributes.get("transform", "") or " "
@@ -539,7 +548,7 @@ class BlockCollector:
         self._parts.append(text)
         self._after_formula = True
 
-    # Elements that end.
+    # Elements that end
 
     def _close_frame(self, frame: _Frame) -> None:
         text = "".join(self._parts[frame.start :])
@@ -575,7 +584,9 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link that may lead to a note. Its mark is separated from the word before it."""
+        """Close a link. If it leads to a note, set its mark apart from the word before. Drop links from a note back to
+        the text.
+        """
         if not text or len(text) > 8:
             return
         raised = next((outer for outer in reversed(self._frames) if outer.kind in ("sup", "super")), None)
@@ -588,7 +599,7 @@ class BlockCollector:
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
             self._replace(frame, f"[{text}]")
         elif frame.target and not frame.start and mark[:1].isalnum():
-            self._after_formula = True  # the number of a note, whose text may follow without a space
+            self._after_formula = True  # the number of a note; the note's text may follow without a space
         if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
             self._marks.setdefault(frame.target, mark.strip("[]^()"))
 
@@ -615,7 +626,7 @@ class BlockCollector:
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
-                self._held = text  # the next block continues with this text
+                self._held = text  # the next block continues this text
             elif text.strip():
                 text, self._held = self._held + text, ""
                 text, marked = self._lists.headed(text)
@@ -653,7 +664,7 @@ def _size(text: str) -> int:
 
 
 def _entered(attributes: Mapping[str, str]) -> str:
-    """The text that an input of a form shows."""
+    """Return the text that an input element of a form shows."""
     kind = attributes.get("type", "text").casefold()
     if kind in ("checkbox", "radio"):
         return f" {_TICKED if 'checked' in attributes else _OPEN} "

@@ -1,7 +1,7 @@
-"""Reads the few rules of a style sheet that change a reader's text: list numbers, hidden text, raised text. Child only.
+"""Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Selectors of one element, one class, or a list item within one of those; the last rule wins. Rules for certain media
-and everything else of CSS are passed over.
+Understands selectors of an element, a class, or both, and of a list item within those. The last rule wins. Other
+selectors, rules for certain media and other properties are ignored. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WANTED = frozenset(("content", "list-style", "list-style-type", "display", "vis
 _STRING = re.compile(r"\"([^\"]{0,40})\"|'([^']{0,40})'")
 _ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?", re.I)
 _COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
-_LONGEST = 200_000  # characters of a style sheet that are read
+_LONGEST = 200_000  # maximum characters read of a style sheet
 _NOT_A_TYPE = frozenset(("inside", "outside", "inherit", "initial", "unset", "!important"))
 
 Declarations = dict[str, str]
@@ -28,7 +28,7 @@ _NONE: Declarations = {}
 
 
 class Styles:
-    """Rules by element and class."""
+    """Declarations keyed by element, class, and whether they are for list items."""
 
     def __init__(self, *sheets: str) -> None:
         self._rules: dict[tuple[str, str, bool], Declarations] = {}
@@ -36,7 +36,7 @@ class Styles:
             self._add(sheet)
 
     def joined(self, sheet: str) -> Styles:
-        """These rules combined with a style sheet's rules, which take precedence."""
+        """Return new styles with the rules of ``sheet`` added. The added rules take precedence."""
         joined = Styles()
         joined._rules = {key: dict(found) for key, found in self._rules.items()}
         joined._add(sheet)
@@ -64,7 +64,7 @@ class Styles:
         return bool(self._rules)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
-        """The rules for an element, or with ``items`` for the list items in it."""
+        """Return the declarations for an element; with ``items`` those for the list items in it."""
         if not self._rules:
             return _NONE
         found: Declarations = {}
@@ -76,7 +76,7 @@ class Styles:
 
 
 def declarations(body: str) -> Declarations:
-    """The relevant declarations in a rule's body or a ``style`` attribute."""
+    """Return the relevant declarations of a rule's body or a ``style`` attribute."""
     found: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")
@@ -89,13 +89,15 @@ def declarations(body: str) -> Declarations:
 
 
 def list_type(found: Declarations) -> str:
-    """The kind of a list's numbers, "none", or "" where it is not stated."""
+    """Return how a list's items are numbered, for example "lower-roman" or "none"; "" if not stated."""
     words = [word for word in found.get("list-style-type", "").split() if word not in _NOT_A_TYPE]
     return words[0] if words else ""
 
 
 def counters(found: Declarations) -> list[tuple[str, str]]:
-    """The generated text in front of an item: (name, style) of counters and ("", text) between them; [] without one."""
+    """Return the generated text in front of an item as pairs: (name, style) of a counter, ("", text) of the text
+    between counters. Empty without counters.
+    """
     parts = [
         (name, style or "decimal") if name else ("", text)
         for text, name, style in _COUNTER.findall(found.get("content", ""))
@@ -104,7 +106,7 @@ def counters(found: Declarations) -> list[tuple[str, str]]:
 
 
 def bullet(found: Declarations) -> str:
-    """The sign that is generated in front of an item, "" without one; all round and square ones and icons are one."""
+    """Return the generated character in front of an item; "" without one. Circles, squares and icons all become "•"."""
     content = found.get("content", "")
     match = _STRING.match(content)
     if match is None or match.end() != len(content):
@@ -114,7 +116,7 @@ def bullet(found: Declarations) -> str:
 
 
 def _escaped(escape: re.Match[str]) -> str:
-    """The sign of a number, "" where it is none."""
+    """Return the character of a CSS escape; "" for a control, surrogate or unassigned code."""
     sign = chr(min(int(escape[1], 16), sys.maxunicode))
     return "" if unicodedata.category(sign) in ("Cc", "Cs", "Cn") else sign
 

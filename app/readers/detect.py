@@ -1,7 +1,7 @@
-"""Tells the kind of a file by its content, and calls its parser. Child only.
+"""Detects a file's format from its content, and calls its parser. Runs only in the child.
 
-A file's name only distinguishes Markdown and tables from plain text. The error for a file that is no book names its
-kind. Also owns the parts that every book gets whatever its format: a title, an author, limits.
+The file name only distinguishes Markdown and tables from plain text, and HTML fragments. The error for an unsupported
+file names its format. Also sets what every book needs whatever its format: a title, an author, limits.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"L\x00\x00\x00\x01\x14\x02\x00", "is a shortcut (Windows)", _DOCUMENTS),
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
-_PLAIN_MAGIC = (b"{\\rtf", b"%!PS")  # formats that are text themselves; a tale may well begin with "RIFF"
-_OLE_KINDS = (  # names of streams within, by which the program is recognised
+# formats that are text themselves; other magic is ignored in text, because a story may begin with "RIFF"
+_PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
+_OLE_KINDS = (  # names of streams in an OLE file, which identify the program
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
     ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
     ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
-_ZIP_KINDS = (  # names within, or their endings
+_ZIP_KINDS = (  # prefixes and suffixes of entry names
     (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
     (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
@@ -89,7 +90,7 @@ _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
 _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_PDF_REACH = 1024  # bytes at either end of a file in which readers of PDF look for its marks
+_PDF_REACH = 1024  # bytes at each end of a file that are searched for the marks of a PDF
 _PDF = re.compile(rb"%PDF-\d\.\d")
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
@@ -97,10 +98,11 @@ _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 
 
-# A PDF with readable text before it, such as a server's reply. A text about PDFs has no object next to the mark.
+# A PDF after readable text, such as the headers of a server's reply. An object must follow the mark, so that a text
+# about PDFs does not match.
 _PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b", re.S | re.M)
 
-_WARNINGS = 30  # warnings that are listed one by one
+_WARNINGS = 30  # maximum warnings that are listed one by one
 _PARSERS = {
     "pdf": "app.readers.pdf",
     "epub": "app.readers.epub",
@@ -124,7 +126,7 @@ _NOT_AN_AUTHOR = re.compile(
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
-    """Read a file of any known format.
+    """Read a file of any supported format.
 
     Raises:
         Refused: the file cannot be read as a book.
@@ -167,10 +169,10 @@ def _book_author(author: str) -> str:
 
 
 def kind_of(path: Path, limits: Limits) -> str:
-    """ "pdf", "epub", "docx", "html", "mail", "markdown", "notebook", "table" or "text".
+    """Detect the format: "pdf", "epub", "docx", "html", "mail", "markdown", "notebook", "table" or "text".
 
     Raises:
-        Refused: the file is of another kind, which the message names.
+        Refused: the format is not supported. The message names the format.
     """
     with path.open("rb") as file:
         head = file.read(encoding.HEAD)
@@ -179,14 +181,15 @@ def kind_of(path: Path, limits: Limits) -> str:
     binary = encoding.CONTROL.search(head[:1024]) is not None
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
         return "pdf"
-    if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):  # after junk that is text
+    # junk before the mark may be text
+    if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
         return "pdf"
     if _PDF_AFTER_TEXT.search(head):
         return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
     if pictures.is_picture(path):
-        return "pdf"  # a picture is made into a PDF
+        return "pdf"  # a picture is converted to a PDF
     if head.startswith(_OLE):
         raise _old_office(path)
     for place, magic, what, remedy in _MAGIC:
@@ -202,7 +205,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> str:
-    from app.readers import docx  # not imported for a PDF, which it would cost a tenth of a second
+    from app.readers import docx  # imported here because it takes 0.1 s, which other formats need not pay
 
     try:
         with archive.open_bounded(path, limits) as files:
@@ -240,7 +243,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import mail, rows
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # other bytes precede the zip file
+        if zipfile.is_zipfile(path):  # a zip file after other bytes
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

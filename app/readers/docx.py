@@ -1,7 +1,7 @@
-"""Word files (DOCX): the text by its headings, then notes, comments, headers and footers. Child only.
+"""Reads Word files (DOCX): the text split by its headings, then notes, comments, headers and footers.
 
-The XML is walked by our own code. mammoth would pass hidden text to the model, gives up a book with a broken list of
-styles or notes, and takes eight times as long without a sign of life.
+Walks the XML itself instead of using mammoth. mammoth would pass hidden text to the model, fails on a whole book if its
+styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-_HEADER_LETTERS = 12  # letters in addition to a page's number from which on a header is text
-_DEEPEST_INSERTED = 3  # documents within documents
+# maximum letters of a header with a page number that is left out; a header with more letters is text
+_HEADER_LETTERS = 12
+_DEEPEST_INSERTED = 3  # maximum nesting of embedded documents
 _EQUATIONS = ("equation", "mathtype")
 
 
@@ -57,7 +58,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def body(files: zipfile.ZipFile) -> str:
-    """The name of the part with the text; "" where the file is no Word file."""
+    """Return the name of the part with the main text; "" if the file is no Word file."""
     names = files.namelist()
     if _BODY in names:
         return _BODY
@@ -71,7 +72,7 @@ def body(files: zipfile.ZipFile) -> str:
 
 
 class _File:
-    """A Word file and its parts. Damaged parts next to the text do not lose the book."""
+    """A Word file and its parts. If a part other than the main text is damaged, the rest is still read."""
 
     def __init__(
         self,
@@ -94,11 +95,11 @@ class _File:
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
         styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
-        self._reading = self._body  # the part that is being walked, whose relations apply
+        self._reading = self._body  # the part that is being walked; relation ids refer to its relations
         self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
 
     def chapters(self) -> list[Chapter]:
-        """The text by its headings, then the other parts."""
+        """Return the text split by its headings, then the other parts."""
         root = self._xml(self._body, "its text")
         if root is None:
             raise KeyError(self._body)
@@ -115,7 +116,7 @@ class _File:
         return [chapter for chapter in chapters if chapter.text]
 
     def names(self) -> tuple[str, str]:
-        """Title and author from the properties."""
+        """Return title and author from the document properties."""
 
         def look_up() -> tuple[str, str]:
             root = self._xml(_CORE, "its list of properties")
@@ -124,7 +125,7 @@ class _File:
 
         return self._attempt(look_up, ("", ""))
 
-    # Parts.
+    # Parts
 
     def _attempt(self, work: Callable[[], _Found], otherwise: _Found) -> _Found:
         try:
@@ -134,12 +135,12 @@ class _File:
             return otherwise
 
     def _xml(self, name: str, what: str) -> ElementTree.Element | None:
-        """A part as XML; None where the file has none of this name."""
+        """Parse a part as XML; None if there is no part of this name."""
         found = self._names.find(name) if name else None
         return archive.read_xml(self._files.read(found), what) if found is not None else None
 
     def _related(self, part: str) -> dict[str, tuple[str, str]]:
-        """The relations of a part: id -> kind and name of the related part."""
+        """Return the relations of a part: id -> (kind, name) of the related part."""
         if part not in self._relations:
             folder, name = posixpath.split(part)
             found: dict[str, tuple[str, str]] = {}
@@ -154,12 +155,12 @@ class _File:
         return self._relations[part]
 
     def _part(self, kind: str) -> str:
-        """The name of the one part of a kind."""
+        """Return the name of the main text's only part of a kind, such as "styles"."""
         named = (name for found, name in self._related(self._body).values() if found == kind)
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
 
     def _drawn(self, identity: str) -> list[Block]:
-        """The text of a diagram or a chart."""
+        """Return the text of a diagram or a chart."""
         kind, name = self._related(self._reading).get(identity, ("", ""))
         root = self._attempt(lambda: self._xml(name, "a drawing"), None)
         if root is None:
@@ -167,7 +168,7 @@ class _File:
         return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
 
     def _inserted(self, identity: str) -> list[Block]:
-        """The text of a document that is embedded in this one."""
+        """Return the text of an embedded document."""
         name = self._names.find(self._related(self._reading).get(identity, ("", ""))[1])
         blocks: list[Block] | None = None
         if name is not None and self._depth < _DEEPEST_INSERTED:
@@ -204,10 +205,10 @@ class _File:
         self.walk.left_out.update(inner.walk.left_out)
         return [Block(part) for chapter in chapters for part in chapter.text.split("\n\n")]
 
-    # Parts other than the text.
+    # Parts other than the main text
 
     def _text(self, node: ElementTree.Element, part: str) -> str:
-        """A note's, a comment's or a header's text."""
+        """Return the text of a note, comment or header in the given part."""
         self._reading = part
         return "\n".join(block.text for block in self.walk.blocks(node) if block.text)
 
@@ -223,7 +224,7 @@ class _File:
         return "\n\n".join(f"{marks[at]}. {texts[at]}" if marks[at] else texts[at] for at in order)
 
     def _comments(self) -> str:
-        """Reviewers' comments with their authors and the passages that they are about."""
+        """Return the reviewers' comments with their authors and the passages they refer to."""
         part = self._part("comments")
         root = self._xml(part, "its comments")
         lines = []
@@ -242,7 +243,9 @@ class _File:
         return "\n\n".join(lines)
 
     def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
-        """Shown headers and footers with more words than the text has, each once."""
+        """Return the shown headers and footers, each once. Omit those that repeat a paragraph or hold only a page
+        number.
+        """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}
         related = self._related(self._body)
@@ -259,7 +262,9 @@ class _File:
         return "\n\n".join(found)
 
     def _tell_objects(self) -> None:
-        """Count embedded objects, which only their own programs can show."""
+        """Warn about embedded objects, which only their own programs can show, and about signs without a known
+        meaning.
+        """
         old = sum(count for name, count in self.walk.objects.items() if name.casefold().startswith(_EQUATIONS))
         others = {
             name: count for name, count in self.walk.objects.items() if not name.casefold().startswith(_EQUATIONS)
@@ -281,8 +286,8 @@ def _around(node: ElementTree.Element) -> ElementTree.Element:
 
 
 def _headers_shown(root: ElementTree.Element) -> list[str]:
-    """Relations of the headers and footers of all sections. First-page ones count only where the section has a first
-    page of its own.
+    """Return the relation ids of the headers and footers of all sections. A first-page header counts only if the
+    section sets ``titlePg``.
     """
     found: dict[str, None] = {}
     for section in root.iter(_named(root, "sectPr")):
@@ -296,8 +301,10 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in the order of the text, as the page shows them: id -> number; "" where the text
-    has its own mark.
+    """Number the references to notes in text order, as Word shows them. Replace each reference by a ``MARK`` element.
+
+    Returns:
+        Numbers by note id; "" for a note with a custom mark, which the text contains already.
     """
     numbers: dict[str, str] = {}
     count = 0
@@ -313,5 +320,5 @@ def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
 
 
 def _named(root: ElementTree.Element, name: str) -> str:
-    """A name in the root's namespace, for a fast search of the tree."""
+    """Return a name qualified with the root's namespace, for ``iter``, which searches a tree fast."""
     return f"{root.tag.rpartition('}')[0]}}}{name}" if "}" in root.tag else name

@@ -1,4 +1,4 @@
-"""Diagrams (SmartArt) and charts of Word as text. Child only."""
+"""Reads Word's diagrams (SmartArt) and charts as text. Runs only in the child."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from app.readers.archive import attribute, local
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
-_DEEPEST = 30  # levels of a diagram
-_MOST_POINTS = 5_000  # maximum points of a chart's series
+_DEEPEST = 30  # maximum nesting of a diagram's points
+_MOST_POINTS = 5_000  # maximum points of a chart
 
 
 def diagram(root: ElementTree.Element) -> list[Block]:
-    """A diagram's points as a list, in the order and at the levels shown."""
+    """Return a diagram's points as a list, in the order and at the levels shown."""
     texts: dict[str, str] = {}
     below: dict[str, list[tuple[int, str]]] = {}
     for node in root.iter():
@@ -43,7 +43,7 @@ def diagram(root: ElementTree.Element) -> list[Block]:
 
 
 def chart(root: ElementTree.Element) -> list[Block]:
-    """A chart's title and numbers as a table, as far as the file keeps them."""
+    """Return a chart's title, and its numbers as a table, if the file has a copy of the numbers."""
     titles = [_words(node) for node in root.iter() if local(node.tag) == "title"]
     series = [node for node in root.iter() if local(node.tag) == "ser"]
     heads = [" ".join(_values(node, "tx").values()) for node in series]
@@ -63,7 +63,7 @@ def _row(texts: list[str], *, header: bool = False) -> Row:
 
 
 def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
-    """The stored names or numbers of a series: index -> text."""
+    """Return the stored names or numbers of a series by index."""
     found: dict[int, str] = {}
     part = next((part for part in series if local(part.tag) == name), None)
     for point in part.iter() if part is not None else ():
@@ -77,7 +77,7 @@ def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
 
 
 def _number(text: str) -> str:
-    """A number as a person writes it, without the machine's rounding errors."""
+    """Format a number without floating-point rounding errors, with at most 12 digits."""
     try:
         return f"{float(text):.12g}" if "." in text else text
     except ValueError:

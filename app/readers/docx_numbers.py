@@ -1,7 +1,8 @@
-"""Counts the numbers in front of paragraphs as Word does. Child only.
+"""Counts the numbers in front of paragraphs as Word does. Runs only in the child.
 
-Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments its level and restarts those below. Lists of
-one abstract list count together, unless one of them states a new start.
+Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments the counter of its level and restarts deeper
+levels. Lists (``w:num``) of one abstract list (``w:abstractNum``) share their counters, unless a list overrides the
+start.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    restart: int | None = None  # level, from 1, that restarts this one; 0: no level does
+    # level (from 1) that restarts this one, as do the levels above it; 0: none does; None: any level above this one
+    # does
+    restart: int | None = None
     legal: bool = False
     style: str = ""
     font: str = ""
     hidden: bool = False
-    digits: int = 0  # digits at least, with zeros in front
+    digits: int = 0  # minimum digits, padded with zeros; 0 for no padding
 
 
 @dataclass
 class _List:
-    """One list of the document: its abstract list, and its changes to it."""
+    """One list of the document (``w:num``): the name of its abstract list, its levels and its overridden starts."""
 
     abstract: str
     levels: dict[int, _Level]
@@ -47,7 +50,7 @@ _LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
 _LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
 _LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
 _LISTNUM_LEVELS = 9
-_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # forms level by level, as Word writes them
+_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # format of each level, as Word defines them
     "NumberDefault": [
         ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
         ("lowerRoman", "({})"), ("decimal", "{}."), ("lowerLetter", "{}."), ("lowerRoman", "{}."),
@@ -61,7 +64,7 @@ _LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # forms level by level, as
 
 
 class Numbering:
-    """The lines of counting for all lists of a document."""
+    """Counters of all lists of a document."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._lists: dict[str, _List] = {}
@@ -69,8 +72,9 @@ class Numbering:
         self._started: set[tuple[str, int]] = set()
         self._listnums: dict[str, dict[int, int]] = {}
         abstracts: dict[str, dict[int, _Level]] = {}
-        links: dict[str, str] = {}  # abstract lists that define a style of lists, by the style
-        linked: dict[str, str] = {}  # styles of lists that an abstract list refers to, by the abstract list
+        links: dict[str, str] = {}  # id of an abstract list, by the name of the list style it defines (``w:styleLink``)
+        # name of the list style an abstract list refers to (``w:numStyleLink``), by the id of the abstract list
+        linked: dict[str, str] = {}
         for node in root or ():
             if local(node.tag) != "abstractNum":
                 continue
@@ -107,7 +111,7 @@ class Numbering:
         self._lists[attribute(node, "numId")] = found
 
     def listnum(self, code: str) -> str:
-        """The number that a LISTNUM field shows within a paragraph. A writer's own lists count like the usual ones."""
+        """Return the number that a LISTNUM field shows. A list with an unknown name counts as "NumberDefault"."""
         name, level, start = (pattern.search(code) for pattern in (_LISTNUM, _LISTNUM_LEVEL, _LISTNUM_START))
         kind = name[1] if name and name[1] in _LISTNUM_FORMS else "NumberDefault"
         at = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
@@ -121,14 +125,16 @@ class Numbering:
         return around.format(numerals.written(counts[at], form))
 
     def level_of(self, number: str, style: str) -> int | None:
-        """The list level that a paragraph style stands for."""
+        """Return the list level linked to a paragraph style; None if there is none."""
         found = self._lists.get(number)
         return (
             next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
         )
 
     def count(self, number: str, at: int) -> str:
-        """Count a paragraph of a list at a level, from 0. Return the text in front of it."""
+        """Count a paragraph of a list at a level (from 0), and return the number or bullet in front of the
+        paragraph.
+        """
         found = self._lists.get(number)
         if found is None or at not in found.levels or at >= _LEVELS:
             return ""
@@ -190,7 +196,9 @@ def _level(node: ElementTree.Element) -> _Level:
 
 
 def _bullet(level: _Level) -> str:
-    """The sign for a bullet. All shapes mean the same, except a box to tick."""
+    """Return a bullet's character. Boxes and ticks are kept, because they have a meaning; all other shapes become
+    "•".
+    """
     if not level.text.strip():
         return ""
     sign = symbols.sign(level.font, ord(level.text[0])) if symbols.is_symbolic(level.font) else level.text[0]

@@ -1,7 +1,5 @@
-"""Resolves the properties that a paragraph and a run of Word inherit from their styles: levels, numbers, fonts, hidden
-and raised text.
-
-Child only.
+"""Resolves the properties that Word's paragraphs and runs inherit from their styles: heading level, list, font, hidden
+text, superscript and subscript. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -17,7 +15,10 @@ _NO = ("0", "false", "off")
 
 @dataclass
 class Look:
-    """Properties of text. None means not stated. ``script``: "superscript", "subscript" or "baseline"."""
+    """Character properties. None means not stated.
+
+    ``script`` is "superscript", "subscript", "baseline", ``RAISED`` or ``SUNK``.
+    """
 
     hidden: bool | None = None
     script: str | None = None
@@ -26,7 +27,7 @@ class Look:
 
 @dataclass
 class Numbered:
-    """The list of a paragraph, and its level. None means not stated."""
+    """The list of a paragraph, and the level within the list. None means not stated."""
 
     number: str | None = None
     level: int | None = None
@@ -34,7 +35,7 @@ class Numbered:
 
 @dataclass
 class Style:
-    """A style with the properties of the style that it is based on. ``heading``: 0 for text."""
+    """A style with all inherited properties. ``heading`` is the heading level, 0 for text."""
 
     heading: int | None = None
     look: Look = field(default_factory=Look)
@@ -42,15 +43,15 @@ class Style:
     is_contents: bool = False
 
 
-_MOVED = 4  # minimum half points by which moved text is raised or lowered
+_MOVED = 4  # minimum offset in half points; text with a smaller offset stays on the line
 RAISED, SUNK = "raised", "sunk"
-"""Text moved by a distance: where it is short, a superscript or a subscript."""
+"""Scripts of text with a vertical offset. Only if the text is short, it counts as superscript or subscript."""
 
 _PLAIN = Style()
 
 
 class Styles:
-    """Styles by their ids, whatever the language of the program that wrote them."""
+    """Styles by id. Ids depend on the language of the program; names of built-in styles do not."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._found: dict[str, Style] = {}
@@ -62,11 +63,11 @@ class Styles:
             self._resolve(identity, nodes)
 
     def of(self, identity: str) -> Style:
-        """Find a style; the default for a paragraph without one."""
+        """Return a style; the default style if ``identity`` is "", a plain style if it is unknown."""
         return self._found.get(identity or self._default, _PLAIN)
 
     def _resolve(self, identity: str, nodes: dict[str, ElementTree.Element]) -> None:
-        """Resolve a style after the styles that it is based on."""
+        """Resolve a style, after all styles it is based on."""
         chain: list[str] = []
         while identity in nodes and identity not in self._found and identity not in chain:
             chain.append(identity)
@@ -102,7 +103,7 @@ def _style(node: ElementTree.Element, base: Style) -> Style:
 
 
 def heading(properties: ElementTree.Element, otherwise: int | None) -> int | None:
-    """The level of a heading that a paragraph's properties name; 0 for text."""
+    """Return the heading level that a paragraph's properties state (0 for text); ``otherwise`` if they state none."""
     for setting in properties:
         if local(setting.tag) == "outlineLvl" and (value := attribute(setting, "val")).isdigit():
             return int(value) + 1 if int(value) < _DEEPEST_HEADING else 0
@@ -110,7 +111,7 @@ def heading(properties: ElementTree.Element, otherwise: int | None) -> int | Non
 
 
 def numbered(properties: ElementTree.Element) -> Numbered:
-    """The list that a paragraph's properties name."""
+    """Return the list that a paragraph's properties state."""
     found = Numbered()
     for setting in properties:
         if local(setting.tag) == "numPr":
@@ -124,7 +125,7 @@ def numbered(properties: ElementTree.Element) -> Numbered:
 
 
 def look(properties: ElementTree.Element) -> Look:
-    """The look of text by a run's properties."""
+    """Return the look that a run's properties state."""
     found = Look()
     for setting in properties:
         tag = local(setting.tag)
@@ -140,7 +141,7 @@ def look(properties: ElementTree.Element) -> Look:
 
 
 def _moved(half_points: str) -> str | None:
-    """Whether text above or below its line is a superscript or a subscript."""
+    """Return ``RAISED`` or ``SUNK`` for a vertical offset; None for none or a small one."""
     try:
         height = int(half_points)
     except ValueError:
@@ -149,7 +150,7 @@ def _moved(half_points: str) -> str | None:
 
 
 def over(below: Look, above: Look) -> Look:
-    """Combine two looks; the upper one takes precedence."""
+    """Combine two looks. What ``above`` states takes precedence."""
     return Look(
         below.hidden if above.hidden is None else above.hidden,
         below.script if above.script is None else above.script,

@@ -1,6 +1,6 @@
-"""Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, boxes. Child only.
+"""Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, text boxes.
 
-Text that Word shows is read in its order; other text (hidden, deleted) is counted by the reason.
+Reads shown text in order, and counts other text (hidden, deleted) by reason. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
 MARK = "note-mark"
-"""The element that replaces a reference to a note before the walk, with the note's number."""
+"""Tag of the element that replaces a reference to a note before the walk. Its text is the note's number."""
 
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
 _LEFT_OUT = frozenset(
@@ -30,19 +30,22 @@ _HIDDEN, _DELETED = "hidden", "deleted"
 _TICKED, _OPEN = "☒", "☐"
 _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
-_LONGEST_SCRIPT = 4  # characters of text raised by a distance that may be a power or a note
-_LONGEST_NUMBER = 8  # characters of a page's number
-_ALIVE = 500  # paragraphs between two signs of life
-_DEEPEST = 12  # boxes within boxes; deeper ones are read as the text around them
-_LONGEST_ANCHOR = 120  # characters of the passage that a comment is about
+# maximum characters of text with a vertical offset that counts as superscript or subscript, such as a power or a note's
+# mark
+_LONGEST_SCRIPT = 4
+_LONGEST_NUMBER = 8  # maximum characters of a page number
+_ALIVE = 500  # paragraphs between two progress reports
+# maximum nesting of text boxes and of EQ fields; a deeper box is read as one block
+_DEEPEST = 12
+_LONGEST_ANCHOR = 120  # characters after which the passage of a comment is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-_COLUMNS = 2  # tabs in a line from which on it may be a row of columns
+_COLUMNS = 2  # more tab-separated parts in a line than this count as columns; two parts do only in more lines than this
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
-_INDENTATION = 4  # spaces for a tab in program text
-_LONGEST_ENTRY = 60  # characters of the second of two columns separated by tabs
+_INDENTATION = 4  # spaces that replace a tab in program text
+_LONGEST_ENTRY = 60  # length in characters from which the second of two parts is too long for a table column
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
@@ -61,7 +64,7 @@ class _Field:
 
 @dataclass(slots=True)
 class _Run:
-    """Text in one script: "superscript", "subscript" or ""."""
+    """Text in one script: "superscript", "subscript" or "" (on the line)."""
 
     text: str
     script: str = ""
@@ -69,7 +72,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _About:
-    """The stated properties of a paragraph. ``heading``: its level, 0 for text, None where the style decides."""
+    """The stated properties of a paragraph. ``heading`` is its level, 0 for text, None if the style decides."""
 
     style: str = ""
     heading: int | None = None
@@ -85,8 +88,8 @@ _NOTHING = _About()
 class Surroundings:
     """Access to the other parts of the file.
 
-    ``drawn`` returns the text of a diagram or a chart by its relation's id, ``inserted`` the blocks of an embedded
-    document.
+    ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns the blocks of an embedded
+    document by relation id.
     """
 
     styles: Styles = field(default_factory=Styles)
@@ -97,26 +100,26 @@ class Surroundings:
 
 
 class Walk:
-    """Reads one part of the file after another. Counts and comments continue from part to part."""
+    """Reads the parts of a file one after another. Counters and open comments carry over from part to part."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self.left_out: Counter[str] = Counter()
         self.objects: Counter[str] = Counter()  # number of embedded objects by program
-        self.anchors: dict[str, str] = {}  # passages that comments are about, by comment
+        self.anchors: dict[str, str] = {}  # passages that comments refer to, by comment id
         self.page_fields = False  # whether a page number field was skipped since the last reset
         self._open_comments: set[str] = set()
         self._fields: list[_Field] = []
         self._runs: list[_Run] = []
-        self._boxes: list[Block] = []  # text of boxes and drawings, which follows its paragraph
-        self._held = ""  # an initial, or a paragraph whose end is deleted: the next one continues it
-        self._monospaced = False  # whether the paragraph so far has only program text
+        self._boxes: list[Block] = []  # text boxes and drawings, which follow the paragraph
+        self._held = ""  # a drop cap, or a paragraph whose end mark is deleted: the next paragraph continues it
+        self._monospaced = False  # whether all text of the paragraph so far is monospaced
         self._depth = 0
         self._in_table = 0
         self._paragraphs = 0
 
     def blocks(self, root: ElementTree.Element) -> list[Block]:
-        """The paragraphs and tables of a part, in order."""
+        """Return the paragraphs and tables of a part, in order."""
         self._fields.clear()
         found: list[Block] = []
         for part in self._content(root):
@@ -129,7 +132,7 @@ class Walk:
             self._held = ""
         return _columns(found)
 
-    # Blocks.
+    # Blocks
 
     def _content(self, node: ElementTree.Element) -> Iterator[Block | Table]:
         for part in self._parts(node):
@@ -144,7 +147,7 @@ class Walk:
                 yield from self._loose(part)
 
     def _parts(self, node: ElementTree.Element) -> Iterator[ElementTree.Element]:
-        """Paragraphs, tables and other elements between them, within any wrappers."""
+        """Yield paragraphs, tables and the elements between them, out of any wrappers."""
         stack = [*reversed(node)]
         while stack:
             current = stack.pop()
@@ -161,7 +164,7 @@ class Walk:
                 stack.extend(reversed(current))
 
     def _loose(self, node: ElementTree.Element) -> Iterator[Block]:
-        """A formula or a run outside of any paragraph."""
+        """Read a formula or a run outside of any paragraph."""
         self._inline([node], Look())
         text = _cleaned(self._take())
         if text:
@@ -173,7 +176,7 @@ class Walk:
             self._around.alive()
         for at, around in enumerate(self._fields):
             if not around.in_result:
-                del self._fields[at:]  # an unclosed field: text follows
+                del self._fields[at:]  # an unclosed field; what follows is text
                 break
         about = _about(node)
         style = self._around.styles.of(about.style)
@@ -202,7 +205,7 @@ class Walk:
         yield from drawn
 
     def _label(self, about: _About, style: Style) -> str:
-        """The number in front of a paragraph."""
+        """Count a paragraph in its list, and return the number in front of it; "" without a list."""
         number = style.numbered.number if about.numbered.number is None else about.numbered.number
         if number is None or number == "0":
             return ""
@@ -213,7 +216,7 @@ class Walk:
             level = style.numbered.level or 0
         return self._around.numbering.count(number, level)
 
-    # Tables.
+    # Tables
 
     def _table(self, node: ElementTree.Element) -> Table:
         table = Table()
@@ -242,7 +245,7 @@ class Walk:
         return table
 
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
-        """A cell, and whether it continues the one above it."""
+        """Read a cell. The flag says whether the cell continues the one above it."""
         cell, goes_on = Cell(), False
         has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
         for setting in node[0] if has_settings else ():
@@ -252,7 +255,7 @@ class Walk:
             elif tag in ("vMerge", "hMerge"):
                 goes_on = attribute(setting, "val") != "restart"
         parts = node[1:] if has_settings else node[:]
-        if len(parts) == 1 and local(parts[0].tag) == "p":  # most cells need no search
+        if len(parts) == 1 and local(parts[0].tag) == "p":  # fast path: most cells have a single paragraph
             cell.content = list(self._paragraph(parts[0]))
         elif self._in_table < tables.DEEPEST:
             cell.content = list(self._content(node))
@@ -263,7 +266,7 @@ class Walk:
                 part.text = part.text.replace("\t", " ")
         return cell, goes_on
 
-    # Text within a paragraph.
+    # Text within a paragraph
 
     def _inline(self, nodes: ElementTree.Element | list[ElementTree.Element], base: Look) -> None:
         stack = [*reversed(nodes)]
@@ -284,7 +287,7 @@ class Walk:
                 self._count_deleted(current)
             elif tag == "ruby":
                 self._ruby(current, base)
-            elif tag == "p":  # a paragraph in a paragraph, written by careless programs
+            elif tag == "p":  # a nested paragraph, which is invalid but occurs
                 self._add("\n")
                 stack.extend(reversed(current))
             elif tag == "t":
@@ -303,7 +306,8 @@ class Walk:
         script = own.script if own.script in ("superscript", "subscript") else ""
         if own.script in (RAISED, SUNK) and len("".join(node.itertext()).strip()) <= _LONGEST_SCRIPT:
             script = "superscript" if own.script == RAISED else "subscript"
-        if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":  # most runs need no search
+        # fast path: most runs have a single text
+        if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":
             self._text(node[-1].text or "", own, script)
             return
         stack = [*reversed(node)]
@@ -340,7 +344,7 @@ class Walk:
             self.left_out[_HIDDEN] += _size(text)
             return
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
-            self.left_out["codes"] += _size(text)  # the result of a field in another field's code
+            self.left_out["codes"] += _size(text)  # the result of a field nested in another field's code
             return
         if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
             self.page_fields = True
@@ -366,7 +370,7 @@ class Walk:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
-        """Take the text of the runs so far, with raised and lowered parts written on the line."""
+        """Take the text of the runs so far, with superscripts and subscripts written on the line."""
         if len(self._runs) == 1 and not self._runs[0].script:
             return self._runs.pop().text
         text = ""
@@ -386,13 +390,13 @@ class Walk:
         before = self._runs[-1].text if self._runs else ""
         if text and before[-1:].isalnum() and text[0].isalnum():
             text = f" {text}"
-        self._runs.append(_Run(text))  # a run of its own, so that it is not fused with the next one
+        self._runs.append(_Run(text))  # a separate run, so that the next text is not appended to it
         if self._open_comments:
             for comment in self._open_comments:
                 self.anchors[comment] += text
 
     def _ruby(self, node: ElementTree.Element, base: Look) -> None:
-        """Write a word, then its reading, which print sets above the word."""
+        """Write a word, then its reading in parentheses. Print sets the reading above the word."""
         for name, form in (("rubyBase", "{}"), ("rt", "({})")):
             runs, self._runs = self._runs, []
             part = next((part for part in node if local(part.tag) == name), None)
@@ -402,7 +406,7 @@ class Walk:
             if text.strip():
                 self._add(form.format(text))
 
-    # Fields.
+    # Fields
 
     def _field(self, node: ElementTree.Element) -> None:
         kind = attribute(node, "fldCharType")
@@ -418,7 +422,7 @@ class Walk:
             if shown:
                 self._add(shown)
 
-    # Boxes, drawings, objects.
+    # Text boxes, drawings, objects
 
     def _drawing(self, node: ElementTree.Element) -> None:
         if self._depth >= _DEEPEST:
@@ -459,7 +463,7 @@ class Walk:
         self._depth -= 1
 
     def _picture(self, alt: str) -> None:
-        """The text for a picture. A file's name and Word's own descriptions are ignored."""
+        """Add a picture's description. Ignore file names and Word's generated descriptions."""
         words = _AUTOMATIC.sub("", alt).strip()
         if words and not NAMELESS.match(words):
             self._add(f"[Image: {words}]")
@@ -473,7 +477,7 @@ class Walk:
         self._runs, self._held, self._boxes, self._fields = runs, held, boxes, fields
         self._boxes += found
 
-    # Comments and deletions.
+    # Comments and deletions
 
     def _comment_range(self, tag: str, identity: str) -> None:
         if tag == "commentRangeStart":
@@ -495,7 +499,7 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
 
 
 def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """Read one of the forms in which content is stored: the first, or the last where the first has no text."""
+    """Choose between stored alternatives: the first choice, or the fallback if the first choice has no text."""
     choices = [part for part in node if local(part.tag) == "Choice"]
     fallback = [part for part in node if local(part.tag) == "Fallback"]
     wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")
@@ -506,7 +510,7 @@ def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    """Rows of a table or cells of a row, within any controls."""
+    """Yield the rows of a table or the cells of a row, out of any wrappers."""
     stack = [*reversed(node)]
     while stack:
         current = stack.pop()
@@ -518,7 +522,7 @@ def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Elemen
 
 
 def _about(node: ElementTree.Element) -> _About:
-    """Read the properties of a paragraph. If its end is deleted, the next paragraph continues it."""
+    """Read a paragraph's properties. ``ends_deleted``: its end mark is deleted, so the next paragraph continues it."""
     if not len(node) or local(node[0].tag) != "pPr":
         return _NOTHING
     properties, about = node[0], _About()
@@ -543,7 +547,7 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """The text of a field without a stored result: a tick, a choice, a fraction, a sign."""
+    """Return the text of a field that Word computes: a tick, a choice, a fraction, a sign; "" for other fields."""
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)
         if tag == "checkBox":
@@ -560,7 +564,7 @@ def _shown(ended: _Field) -> str:
 
 
 def _chosen(node: ElementTree.Element) -> str:
-    """The chosen entry in a list of a form."""
+    """Return the chosen entry of a drop-down list."""
     entries = [attribute(part, "val") for part in node if local(part.tag) == "listEntry"]
     places = {local(part.tag): _whole(attribute(part, "val"), 0) for part in node}
     at = places.get("result", places.get("default", 0))
@@ -568,7 +572,7 @@ def _chosen(node: ElementTree.Element) -> str:
 
 
 def _equation(code: str) -> str:
-    """Read a formula of older versions of Word: {EQ \\f(1;4)}."""
+    """Read an EQ field, the formula of older versions of Word: ``{EQ \\f(1;4)}`` becomes "1/4"."""
     text = code.strip()[2:]
     for _ in range(_DEEPEST):
         again = _FRACTION.sub(lambda found: f"{_grouped(found[1])}/{_grouped(found[2])}", text)
@@ -597,14 +601,14 @@ def _size(text: str) -> int:
 
 
 def _cleaned(text: str) -> str:
-    """Drop unwanted signs. Tabs stay until it is known whether they separate columns."""
+    """Clean the text between tabs. Tabs stay until ``_columns`` decides whether they separate columns."""
     if "\t" not in text:
         return cleaning.paragraph(text)
     return "\t".join(map(cleaning.paragraph, text.split("\t")))
 
 
 def _columns(blocks: list[Block]) -> list[Block]:
-    """Replace the tabs of blocks: neighbours with the same tabs become the rows of a table."""
+    """Replace the tabs of blocks. Consecutive blocks with equally many tabs may become the rows of a table."""
     found: list[Block] = []
     at = 0
     while at < len(blocks):
@@ -627,7 +631,12 @@ def _columns(blocks: list[Block]) -> list[Block]:
 
 
 def _are_columns(rows: list[list[str]]) -> bool:
-    """Whether tabs separate columns: two in a row do, but a single one may also follow a number or a name."""
+    """Whether the tabs of these lines separate columns.
+
+    Two or more tabs per line do, if at least two lines have a text in the first or a middle column. One tab per line
+    does only in three or more lines with short second parts, because a single tab may also follow a list number or a
+    name.
+    """
     if any("\n" in part for row in rows for part in row):
         return False
     if len(rows[0]) > _COLUMNS:

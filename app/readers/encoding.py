@@ -1,7 +1,8 @@
-"""Decodes the bytes of a text file. Child only.
+"""Decodes the bytes of a text file. Runs only in the child.
 
-Byte order marks, escapes and zeros identify an encoding for sure, and bytes that decode as UTF-8 are UTF-8. ``guess``
-handles the rest. Bytes that it cannot explain go to charset-normalizer, which is made for long texts of rare scripts.
+Byte order marks, escape sequences and zero bytes identify an encoding for certain. Bytes that decode as UTF-8 are
+UTF-8. ``guess`` handles the rest. If ``guess`` finds nothing, charset-normalizer decides: it is made for long texts in
+rare scripts.
 """
 
 from __future__ import annotations
@@ -20,30 +21,31 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
-_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # Chinese in seven bits (RFC 1843)
-_FIRST_CHARACTER = 0x30  # the lowest lead byte of a character, in seven bits; lower ones are signs
-_LAST_COMMON = 0x57  # the last lead byte of the standard's first level, which holds the common characters
+_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # HZ, Chinese in seven-bit bytes (RFC 1843)
+# lowest lead byte of a Chinese character in seven-bit GB 2312; lower lead bytes are for symbols
+_FIRST_CHARACTER = 0x30
+_LAST_COMMON = 0x57  # last lead byte of level 1 of GB 2312, which holds the common characters
 _SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
-_COMMON = 0.7  # share of common characters among the pairs between escapes in Chinese
+_COMMON = 0.7  # minimum share of common characters and punctuation, for escaped byte pairs to count as Chinese
 _SAMPLE = 256 << 10
-_LAST_PLANE = 0x10  # the last plane of Unicode
-_NOTHING = 0.9  # share of zero bytes from which on a file is no text; UTF-32 has three quarters
+_LAST_PLANE = 0x10  # number of the last plane of Unicode
+_NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters
 _ONE_SCRIPT = 0.95
-_MOSTLY = 0.4  # share of zeros among the even or odd bytes in UTF-16 of a Latin text
+_MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes of Latin text in UTF-16
 HEAD = 64 << 10
-"""Bytes of a file's beginning by which its kind is told."""
+"""Number of leading bytes that are used to detect a file's format."""
 
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 """Bytes that occur in no text."""
 
 _MOST_CONTROL = 0.005  # maximum share of control bytes in a text
-_BROKEN = 0.002  # share of wrong characters in a text that still counts as UTF-8
+_BROKEN = 0.002  # maximum share of undecodable characters in a text that still counts as UTF-8
 MIXED = "utf-8 mixed with cp1252"
 _WESTERN_PIECES = "trifold-western-pieces"
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """Decode text. Return it with the name of its encoding; undecodable bytes become U+FFFD."""
+    """Decode text, and return it with the name of its encoding. Undecodable bytes become U+FFFD."""
     encoding = decode_sample(data)
     if encoding is not None:
         return data.decode(encoding, errors="replace"), encoding
@@ -63,14 +65,14 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes can be text of any encoding; encrypted or packed ones cannot."""
+    """Whether bytes can be text in some encoding. Encrypted or compressed bytes cannot."""
     head = data[:HEAD]
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
     return wide or len(CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
 
 
 def _mixed(data: bytes) -> str | None:
-    """Decode UTF-8 with pieces of a Western encoding; None where it is not mostly UTF-8."""
+    """Decode UTF-8 that contains pieces in cp1252; None if it is not mostly UTF-8."""
     text = data.decode("utf-8", errors=_WESTERN_PIECES)
     wrong = data.decode("utf-8", errors="replace").count("\ufffd")
     right = sum(sign > "\x7f" for sign in text) - wrong
@@ -78,7 +80,7 @@ def _mixed(data: bytes) -> str | None:
 
 
 def _is_latin(text: str) -> bool:
-    """Whether nearly all letters beyond ASCII are those of Western Europe."""
+    """Whether nearly all letters beyond ASCII are letters of Western European languages."""
     letters = [sign for sign in text if sign > "\x7f" and sign.isalpha()]
     return sum(sign <= "\u017f" for sign in letters) > 0.95 * len(letters)
 
@@ -93,7 +95,9 @@ codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
 def decode_sample(data: bytes) -> str | None:
-    """The encoding that marks, escapes or zeros identify; None otherwise."""
+    """Return the encoding that byte order marks, escape sequences or zero bytes identify; None if they identify
+    none.
+    """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return encoding
@@ -122,13 +126,13 @@ def decode_sample(data: bytes) -> str | None:
 
 
 def _escaped(data: bytes) -> str | None:
-    """The seven-bit encoding that a text's escapes identify."""
+    """Return the seven-bit encoding that a text's escape sequences identify; None without any."""
     head = data[:_SAMPLE]
     for escape, encoding in _ESCAPES:
         if escape in head:
             return encoding
     leads = b"".join(_HZ.findall(head))[::2]
-    # Programs also contain tildes and braces: the bytes between them count as Chinese only if they are common
+    # Program text also contains "~{" and "~}". The bytes between them count as Chinese only if most are common
     # characters.
     common = sum(_FIRST_CHARACTER <= lead <= _LAST_COMMON or lead in _SIGNS for lead in leads)
     if any(lead >= _FIRST_CHARACTER for lead in leads) and common > _COMMON * len(leads):
@@ -137,7 +141,9 @@ def _escaped(data: bytes) -> str | None:
 
 
 def _leading(half: bytes) -> int:
-    """The number of bytes that are first halves of letters (U+0100 to U+10FF), or of spaces and ASCII."""
+    """Count the bytes that can be high bytes of UTF-16 text: of letters from U+0100 to U+10FF, ASCII, or U+20xx
+    punctuation. Return 0 if there are few such letters.
+    """
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))
     return scripts + counts[0] + counts[0x20] if scripts > 0.3 * len(half) else 0

@@ -1,6 +1,6 @@
-"""EPUB books: the spine's files in order, named and cut by the table of contents. Child only.
+"""Reads EPUB books: the files of the spine in order, named and split by the table of contents.
 
-Nothing is unpacked to disk, no link is followed out of the container.
+Unpacks nothing to disk, and follows no link out of the container. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", 
 _NO_TEXT = "what is in it is not text"
 _MOST_SAID = 20  # maximum warnings of one kind
 _MOST_FALLBACKS = 10
-_HEAD = 20_000  # characters of a chapter in which its style sheets are named
+_HEAD = 20_000  # leading characters of a chapter that are searched for links to style sheets
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-_NAMED_SHARE = 0.5  # share of the spine's files below which the table of contents does not separate chapters
+# share of the spine's files that the table of contents must name, for unnamed files to continue the chapter before
+_NAMED_SHARE = 0.5
 
 
 @dataclass
@@ -52,14 +53,14 @@ class _Package:
     spine: list[str] = field(default_factory=list)
     nav: str = ""
     ncx: str = ""
-    texts: list[str] = field(default_factory=list)  # texts in the container but not in the spine
-    pictures: int = 0  # number of pictures in the spine without a replacing text
+    texts: list[str] = field(default_factory=list)  # text files outside the spine
+    pictures: int = 0  # number of spine items without text and without a fallback with text
     warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Entry:
-    """One line of the table of contents."""
+    """An entry of the table of contents."""
 
     title: str
     file: str
@@ -71,7 +72,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read an EPUB book.
 
     Args:
-        request: holds ``trouble``, the failure of a file in the spine by its number as text.
+        path: the file.
+        request: ``trouble`` maps the number of a spine file (as text) to the reason why an earlier attempt failed on
+            it; such files are skipped.
+        limits: limits for the book's size.
+        step: called with the progress.
     """
     try:
         with archive.open_bounded(path, limits) as files:
@@ -136,7 +141,7 @@ def _package(files: zipfile.ZipFile) -> _Package:
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
-    """The item, or its first fallback with text that the book names for other readers."""
+    """Return the item, or the first text among its fallbacks; None if there is none."""
     for _ in range(_MOST_FALLBACKS):
         if item is None or _is_text(item):
             return item
@@ -149,7 +154,7 @@ def _is_text(item: ElementTree.Element) -> bool:
 
 
 def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
-    """Read a book whose spine is missing: all its texts, in the order of their names."""
+    """Use all text files, sorted by name, for a book whose spine is missing."""
     names = [name for name in files.namelist() if name.lower().endswith(_TEXT_NAMES) and name != found.nav]
     if not names:
         raise damaged("is damaged: it has no list of chapters, and no chapters.")
@@ -159,7 +164,7 @@ def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
 
 
 def _counting(name: str) -> list[tuple[int, str]]:
-    """A key for sorting that puts chapter10 after chapter9."""
+    """Return a sort key that puts chapter10 after chapter9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
@@ -170,11 +175,11 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     try:
         root = archive.read_xml(files.read(names.find(_ENCRYPTION) or ""), "its encryption file")
     except archive.BrokenXml:
-        return  # encrypted files are recognised by their bytes
+        return  # encrypted text is detected later, by its bytes
     locked = {
         _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
     }
-    if locked & {name.casefold() for name in package.spine}:  # encrypted fonts are common and do no harm
+    if locked & {name.casefold() for name in package.spine}:  # encrypted fonts are common and harmless
         raise _locked()
 
 
@@ -183,7 +188,7 @@ def _locked() -> Refused:
 
 
 def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list[Chapter], warnings: list[str]) -> None:
-    """Refuse a book of which no text could be read, with the reason."""
+    """Refuse a book without any readable text, and state the reason."""
     if any(chapter.text for chapter in chapters) or not warnings:
         return
     if any(_NO_TEXT in warning for warning in warnings) and any(name in archive.Names(files) for name in _RIGHTS):
@@ -208,7 +213,7 @@ def _chapters(
     characters, waiting = 0, list[_Entry]()
     reader = _ChapterReader(files, package)
     spine = list(package.spine)
-    for number, name in enumerate(spine, 1):  # grows by texts that only links lead to
+    for number, name in enumerate(spine, 1):  # grows by files that are only linked to
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
         blocks: list[Block] = []
@@ -227,17 +232,18 @@ def _chapters(
         if number == len(spine):
             spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
-        waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
+        # entries of a file without text, such as a cover image, move on to the next file
+        waiting = [] if any(block.text for block in blocks) else here
         if entries:
             _split(blocks, here, chapters, named=named)
-        else:  # only the chapters' own headings name them
+        else:  # without a table of contents, headings name the chapters
             chapters += by_headings(blocks, split_levels(blocks))
     warnings += reader.warnings[:_MOST_SAID]
     return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
 
 
 class _ChapterReader:
-    """Reads the files of a book with their style sheets, and collects the files that they link to."""
+    """Reads the files of a book with their style sheets, and collects the files they link to."""
 
     def __init__(self, files: zipfile.ZipFile, package: _Package) -> None:
         self._files = files
@@ -250,7 +256,7 @@ class _ChapterReader:
         self.left_out: Counter[str] = Counter()
 
     def read(self, name: str) -> tuple[list[Block], str | None]:
-        """Return the blocks of a file, and the reason where there are none."""
+        """Return the blocks of a file, and the reason if it could not be read."""
         data = self._files.read(self._names.find(name) or name)
         if not encoding.is_text(data):
             return [], _NO_TEXT
@@ -263,7 +269,7 @@ class _ChapterReader:
         found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents)
         if is_contents and all(block.level or not block.text for block in found.blocks):
             if len(self._package.spine) > 1:
-                return [], None  # a list of contents, which the app shows itself
+                return [], None  # a table of contents, which the app shows by itself
             found = markup.read(text, styles=self._sheets(name, text))
         self.left_out.update(found.left_out)
         for reference in found.framed:
@@ -275,7 +281,7 @@ class _ChapterReader:
         return found.blocks, None
 
     def linked(self) -> list[str]:
-        """Texts outside of the spine that a read file links to, or of which it shows a part."""
+        """Return files outside the spine that a file read so far links to or embeds as a frame."""
         linked = [name for name in self._package.texts if name in self._links]
         return [name for name in dict.fromkeys([*linked, *self._framed]) if name != self._package.nav]
 
@@ -290,7 +296,7 @@ class _ChapterReader:
         try:
             return self._files.read(self._names.find(place) or place).decode("utf-8", errors="replace")
         except (KeyError, zipfile.BadZipFile, OSError, NotImplementedError, zlib.error):
-            return ""  # a book is read without its styles
+            return ""  # the book is read without this style sheet
 
 
 def _spelled(link: bytes) -> str:
@@ -298,7 +304,14 @@ def _spelled(link: bytes) -> str:
 
 
 def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
-    """Cut one file of the spine into chapters where the table of contents points into it."""
+    """Split one file of the spine into chapters at the places that the table of contents points to.
+
+    Args:
+        blocks: the blocks of the file.
+        entries: entries of the table of contents that point into the file.
+        chapters: chapters so far, to which text before the first place may be added.
+        named: whether the table of contents names most files, so that an unnamed file continues the last chapter.
+    """
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
     starts: dict[int, _Entry] = {}
     for entry in entries:
@@ -324,10 +337,12 @@ def _joined(blocks: list[Block]) -> str:
 
 
 def _table_of_contents(files: zipfile.ZipFile, nav: str, ncx: str) -> list[_Entry]:
-    """Read the table of contents. A broken one loses the names, not the book.
+    """Read the table of contents. If it is broken, the book is read without names of chapters.
 
     Args:
-        nav, ncx: paths inside the container of its two forms, a page and its own file; "" where one is missing.
+        files: the container.
+        nav: path of the navigation page (EPUB 3) inside the container; "" if it is missing.
+        ncx: path of the NCX file (EPUB 2) inside the container; "" if it is missing.
     """
     names = archive.Names(files)
     try:
@@ -386,7 +401,7 @@ def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list
 
 
 def _inside(base: str, reference: str) -> tuple[str, str]:
-    """Resolve a reference to a path inside the container, and its anchor."""
+    """Resolve a reference to a path inside the container and an anchor."""
     target, _, anchor = reference.partition("#")
     if not target:
         return "", anchor
@@ -395,5 +410,5 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
 
 
 def _is_of_file(node: ElementTree.Element) -> bool:
-    """Whether a date is that of a change of the file, and not of publication."""
+    """Whether a date is that of a modification or creation of the file, not of publication."""
     return any(local(name) == "event" and "publication" not in value for name, value in node.attrib.items())

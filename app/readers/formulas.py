@@ -1,7 +1,7 @@
-"""Writes formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Child only.
+"""Writes formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Runs only in the child.
 
-Fractions, roots and scripts lose their structure when they are read letter by letter: a quarter becomes 14. On a line,
-1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep it. TeX is a line already, and only loses its delimiters.
+Without this, a formula's text loses its structure: the fraction 1/4 would become 14. On a line, 1/4, 10^6, √(b^2-4ac)
+and ∑_(i=1)^n x_i keep it. TeX is on a line already, and only loses its delimiters.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 from app.readers.archive import local
 
 _DEEPEST = 60
-"""Levels of a formula; deeper ones are read letter by letter."""
+"""Maximum nesting of a formula. Deeper parts lose their structure and keep their text."""
 
 _ATOM = re.compile(r"[+\-−±]?\d+(?:[.,]\d+)*%?$|[^\W\d_]['′″]*$|[^\W\d_]{2,}$|[^\w\s]$")
-_ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")  # letters in italics, bold and other faces
-_APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # a function and its argument
+# italic, bold and other styles of mathematical letters
+_ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")
+_APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # the invisible sign between a function and its argument
 _UNSEEN = {0x2061: "", 0x2063: ",", 0x2064: "+", 0x200B: "", 0xFEFF: ""}
 _TIMES = "\u2062"
 _ACCENTS = {
@@ -37,17 +38,17 @@ _LOOKS = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
 
 
 def looks_like(text: str) -> bool:
-    """Whether the text of a picture within a line is a formula or a letter, and not a description."""
+    """Whether the alternative text of an inline picture is a formula or a letter rather than a description."""
     return bool(_LOOKS.search(text))
 
 
 def is_tex(encoding: str) -> bool:
-    """Whether an annotation of a formula is TeX by its name."""
+    """Whether the encoding of a formula's annotation is TeX."""
     return any(name in encoding.casefold() for name in _TEX_NAMES)
 
 
 def tex(text: str) -> str:
-    """TeX on one line, without the braces and marks around it."""
+    """Return TeX on one line, without the delimiters and braces around it."""
     text = " ".join(text.split())
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening):
@@ -59,7 +60,7 @@ def tex(text: str) -> str:
 
 
 def _closes(text: str) -> int:
-    """The place where the brace at the beginning of a text is closed; -1 where it is not."""
+    """Return the index at which the brace at the start of a text is closed; -1 if it is not closed."""
     depth = 0
     for at, sign in enumerate(text):
         if text[at - 1 : at] != "\\":
@@ -78,7 +79,7 @@ def linear(formula: ElementTree.Element) -> str:
 
 
 _Piece = tuple[str, str]
-"""Text, with its kind where neighbours need it: "fraction", "name", "script", "matrix", "text" or ""."""
+"""Text, with its kind, which decides about spaces around it: "fraction", "name", "script", "matrix", "text" or ""."""
 
 _APART = ("name", "script")
 
@@ -111,7 +112,7 @@ def _leaf(node: ElementTree.Element, name: str) -> _Piece:
 
 
 def _row(nodes: Iterable[ElementTree.Element], depth: int) -> _Piece:
-    """Join pieces in order, with a space where they would become one number or name."""
+    """Join pieces in order. Insert a space where two pieces would fuse into one number or name."""
     pieces = [piece for node in nodes if (piece := _said(node, depth))[0]]
     if len(pieces) == 1:
         return pieces[0]
@@ -134,7 +135,7 @@ def _joins(sign: str) -> bool:
 
 
 def _group(text: str) -> str:
-    """A part of a fraction, a root or a script, in brackets where it has several pieces."""
+    """Put brackets around a part of a fraction, root or script, unless the part is a single number, name or sign."""
     text = text.strip()
     if not text or _ATOM.match(text) or _is_bracketed(text):
         return text
@@ -186,7 +187,7 @@ def _rows(rows: Sequence[Sequence[str]], between: str = ", ") -> _Piece:
     return "; ".join(between.join(row) for row in rows), "matrix"
 
 
-# MathML, where the children of an element have a fixed order.
+# MathML, where the order of an element's children gives their meaning
 
 
 def _children(node: ElementTree.Element, depth: int, count: int) -> list[_Piece]:
@@ -271,7 +272,7 @@ def _mfenced(node: ElementTree.Element, depth: int) -> _Piece:
 
 def _mtable(node: ElementTree.Element, depth: int) -> _Piece:
     rows = [row for row in node if local(row.tag).endswith(("mtr", "mlabeledtr"))]
-    if not rows and len(node):  # the second root of this name: a matrix of OMML's neighbours has other children
+    if not rows and len(node):  # OMML may have an element of this name, with other children
         return _row(list(node), depth)
     aligned = node.get("columnalign", "").startswith("right left") or node.get("displaystyle") == "true"
     said = [[_said(cell, depth)[0] for cell in row] for row in rows]
@@ -287,7 +288,7 @@ def _mspace(node: ElementTree.Element, depth: int) -> _Piece:
     return (" ", "text") if width and float(width[1].strip(".") or 0) >= 0.25 else ("", "")
 
 
-# OMML: the children of an element have names.
+# OMML, where the names of an element's children give their meaning
 
 
 def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:
@@ -296,7 +297,7 @@ def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:
 
 
 def _setting(node: ElementTree.Element, name: str) -> str | None:
-    """A setting in the properties of an element; "" where it has no value."""
+    """Return a setting from an element's properties; "" if it has no value, None if it is missing."""
     for child in node:
         if local(child.tag).endswith("Pr"):
             for setting in child:

@@ -1,8 +1,8 @@
-"""Reads the facts of a GGUF file, or of a model in several files, from headers alone: its numbers, and whether all
-weights are there.
+"""Reads the metadata of a GGUF file, or of a model in several GGUF files, from the headers alone. Checks that no
+weights are missing.
 
-Runs in the child process (``app.readers.child``), like all parsing of foreign bytes. No memory is allocated by a size
-that a file merely claims, and only the length of the vocabulary is kept. The format:
+Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. No allocation depends on a size
+that a file merely claims. Of the vocabulary only the length is kept. The format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -22,18 +22,19 @@ MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
-_LONGEST_NAME = 512  # bytes of the name of a field or a tensor
-_LONGEST_STRING = 1 << 22  # bytes that are kept or skipped at once; the longest string is a chat template
-_LONGEST_ARRAY = 1 << 20  # elements: vocabularies have up to 300,000, and the merges of one up to 600,000
+_LONGEST_NAME = 512  # maximum bytes of the name of a field or a tensor
+_LONGEST_STRING = 1 << 22  # maximum bytes read at once; the longest string is a chat template
+# maximum elements of an array; vocabularies have up to 300,000 tokens, and up to 600,000 merges
+_LONGEST_ARRAY = 1 << 20
 _MOST_HEADER = 1 << 28  # maximum bytes of a header
 _MOST_DIMENSIONS = 4
-_LARGEST = 1 << 40  # maximum values of one tensor
-_SHORT = 1 << 10  # elements of a list that is kept: numbers of layers
+_LARGEST = 1 << 40  # maximum elements of one tensor
+_SHORT = 1 << 10  # maximum elements of a list whose values are kept; such lists have one value per layer
 _ALIGNMENT = 32
-_LOOKED_AT = 1 << 20  # bytes of strings in memory
+_LOOKED_AT = 1 << 20  # bytes of numbers or strings that are read into memory at once
 _LENGTH = struct.Struct("<Q")
 
-# Kinds of values of a field by struct's letters; strings and arrays are kinds of their own.
+# struct's letter for each type of a field's value. Strings and arrays have types of their own.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _FLOATS = (6, 12)
@@ -45,26 +46,28 @@ BLOCKS = {
     **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82)},
     **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
 }
-"""Values and bytes of one block, by the format's number of the kind of a tensor."""
+"""Elements and bytes of one block, by the format's number of a tensor type."""
 
 _TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
-_BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # lists with a value for each token
-_ENDS = ("bos", "eos", "eot", "eom", "padding")  # tokens with names of their own
+_BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
+_ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids the format names
 _KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
 _AGAIN = "Get the file again."
 _WHOLE = "A language model is read, with its vocabulary in it."
 
 
 def header(paths: Sequence[Path]) -> dict[str, Any]:
-    """The facts of a model, as plain JSON: ``fields`` (numbers, short lists of them, and words), ``vocabulary`` (its
-    length), ``parameters``, ``names`` of tensors outside of layers, and ``kinds``, the kinds' numbers of all tensors.
+    """Return the metadata of a model as plain JSON.
+
+    ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
+    of weights. ``names``: tensors outside of layers. ``kinds``: numbers of all tensor types used.
 
     Args:
         paths: paths of the file, or of all parts in order.
 
     Raises:
-        Refused: a file is no GGUF file, cut off, altered or the wrong part, or the files hold no whole model.
+        Refused: a file is no GGUF file, or is cut off, altered or the wrong part, or the files hold no whole model.
     """
     found = _one(paths[0])
     _check_part(found, 0, len(paths), paths[0].name)
@@ -93,8 +96,8 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
 
 @dataclass
 class _Found:
-    """The facts found in a file. ``lengths`` are those of lists; ``shapes`` and ``kinds`` those of tensors, which have
-    ``parameters`` in all.
+    """The metadata of a file. ``lengths`` has the length of each array. ``shapes`` has the shape of each tensor.
+    ``kinds`` has all tensor types, and ``parameters`` the total number of weights.
     """
 
     fields: dict[str, Any]
@@ -104,7 +107,7 @@ class _Found:
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
-        """Add the tensors of another part. Its other fields only tell which part it is."""
+        """Add the tensors of another part. The part's other fields only identify the part."""
         if twice := self.shapes.keys() & part.shapes.keys():
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes
@@ -113,7 +116,7 @@ class _Found:
 
 
 def _check_part(found: _Found, number: int, count: int, name: str) -> None:
-    """Check that a file is the expected part of the expected number, counted from 0."""
+    """Check that a file is part ``number`` (from 0) of ``count`` parts."""
     stated, whole = (found.fields.get(f"split.{each}") or 0 for each in ("no", "count"))
     if not type(stated) is type(whole) is int:
         raise Refused("is damaged: it does not say which part of a model it is.", _AGAIN)
@@ -138,7 +141,7 @@ def _one(path: Path) -> _Found:
 
 
 class _Bytes:
-    """The bytes of the header in order, never more than the file has."""
+    """Reads the bytes of a header in order. Raises EOFError at the end of the file or the maximum header size."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -168,7 +171,7 @@ class _Bytes:
         return self.take(length).decode("utf-8")
 
     def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
-        """Read ``count`` numbers of one kind, piece by piece."""
+        """Yield ``count`` numbers of one type, in several tuples."""
         size = struct.calcsize(f"<{letter}")
         while count:
             piece = min(count, _LOOKED_AT // size)
@@ -176,7 +179,7 @@ class _Bytes:
             count -= piece
 
     def skip_texts(self, count: int) -> None:
-        """Skip ``count`` strings: hundreds of thousands, so they are scanned in memory."""
+        """Skip ``count`` strings. Scans them in memory, because a vocabulary has hundreds of thousands."""
         while count:
             start = self.at
             held = self._file.read(min(_LOOKED_AT, self._end - start))
@@ -220,7 +223,9 @@ def _found(taken: _Bytes, size: int) -> _Found:
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
-    """Check that there is a vocabulary, no longer than stated, and with a row of the embedding for each token."""
+    """Check that there is a vocabulary, that it is no longer than stated, and that the embedding has a row for each
+    token.
+    """
     tokens = lengths.get(_TOKENS, 0)
     if not tokens:
         raise Refused("holds no vocabulary.", _WHOLE)
@@ -238,7 +243,7 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
 
 
 def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
-    """Read an array: its length, and its values where it is a short list of numbers."""
+    """Read an array. Return its length, and its values if it is a short list of numbers."""
     kind, length = taken.number("I"), taken.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
@@ -257,7 +262,7 @@ def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
 
 
 def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
-    """Read the places of the tensors in a file of this size."""
+    """Read the tensors' shapes, types and offsets. Check that all tensors lie within ``size`` bytes without overlap."""
     alignment = found.fields.get("general.alignment", _ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)

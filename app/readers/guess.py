@@ -1,9 +1,9 @@
-"""Guesses the older encoding of bytes beyond ASCII: by the places of signs, the common letters, and the characters.
-Child only.
+"""Guesses a legacy encoding of text with bytes beyond ASCII.
 
-Works on a line as well as on a book. Knows nothing of marks, escapes and UTF-8. Every encoding gives a reading, and
-every character of a reading is worth between 0 and 1. The encoding with the best mean is taken; among equals, the more
-common one.
+Works on a single line as well as on a book. Knows nothing of byte order marks, escape sequences and UTF-8. Decodes the
+text in every encoding, and scores every character from 0 to 1: how usual the letter is in a language, or the symbol at
+its place. The encoding with the best mean score is chosen; a small penalty prefers more common encodings. Runs only in
+the child.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-_BYTES = 8 << 10  # bytes that are examined, from lines with characters beyond ASCII
-_ENOUGH = 0.45  # mean worth below which a reading is no text
-_STEP = 0.002  # worth that each further place in the list costs
-_TYPICAL = 0.55  # least share of the ten commonest letters in a text of a language
+_BYTES = 8 << 10  # bytes examined, from lines with bytes beyond ASCII
+_ENOUGH = 0.45  # minimum mean score; with a lower score, an encoding does not fit
+_STEP = 0.002  # score penalty per place in the list of encodings, which is sorted by how common they are
+_TYPICAL = 0.55  # typical share of the most common letters in a text; a higher share does not add to the score
 
-# Encodings of Latin letters, with the letters of each language.
+# encodings of Latin letters, each with the letters of its languages
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú", "áðéíóúýþæö", "äëéèïöüê", "äöüõšž",
 )  # fmt: skip
@@ -31,7 +31,7 @@ _LATIN = (
     ("mac_roman", _WESTERN[:6]), ("cp850", _WESTERN[:6]),
 )  # fmt: skip
 _RUSSIAN = "оеаинтсрвліїєў"
-_ALPHABETS = (  # encoding, its letters, the commonest ones
+_ALPHABETS = (  # encoding, letters of its script, most common letters
     ("cp1251", "\u0400-\u045f\u0490\u0491", _RUSSIAN),
     ("koi8_u", "\u0400-\u045f\u0490\u0491", _RUSSIAN),
     ("koi8_r", "\u0400-\u045f", _RUSSIAN),
@@ -44,7 +44,7 @@ _ALPHABETS = (  # encoding, its letters, the commonest ones
     ("cp1256", "\u0621-\u0652\u067e\u0686\u0698\u06a9\u06af\u06cc", "اليمنوترب"),
     ("cp874", "\u0e01-\u0e5b", "านรกอเงมยลท่"),
 )
-_HAN = {  # the commonest characters of each language
+_HAN = {  # the most common characters of each language
     "cp932": (
         "日一国会人年大十二本中長出三同時政事自行社見月分議後前民生連五発間対上部東者党地合市業内相方四定今回"
         "新場金員九入選立開手米力学問高代明実円関決子動京全目表戦経通外最言理現体化田当八六約主題下首意法不来"
@@ -72,7 +72,7 @@ _HAN = {  # the commonest characters of each language
     ),
 }
 _HAN["euc_jp"] = _HAN["cp932"]
-_FIRST_LEVEL = {  # lead bytes of the characters that the standard counts as common ones
+_FIRST_LEVEL = {  # the national standard and the lead bytes of its level 1, which holds the common characters
     "cp932": ("shift_jis", 0x88, 0x98), "euc_jp": ("euc_jp", 0xB0, 0xCF), "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6), "cp949": ("euc_kr", 0xB0, 0xC8),
 }  # fmt: skip
@@ -82,14 +82,14 @@ _WIDE_SIGNS = re.compile("[\u3000-\u3011\u3014-\u301f\uff01-\uff5e“”‘’�
 _PAIR = re.compile(rb"[\x80-\xff]{2}")
 _RUN = re.compile(r"([a-z]?)([^\x00-\x7f]+)(?=([a-z]?))")
 _WORD = re.compile(r"[^\W\d_]+")
-_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that are words by themselves
+_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that may stand alone, as words
 _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›“‘")
 
 
 def guess(data: bytes) -> str | None:
-    """The likeliest encoding of a text with bytes beyond ASCII; None where none makes sense of it.
+    """Return the most likely encoding of a text with bytes beyond ASCII; None if no encoding fits.
 
-    Where no encoding makes sense and the bytes are single, they are signs of a Western text.
+    If no encoding fits and no two such bytes are adjacent, they are symbols in a Western text, so cp1252 is returned.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH
@@ -110,7 +110,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Lines with characters beyond ASCII."""
+    """Return lines with bytes beyond ASCII, up to about ``_BYTES`` bytes."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -126,11 +126,11 @@ def _decoded(sample: bytes, name: str) -> str:
     return sample.decode(name, errors="replace")
 
 
-# Scripts of single bytes ---------------------------------------------------------------------------------------------
+# Single-byte encodings ------------------------------------------------------------------------------------------------
 
 
 def _alphabet(text: str, letters: str, top: str) -> float:
-    """The worth of a script other than Latin: its words have only its letters, and common letters are frequent."""
+    """Score a non-Latin script. Words should consist of its letters only, with the common letters frequent."""
     beyond = sum(sign > "\x7f" for sign in text)
     script = re.compile(f"[{letters}]+")
     good = common = counted = 0.0
@@ -152,7 +152,9 @@ def _cased(word: str) -> bool:
 
 
 def _latin(text: str, languages: tuple[str, ...]) -> float:
-    """The worth of Latin text: letters within words from the alphabet of one language, and signs at usual places."""
+    """Score Latin text. Letters should be within words and from one language's alphabet, and symbols at their usual
+    places.
+    """
     beyond = sum(sign > "\x7f" for sign in text)
     letters: dict[str, float] = {}
     for match in _WORD.finditer(text):
@@ -169,7 +171,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """The worth of each letter beyond ASCII in a word."""
+    """Score the letters beyond ASCII in a word. All of them get the same score."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:
@@ -184,7 +186,7 @@ def _latin_word(text: str, start: int, word: str) -> float:
 
 
 def _in_place(text: str, at: int) -> float:
-    """Whether a sign is at a usual place for it."""
+    """Score a symbol from 0 to 1 by whether the characters around it are usual for it."""
     sign, before, after = text[at], text[at - 1 : at] or " ", text[at + 1 : at + 2] or " "
     outside = before.isspace() or before in "([{\"'/=*_-–—>,;:|"
     place = {
@@ -210,7 +212,7 @@ def _in_place(text: str, at: int) -> float:
     if sign in "£€¥¢":
         return float(after.isdigit() or before.isdigit() or (before in "( /" and after in ") /"))
     if sign in "²³¹ªº":
-        long_word = at > 2 and text[at - 3 : at].isalpha()  # longer than the names of units
+        long_word = at > 2 and text[at - 3 : at].isalpha()  # longer than a unit's name
         return float(before.isalnum() and not after.isalpha() and not long_word)
     if sign in "½¼¾":
         return float(not before.isalpha() and not after.isalpha())
@@ -223,11 +225,11 @@ def _in_place(text: str, at: int) -> float:
     return {"\u00a0": 0.8, "\u00ad": 0.8}.get(sign, 0.1 if sign != "\ufffd" else 0.0)
 
 
-# Scripts of two bytes ------------------------------------------------------------------------------------------------
+# Double-byte encodings ------------------------------------------------------------------------------------------------
 
 
 def _wide(sample: bytes, name: str) -> float:
-    """The worth of Chinese, Japanese or Korean: the characters are common, and next to each other."""
+    """Score Chinese, Japanese or Korean text. Its characters should be common, and not alone within Latin words."""
     try:
         text = codecs.getincrementaldecoder(name)("strict").decode(sample)
     except UnicodeDecodeError:
@@ -235,7 +237,7 @@ def _wide(sample: bytes, name: str) -> float:
     worth = total = 0.0
     for match in _RUN.finditer(text):
         run = match[2]
-        alone = len(run) == 1 and bool(match[1] or match[3])  # in the middle of a Latin word
+        alone = len(run) == 1 and bool(match[1] or match[3])  # within a Latin word
         kana = _HALF_KANA.sub("", run) == run or len(_HALF_KANA.findall(run)) >= 3
         for sign in run:
             half = _HALF_KANA.match(sign)
@@ -248,7 +250,7 @@ def _wide(sample: bytes, name: str) -> float:
 
 @lru_cache(maxsize=20_000)
 def _character(sign: str, name: str) -> float:
-    """How common a character is in texts of an encoding."""
+    """Score how common a character is in texts of an encoding."""
     if _WIDE_SIGNS.match(sign):
         return 0.8
     if _KANA.match(sign):

@@ -1,8 +1,8 @@
-"""Joins lines of print to paragraphs. Child only.
+"""Joins printed lines into paragraphs. Runs only in the child.
 
-A line within a paragraph ends where the next word would not have fitted. A line that ends earlier was ended on purpose:
-the last of a paragraph, a heading, an item, a verse. This single test works for justified and ragged text, and for
-plain text with hard line ends. Distances may have any unit.
+A line within a paragraph ends where the next word would not have fit. A line that ends earlier was ended on purpose: it
+is the last line of a paragraph, a heading, a list item or a verse. This test works for justified and ragged text, and
+for plain text with hard line breaks. Distances may have any unit.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-_SLACK = 0.6  # line heights by which a word may be too wide and still counts as fitting
-_INDENT = 0.7  # minimum line heights of an indentation
-_LOOSE = 2.5  # line heights of a distance that is loose
-_GAP = 1.35  # line pitches between two lines of different paragraphs
-_NEIGHBOURS = 8  # lines examined on either side
-_CUT_REACH = 3.0  # line heights to the next line of a paragraph
-_LARGER = 0.2  # relative difference of height that tells a heading from text
+_SLACK = 0.6  # extra room in line heights that a word needs to count as fitting
+_INDENT = 0.7  # minimum indentation in line heights
+_LOOSE = 2.5  # maximum line pitch in line heights
+_GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
+_NEIGHBOURS = 8  # lines examined before and after a line
+_CUT_REACH = 3.0  # maximum distance in line heights between the two lines of a cut word
+_LARGER = 0.2  # relative difference in type size beyond which a line is a heading
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
-_INITIAL = 2  # signs of a large letter at the start of a chapter, possibly with a quotation mark
-_INITIAL_SIZE = 1.7  # factor of the size of the neighbouring text
-_ONE_LETTER = frozenset("aioeyàéóú")  # letters that are words
+_INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
+_INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
+_ONE_LETTER = frozenset("aioeyàéóú")  # letters that are words by themselves
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
-_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line led by dots to a page number
+_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line that ends in dot leaders and a page number
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
-_LONG = 25  # characters of a line that is long enough to tell the margin
-_SAME_ROW = 0.3  # line heights between the tops of two pieces of one row
-_FAR_OUT = 100  # line heights of a distance that is far outside
-_GOES_ON = 0.3  # share of the lines from which on prose begins them in lower case
-_BIN = 4.0  # units of x that count as the same start
-_REACH = 12  # bins to the left in which the column's own start is searched
+_LONG = 25  # minimum characters of a line that is used to measure the right margin
+_SAME_ROW = 0.3  # maximum distance in line heights between the tops of two pieces of one row
+_FAR_OUT = 100  # line heights to move an edge out, so that no line reaches it
+_GOES_ON = 0.3  # minimum share of lines in prose that start with a lowercase letter
+_BIN = 4.0  # rounding of x, in units of distance, for lines to count as starting at the same place
+_REACH = 12  # bins to the left of a line's start that are searched for the start of its column
 
 
 @dataclass
 class Line:
-    """One printed line. ``top`` grows downwards; ``x0`` is the edge where reading starts, also on right-to-left
-    pages.
+    """One printed line.
+
+    ``top`` grows downwards. ``x0`` is the edge where reading starts, also on right-to-left pages.
     """
 
     text: str
@@ -56,19 +57,19 @@ class Line:
     x1: float
     top: float
     bottom: float
-    cut: bool = False  # whether the next line continues the last word
-    size: float = 0.0  # height of the type where known, else of the box
-    shown: bool = True  # False outside of the visible part of the page, and for unseen text
-    suspect: bool = False  # whether its drawing may be unseen
+    cut: bool = False  # whether the last word is cut and continues on the next line
+    size: float = 0.0  # type size; 0 if unknown, then the height of the box counts
+    shown: bool = True  # False for text outside the visible area of the page, and for invisible text
+    suspect: bool = False  # whether the text may be invisible
     unseen: bool = False
-    columns: tuple[float, ...] = ()  # beginnings of the columns of the table that has this row
-    head: bool = False  # whether this row names the table's columns
-    # words with their beginning and end, while known
+    columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
+    head: bool = False  # whether this row is the header of its table
+    # words with their left and right edges, while known
     words: list[tuple[str, float, float]] = field(default_factory=list)
     first_gap: float = 0.0  # gap after the first word
     last_gap: float = 0.0  # gap before the last word
     widest_gap: float = 0.0
-    doubled: int = 0  # characters left out because they are drawn twice
+    doubled: int = 0  # number of characters left out because they were drawn twice
 
     @property
     def row(self) -> bool:
@@ -77,7 +78,7 @@ class Line:
     @property
     def height(self) -> float:
         height = self.bottom - self.top
-        return height if height > 1e-3 else 1e-3  # written without max, which would be slow here
+        return height if height > 1e-3 else 1e-3  # max() would be slow here
 
     @property
     def type_size(self) -> float:
@@ -85,7 +86,7 @@ class Line:
 
 
 def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = None) -> str:
-    """Join lines in reading order to text: paragraphs on one line each, with a blank line between them.
+    """Join lines in reading order into text: one line for each paragraph, with a blank line between paragraphs.
 
     Args:
         lines: lines of one page.
@@ -113,7 +114,7 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 
 
 def is_initial(above: Line, line: Line) -> bool:
-    """Whether a line continues the word of a large first letter next to it."""
+    """Whether ``above`` is a drop cap and ``line`` continues its word."""
     return (
         len(above.text) <= _INITIAL
         and above.text[-1].isupper()
@@ -125,15 +126,16 @@ def is_initial(above: Line, line: Line) -> bool:
 
 
 def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
-    """Whether a large letter belongs to the word after it, and is no word of its own as in "A keeper"."""
+    """Whether a drop cap is the first letter of the word after it, rather than a word of its own as in "A keeper"."""
     match = _FIRST_WORD.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
-    return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2  # here
+    # the book has this word nowhere else
+    return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2
 
 
 def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:
-    """How line ``index`` is joined to the line above it."""
+    """Decide how line ``index`` is joined to the line above it."""
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
@@ -141,7 +143,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if beside or (above.cut and _goes_on(above, line)):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
-    if line.top < above.top - above.height / 2:  # further up again: the next column, or separate text
+    if line.top < above.top - above.height / 2:  # higher up on the page: the next column, or separate text
         full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
@@ -162,7 +164,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
 
 
 def _is_next_item(above: str, line: str) -> bool:
-    """Whether both lines begin items of one list: with the same bullet, or with consecutive numbers."""
+    """Whether both lines start items of one list: with the same bullet, or with consecutive numbers."""
     one, two = _ITEM.match(above), _ITEM.match(line)
     if one is None or two is None:
         return False
@@ -175,13 +177,13 @@ def _is_next_item(above: str, line: str) -> bool:
 
 
 def _goes_on(above: Line, line: Line) -> bool:
-    """Whether ``line`` can begin with the rest of the word that was cut at the end of ``above``."""
+    """Whether ``line`` can start with the rest of the word that is cut at the end of ``above``."""
     below = 0 < line.top - above.top < _CUT_REACH * above.height
     return line.text[0].islower() and (below or line.top < above.top)
 
 
 class Margins:
-    """The furthest ends of lines by their starts: the right edge of each column."""
+    """The right edge of each column, keyed by where its lines start."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
         ends: dict[int, list[float]] = {}
@@ -198,7 +200,9 @@ class Margins:
         self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
-        """The right edge for a line, from the most common start at or slightly left of its own."""
+        """Return the right edge for a line: that of the most common start of lines, at this line's start or slightly
+        left of it.
+        """
         key = round(line.x0 / _BIN)
         low = bisect_left(self._starts, key - _REACH)
         best, most = line.x1, 0
@@ -211,10 +215,10 @@ class Margins:
 
 
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
-    """The right edges of columns that have only short lines, by their starts.
+    """Return the right edges of columns with only short lines, keyed by where the lines start.
 
-    Where lines end for lack of room, the edge is the end of the longest line. For a list, whose lines end on purpose,
-    the edge is too far out for any line to reach.
+    If the lines end for lack of room, the edge is the end of the longest line. The lines of a list end on purpose: its
+    edge is moved out so far that no line reaches it.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:
@@ -233,7 +237,7 @@ def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> di
 
 
 def _fits(above: Line, line: Line, margin: Margins) -> bool:
-    """Whether the first word of ``line`` had room at the end of ``above``."""
+    """Whether the first word of ``line`` would have fit at the end of ``above``."""
     return _has_room(above, line, margin.right(above))
 
 
@@ -244,13 +248,13 @@ def _has_room(above: Line, line: Line, edge: float) -> bool:
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:
-    """The usual distance between lines, bounded by that of loosely set type."""
+    """Return the median distance between lines, at most that of loosely set type."""
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
     return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 
 
 def _base(lines: Sequence[Line], index: int) -> float:
-    """The most common start of the lines around this one, within its column."""
+    """Return the most common start of the lines around this one, within its column."""
     line = lines[index]
     nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
     width = max(line.x1 - line.x0, 1e-3)

@@ -1,10 +1,10 @@
-"""Counts the text that a reader leaves out of a document, by its reason, and words the warnings. Child only."""
+"""Words warnings about text that a reader left out of a document. Runs only in the child."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_TOLD = 0.02  # share of a document's characters from which on a warning is given
+_TOLD = 0.02  # share of a document's characters above which omitted text gets a warning
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",
@@ -20,10 +20,10 @@ _REASONS = {
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
-    """Warnings about text that was left out, one for each reason with a notable share of the text.
+    """Return warnings about omitted text, one for each reason with a notable share of the text.
 
     Args:
-        counts: characters without spaces by reason.
+        counts: number of characters without spaces, keyed by reason.
         texts: the texts that were read.
     """
     if not counts:

@@ -1,7 +1,7 @@
-"""Keeps the lines of text that is not in paragraphs: logs, program text, subtitles, columns, lists. Child only.
+"""Detects lines of plain text whose line breaks have a meaning: logs, program text, subtitles, columns, lists.
 
-Lines are kept wherever there is a sign for it; only prose is re-flowed. A tab becomes an indentation or the border of
-two cells.
+Only prose is joined into paragraphs. When in doubt, line breaks are kept. A tab becomes an indentation or the border
+between two cells. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NAMES = frozenset(
         " .tsx .v .vb .vbs .vcf .vhd .vim .vtt .vue .wiki .yaml .yml .zig",
     )
 )
-"""Endings of the names of texts whose line ends have a meaning."""
+"""File name extensions of texts whose line breaks have a meaning."""
 
-_TAB = 4  # spaces of an indentation
-_SAMPLE = 2_000  # lines by which the kind of a text is told
-_FEWEST = 3  # minimum lines that are needed
+_TAB = 4  # spaces that replace a tab in an indentation
+_SAMPLE = 2_000  # leading lines that are used to detect a text's kind
+_FEWEST = 3  # minimum lines for a decision about a text or a group of lines
 _STAMP = (
     r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
     r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "
@@ -47,11 +47,11 @@ _SOME = 0.25
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
-_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a line drawn under a heading, or between two parts
-_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # a leader in a table of contents or a form
+_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a rule under a heading, or between two parts
+_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # dots or another leader in a table of contents or a form
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
-_WIDE_GAP = "   "  # two spaces also follow a full stop, and occur in justified text
+_WIDE_GAP = "   "  # two spaces do not count, because they also follow a full stop and occur in justified text
 _ITEMS = (
     re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
     re.compile(r"\s*(?:\d{1,3}(?:\.\d{1,3})*[.)]|\d{1,3}(?:\.\d{1,3})+|\[\d{1,3}\]|§ ?\d+\w?)\s+\S"),
@@ -61,13 +61,15 @@ _ITEMS = (
     re.compile(r"\s*[A-ZÀ-Þ][\w.'’&/-]*(?: [\w.'’&/()-]+){0,3}:(?:\s+\S|$)"),
     re.compile(rf"\s*{_STAMP}", re.I),
 )
-_LONGEST_MARK = 6  # characters of "viii. "
+_LONGEST_MARK = 6  # maximum characters of an item's number, such as "viii. "
 _FINISHED = re.compile(r"[.:;!?…][\"'”’»)\]]*\s*$")
 _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?\]|#+|//|;+|%+))\t+", re.M)
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether all lines of a text are kept: it is a log, subtitles or program text, by its content or its name."""
+    """Whether to keep all line breaks of a text, because its content or its file name shows that it is a log, subtitles
+    or program text.
+    """
     if suffix in NAMES:
         return True
     rows = [row for row in text.split("\n")[:_SAMPLE] if row.strip()]
@@ -89,11 +91,14 @@ def _is_program(rows: Sequence[str]) -> bool:
 
 
 def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
-    """Divide a group of lines without a blank one into runs that keep their lines and runs of prose, in order."""
+    """Split a group of lines without blank lines into runs, in order. The flag of a run says whether its line breaks
+    are kept.
+    """
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
-    loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)  # as in justified text
+    # gaps of two spaces, as in justified text
+    loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)
     piped = [False, *(CELLS in row for row in rows), False]
     marked = [
         _has_cells(row) or bool(_RULE.match(row)) or (piped[at] and (piped[at - 1] or piped[at + 1]))
@@ -111,7 +116,9 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
 
 
 def _is_block(rows: Sequence[str]) -> bool:
-    """Whether a group of lines is no paragraph: columns, a drawing, a table of contents, program text, records."""
+    """Whether a group of lines is not a paragraph but columns, a drawing, a table of contents, program text or
+    records.
+    """
     if len(rows) < 2:
         return any(_has_cells(row) for row in rows)
     if sum(_is_drawn(row) for row in rows) > _MOST * len(rows):
@@ -124,14 +131,14 @@ def _has_cells(row: str) -> bool:
 
 
 def _is_drawn(row: str) -> bool:
-    """Whether a line belongs to a drawn table, is a rule, or is led by dots to a page or a blank to fill in."""
+    """Whether a line belongs to a drawn table, is a rule, or has a leader to a page number or a blank."""
     if row.lstrip()[:1].isalnum() and not any(leader in row for leader in _LEADERS):
         return False
     return bool(_DRAWN.search(row) or _LEADER.search(row))
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have gaps, and words of neighbouring lines begin or end below one another next to the gaps."""
+    """Whether most lines have gaps, and the edges of words at the gaps are aligned in two consecutive lines."""
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
     if sum(_has_cells(row) for row in rows) <= _MOST * len(rows):
@@ -141,14 +148,14 @@ def _in_columns(rows: Sequence[str]) -> bool:
 
 
 def _edges(row: str) -> set[tuple[str, int]]:
-    """The beginnings of words after gaps and the ends of words before them; the end of the line counts too."""
+    """Return the columns at which words start after a gap or end before a gap or the line end."""
     lead = len(row) - len(row.lstrip())
     gaps = [gap.span() for gap in _GAP.finditer(row, lead)]
     return {("begins", end) for _, end in gaps} | {("ends", start) for start, _ in gaps} | {("ends", len(row))}
 
 
 def _are_records(rows: Sequence[str]) -> bool:
-    """Whether nearly every line begins with a number or a sign, which lines of a paragraph never do."""
+    """Whether nearly every line starts with a number or a symbol. Lines of a paragraph do not."""
     return len(rows) >= _FEWEST and sum(not _begins_in_words(row) for row in rows) > _NEARLY_ALL * len(rows)
 
 
@@ -158,14 +165,17 @@ def _begins_in_words(row: str) -> bool:
 
 
 def _may_begin(row: str) -> bool:
-    """Whether a line may begin an item: most lines of prose begin in lower case."""
+    """Whether a line may start a list item. Lines in lowercase do not, unless a number such as "a)" is at their
+    start.
+    """
     return not row[:1].islower() or ")" in row[:_LONGEST_MARK] or "." in row[:_LONGEST_MARK]
 
 
 def items(rows: Sequence[str]) -> list[list[str]]:
-    """Cut a group before each line that begins an item of a list, a speech or an entry, where several lines do.
+    """Split a group of lines before each line that starts a list item, a speech or an entry, if several lines do.
 
-    The first such line begins the group or follows a finished sentence, since a dash may begin any line of a paragraph.
+    The first such line must start the group or follow a finished sentence, because a dash may start any line of a
+    paragraph.
     """
     starts: set[int] = set()
     likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
@@ -180,11 +190,11 @@ def items(rows: Sequence[str]) -> list[list[str]]:
 
 
 def tabs(text: str, whole: bool) -> str:
-    """Replace tabs by indentations or cell borders.
+    """Replace tabs by indentations or borders between cells.
 
     Args:
-        text: with line breaks of one kind.
-        whole: whether all lines are kept; then a tab between words only separates them.
+        text: text with line feeds as the only line breaks.
+        whole: whether all line breaks are kept; then a tab between words becomes two spaces.
     """
     if "\t" not in text:
         return text
@@ -203,8 +213,8 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Replace the tabs between words in neighbouring lines. With equally many in each line, every tab is a border, even
-    of an empty cell.
+    """Replace the tabs between words in consecutive lines. If all lines have equally many tabs, every tab is a border,
+    even that of an empty cell.
     """
     if whole or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""Makes the numbers and bullets of HTML lists, counted as a browser counts them. Child only."""
+"""Generates the numbers and bullets of HTML lists, as a browser counts them. Runs only in the child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.readers.css import Styles
 from app.readers.sections import Block
 
 TAGS = frozenset(("ol", "ul", "menu", "dir", "list"))
-"""Elements that hold items; the last one belongs to DTBook."""
+"""Elements that contain list items. "list" belongs to DTBook."""
 
 _HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
 _BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
@@ -22,10 +22,10 @@ _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
 
 @dataclass
 class List:
-    """An open list: the kind of its marks, and the next number.
+    """An open list: the kind of its marks, and the number of the next item.
 
-    ``counters``, ``bullet``: what a style sheet sets in front of its items. ``marked``: the numbered blocks of a list
-    that counts down to one.
+    ``counters`` and ``bullet`` come from a style sheet. ``marked`` has the numbered blocks of a list with ``backwards``
+    set. Such a list counts down to 1, so its numbers are known only at its end.
     """
 
     kind: str
@@ -38,15 +38,15 @@ class List:
 
 
 class Lists:
-    """The open lists, and the marks that wait for the next text."""
+    """The open lists, and the marks that wait for an item's text."""
 
     def __init__(self) -> None:
         self._open: list[List] = []
         self._waiting: list[tuple[str, List | None]] = []
-        self._counts: dict[str, int] = {}  # values of style sheets' counters
+        self._counts: dict[str, int] = {}  # values of counters in style sheets
 
     def start(self, tag: str, attributes: Mapping[str, str], styles: Styles, *, bare: bool) -> None:
-        """Begin a list; a ``bare`` one has no numbers."""
+        """Begin a list. The items of a ``bare`` list get no marks."""
         kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
         if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
             kind = _ONES.get(kind, "decimal")
@@ -63,7 +63,7 @@ class Lists:
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
-        """Begin an item, whose number waits for its text."""
+        """Begin an item. Its mark waits for the item's text."""
         if not self._open:
             return
         around = self._open[-1]
@@ -80,11 +80,11 @@ class Lists:
         around.value += around.step
 
     def end_item(self) -> None:
-        """End an item. A number without text is not shown."""
+        """End an item. Discard a mark for which no text came."""
         self._waiting.clear()
 
     def end(self) -> None:
-        """End a list, whose number of items is known only now."""
+        """End a list. If it counts backwards, its items are renumbered now that their number is known."""
         if not self._open:
             return
         ended = self._open.pop()
@@ -92,12 +92,14 @@ class Lists:
             block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
 
     def note(self, mark: str) -> None:
-        """Begin a note to which this mark in the text leads."""
+        """Begin a note. ``mark`` is the mark in the text that leads to it."""
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
-        """Put the waiting marks before a block's text, unless the text has them itself. Return it with the marks that
-        were put.
+        """Put the waiting marks before a block's text, unless the text already has them.
+
+        Returns:
+            The text, and the marks that were added.
         """
         if not self._waiting:
             return text, []
@@ -117,7 +119,7 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """A number that a style sheet generates, in Google's form: the last counter is the list's own."""
+        """Return the number that a style sheet generates. As in Google Docs, the last counter is the list's own."""
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value
         texts = (
@@ -127,7 +129,7 @@ class Lists:
 
 
 def _mark(kind: str, value: int) -> str:
-    """The mark in front of a list's item."""
+    """Return the mark in front of a list item; "" for none."""
     if kind == _NO_NUMBERS:
         return ""
     if kind in ("disc", "circle", "square") or kind.startswith("disclosure"):
@@ -138,6 +140,6 @@ def _mark(kind: str, value: int) -> str:
 
 
 def whole(text: str | None) -> int | None:
-    """The whole number at the beginning of an attribute."""
+    """Parse the integer at the start of an attribute; None if there is none."""
     match = re.match(r"\s*([+-]?\d{1,9})", text or "")
     return int(match[1]) if match else None

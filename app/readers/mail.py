@@ -1,7 +1,7 @@
-"""Mails, one (.eml) or a box of them (.mbox): sender and recipients, and the decoded words of every part. Child only.
+"""Reads a mail (.eml) or a mailbox (.mbox): sender, recipients and other headers, and the decoded text of every part.
 
-Python's own parser splits a mail. Technical headers (the route, signatures of servers) are left out; a part that is no
-text is named in a warning.
+Python's own parser splits a mail. Technical headers, such as the route and server signatures, are left out. Parts
+without text are named in a warning. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-# headers with the ids of mails; a person may write such a line too
+# headers with message ids; they are technical only if they hold such an id, because a person may write a line like this
 _NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
 _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
-_DEEPEST = 20  # mails in mails
-# factor of characters by which the HTML form of a text must exceed the plain one for the plain one to count as a stub
+_DEEPEST = 20  # maximum nesting of mails
+# The HTML form of a text is read if it is longer than this many times the plain form, which then is a stub.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 
 
 def is_mail(start: str) -> bool:
-    """Whether a text begins like a mail or a box of mails: with a sender, and another header."""
+    """Whether a text starts like a mail or a mailbox: with a sender and another header."""
     rows = start.split("\n")
     if rows and rows[0].startswith("From "):
         rows = rows[1:]
@@ -55,7 +55,7 @@ def is_mail(start: str) -> bool:
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
-    """Read a mail or a box of mails."""
+    """Read a mail or a mailbox."""
     step(0, 1, None)
     data = path.read_bytes()
     if len(data) > 4 * limits.characters:
@@ -82,7 +82,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 class _Reader:
-    """Splits mails, and collects the parts that are no text."""
+    """Reads the parts of mails. Collects the names of parts without text."""
 
     def __init__(self) -> None:
         self._attached: list[str] = []
@@ -100,7 +100,7 @@ class _Reader:
         return said
 
     def words(self, mail: Message, depth: int = 0) -> str:
-        """The headers that people read, and every part of a mail."""
+        """Return the non-technical headers and the text of every part of a mail."""
         heads = [f"{name}: {_decoded(value)}" for name, value in mail.raw_items() if not _is_technical(name, value)]
         return "\n\n".join(part for part in ("\n".join(heads), self._part(mail, depth)) if part.strip())
 
@@ -126,7 +126,7 @@ class _Reader:
         return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
 
     def _alternative(self, part: Message, depth: int) -> str:
-        """Choose between a mail's forms of the same text: the plain one, unless it is a stub."""
+        """Choose between the plain form and the HTML form of a text: the plain form, unless it is a stub."""
         payload = part.get_payload()
         forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
         plain = next((one for one in forms if one.get_content_type() == "text/plain"), None)
@@ -158,7 +158,7 @@ class _Reader:
 
 
 def _unfolded(raw: str, joint: str) -> str:
-    """Join lines that end in a space with the next one (RFC 3676), except quoted ones and the rule above a
+    """Join each line that ends in a space with the next line (RFC 3676), except for quoted lines and the "-- " above a
     signature.
     """
     rows: list[str] = []
@@ -172,7 +172,7 @@ def _unfolded(raw: str, joint: str) -> str:
 
 
 def _read(data: bytes, part: Message) -> str | None:
-    """The text of a part in its stated encoding; None where that is wrong or missing."""
+    """Decode a part with its stated encoding; None if the encoding is missing or wrong."""
     charset = part.get_content_charset()
     if charset is None:
         return None

@@ -1,7 +1,7 @@
-"""Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings. Child only.
+"""Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings.
 
-libxml2 parses the markup (through lxml), piece by piece and as events: it closes broken nesting, and no depth, tag or
-reference takes more than linear time. No script is run, and nothing is fetched.
+lxml (libxml2) parses the markup in pieces and sends events. It repairs broken nesting, and takes linear time whatever
+the nesting, tags or references. No script is run, and nothing is fetched. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from app.readers.left_out import told
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
-_PIECE = 1 << 16  # characters between two signs of life
-# Tags that are ignored: text after the end of a page is still shown, and a frame page's text is meant for browsers
-# without frames.
+_PIECE = 1 << 16  # characters between two progress reports
+# Tags that are ignored. Text after the end of a page is still shown. The text in "noframes" is read, because frames are
+# not.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
-# Tags so long that their attributes are an image or an attack. Older versions of libxml2 take quadratic time for them.
+# Tags that lose their attributes, which are an image or an attack. Older versions of libxml2 take quadratic time for
+# them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# A "<" that begins no tag would be an event each, so it is replaced by a sign that no text has, and restored later.
+# A "<" that begins no tag would cause one event each. It is replaced by a private-use character, and restored later.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
-# the number of a character in Windows' code page; older libxml2 drops it
+# a character reference by its number in Windows' code page; older versions of libxml2 drop it
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
-_NAMED = 5  # names of files in a warning
-_MOST_INNER = 100  # pages within a page
-_DEEPEST = 3  # levels of pages within pages
-_MOST_MARKUP = 5  # bytes of a file for each character of the largest book
+_NAMED = 5  # maximum file names in a warning
+_MOST_INNER = 100  # maximum pages embedded in a page
+_DEEPEST = 3  # maximum nesting of embedded pages
+_MOST_MARKUP = 5  # maximum bytes of a file, for each character that a book may have
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -65,7 +66,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def decode_html(data: bytes) -> str:
-    """Decode HTML bytes: by marks, then by the file's declaration as XML or HTML, then by a guess."""
+    """Decode HTML bytes by their byte order mark, else by the declared encoding, else by a guess."""
     declared = _XML_CHARSET.match(data) or _CHARSET.search(data[:4096])
     if declared and encoding.decode_sample(data) is None:
         try:
@@ -79,8 +80,10 @@ def decode_html(data: bytes) -> str:
 
 @dataclass
 class Markup:
-    """The content of a piece of markup. ``left_out``: characters outside of the blocks, by the reason. ``framed``:
-    files of text of which it shows a part.
+    """The content of a piece of markup.
+
+    ``left_out``: number of omitted characters, keyed by reason. ``framed``: names of text files that the page embeds as
+    frames; they are not read.
     """
 
     blocks: list[Block]
@@ -102,17 +105,19 @@ def read(
     """Read HTML or XHTML.
 
     Args:
-        alive: called now and then.
-        styles: rules of the style sheets that the text names.
-        contents: whether to read lists of contents (``nav``) too.
-        inside: number of pages that it is nested in.
+        text: the markup.
+        alive: called after each piece, to report progress.
+        styles: rules of the style sheets that the markup links to.
+        contents: whether to read tables of contents (``nav`` elements) too.
+        inside: how deeply this page is embedded in other pages.
     """
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, alive, styles, hides=True, contents=contents)
-    if found.lost or not found.blocks:  # hidden up to the end: the element was never closed, or a script was to show it
+    # hidden up to the end: an element was never closed, or a script would have shown it
+    if found.lost or not found.blocks:
         found = _collected(text, alive, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))
     said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
