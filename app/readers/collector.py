@@ -641,7 +641,7 @@ class BlockCollector:
         cell = self._cell()
         last = next(_last_text(self.blocks if cell is None else cell.content), None)
         block = Block(text, self._level, tuple(self._anchors))
-        if last is not None and last.text == f"[Image: {text}]":  # the picture's caption repeats it
+        if last is not None and last.text == f"[Image: {text}]":  # the picture's caption repeats its alternative text
             last.text = text
             last.anchors += block.anchors
         elif cell is None:

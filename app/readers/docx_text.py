@@ -86,7 +86,7 @@ _NOTHING = _About()
 
 @dataclass
 class Surroundings:
-    """Access to the other parts of the file.
+    """Gives access to the other parts of the file.
 
     ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns the blocks of an embedded
     document by relation id.

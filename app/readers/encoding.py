@@ -36,7 +36,7 @@ HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
 
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
-"""Bytes that occur in no text."""
+"""Matches bytes that occur in no text."""
 
 _MOST_CONTROL = 0.005  # maximum share of control bytes in a text
 _BROKEN = 0.002  # maximum share of undecodable characters in a text that still counts as UTF-8

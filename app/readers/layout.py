@@ -66,8 +66,8 @@ class Line:
     head: bool = False  # whether this row is the header of its table
     # words with their left and right edges, while known
     words: list[tuple[str, float, float]] = field(default_factory=list)
-    first_gap: float = 0.0  # gap after the first word
-    last_gap: float = 0.0  # gap before the last word
+    first_gap: float = 0.0  # width of the gap after the first word
+    last_gap: float = 0.0  # width of the gap before the last word
     widest_gap: float = 0.0
     doubled: int = 0  # number of characters left out because they were drawn twice
 
@@ -91,7 +91,7 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
     Args:
         lines: lines of one page.
         words: the book's vocabulary, for hyphens at line ends.
-        margin: the right margins of pages like this one.
+        margin: the right margins of this kind of page.
     """
     if not lines:
         return ""

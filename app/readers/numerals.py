@@ -1,6 +1,6 @@
 """Writes numbers as lists do: in Roman numerals, letters, words, other scripts. Child only.
 
-One function for Word's names of formats and for those of CSS; an unknown format is written in digits.
+One function serves the names of formats in Word and in CSS. A number in an unknown format is written in digits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LARGEST = 9_999  # larger numbers are written in digits: lists of that length are not written by hand
+_LARGEST = 9_999  # larger numbers are written in digits, since nobody writes such long lists by hand
 _ROMAN = (
     (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
     (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
@@ -49,7 +49,7 @@ _IRREGULAR = {
 
 
 def written(value: int, style: str) -> str:
-    """Write a number in a style by Word's name ("upperRoman") or by that of CSS ("upper-roman")."""
+    """Write a number in a format, given by its name in Word ("upperRoman") or in CSS ("upper-roman")."""
     form = _FORMS.get(style.replace("-", "").casefold())
     if form is None or not 0 < value <= _LARGEST:
         return str(value)
@@ -69,13 +69,13 @@ def _roman(value: int) -> str:
 
 
 def _repeated(value: int, letters: str) -> str:
-    """Write a to z, then aa, bb, as Word counts."""
+    """Write a number as a to z, then aa, bb, as Word does."""
     rounds, at = divmod(value - 1, len(letters))
     return letters[at] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
-    """Write a to z, then aa, ab, as web pages count."""
+    """Write a number as a to z, then aa, ab, as web pages do."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))

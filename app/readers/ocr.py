@@ -1,8 +1,8 @@
 """Recognises the words of pages that are pictures, by RapidOCR (PP-OCRv6 in ONNX; its wheel contains the models). Child
 only.
 
-Owns the recogniser: a page's orientation, its slant, the places of its lines and their words.
-``app.readers.recognised`` uses the lines. Nothing is fetched: the models are named by their paths.
+Finds a page's orientation and slant, its lines, and their words. ``app.readers.recognised`` uses the lines. Nothing is
+downloaded: the models are given by their paths.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from numpy.typing import NDArray
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 
 LONG_SIDE = 2_400
-"""Pixels of a page's longer side: 200 dpi for A4, beyond which small print becomes no more legible for the model."""
+"""Pixels of a page's longer side: 200 dpi for A4. At more, the model reads small print no better."""
 
-_DETECTED = 1_600  # pixels of the longer side in detecting lines, which at full size takes half of the time
-_BATCH = 12  # lines that are read between two signs of life
-_SAMPLE = 3  # lines by which a page's orientation is told
-_UPRIGHT = 0.9  # mean certainty of such lines from which on the page is not turned
-_BETTER = 0.05  # difference of certainty from which on the other orientation is better
-_SIDEWAYS = 1.5  # factor of its width from which on a line's height shows that it stands on its end
-_LONG = 5.0  # line heights of a line from which a page's slant is measured
-_FEWEST = 0.5  # least certainty of a line that is kept
-_WIDEST = 1.2  # maximum line heights of a letter's width
-_READ = 0.5  # share of the lines' width that letters cover in a known script
-_KNOWN = 0.86  # certainty of letters in a known script
-_STRAIGHT = 0.002  # radians of slant that count as straight
-_THREADS = 4  # threads; more bring no gain
+_DETECTED = 1_600  # pixels of the longer side for finding lines; at full size this takes half of the time
+_BATCH = 12  # lines that are read between two reports of progress
+_SAMPLE = 3  # lines from which a page's orientation is detected
+_UPRIGHT = 0.9  # mean confidence of these lines above which the page is not turned
+_BETTER = 0.05  # minimum gain of confidence by which the other orientation is chosen
+_SIDEWAYS = 1.5  # ratio of height to width above which a line stands on its end
+_LONG = 5.0  # minimum length of a line, in line heights, from which the slant of a page is measured
+_FEWEST = 0.5  # minimum confidence of a line that is kept
+_WIDEST = 1.2  # maximum width of a letter, in line heights
+_READ = 0.5  # share of the lines' width that letters cover if the script is known to the model
+_KNOWN = 0.86  # minimum confidence of letters if the script is known to the model
+_STRAIGHT = 0.002  # maximum slant, in radians, that counts as straight
+_THREADS = 4  # threads; more do not make it faster
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 
 Picture = NDArray[np.uint8]
-"""(height, width, 3)"""
+"""An image (height, width, 3)."""
 
 Quads = NDArray[np.float32]
-"""The four corners of every line, (lines, 4, 2), from the top left clockwise, in pixels."""
+"""The four corners of every line (lines, 4, 2), clockwise from the top left, in pixels."""
 
 
 def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], None]) -> RecognisedPage:
@@ -49,7 +49,7 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
 
     Args:
         size: width and height of the shown page in points.
-        beat: called several times a page as a sign of life.
+        beat: called several times for each page, to report progress.
     """
     reader = _reader()
     beat()
@@ -74,12 +74,12 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)
     if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
-        page.lines = []  # for an unknown script only stray signs are found
+        page.lines = []  # in an unknown script, all that is found are stray characters
     return page
 
 
 def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
-    """The quarter turns against the clock that put the picture upright, the turned picture, and its lines."""
+    """The number of counter-clockwise quarter turns that put the picture upright, the turned picture, and its lines."""
     quads = _quads(reader, picture)
     turns = 0
     if _are_sideways(quads):
@@ -100,7 +100,7 @@ def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
 
 @cache
 def _reader() -> Any:
-    """The recogniser, made once in a process."""
+    """The recogniser, made once for each process."""
     import rapidocr
 
     models = Path(rapidocr.__file__).parent / "models"
@@ -126,7 +126,7 @@ def _quads(reader: Any, picture: Picture) -> Quads:
 
 
 Read = tuple[str, float, list[int], float]
-"""Text, certainty, the column of each letter, and the number of columns over the line's width."""
+"""A read line: its text, its confidence, the column of each letter, and the number of columns over the line's width."""
 
 
 def _texts(reader: Any, crops: Sequence[Picture]) -> list[Read]:
@@ -158,7 +158,7 @@ def _are_sideways(quads: Quads) -> bool:
 
 
 def _slant(quads: Quads) -> float:
-    """The slant of the lines, in radians, clockwise on the page."""
+    """The slant of the lines in radians; positive if they run clockwise on the page."""
     slants = [
         math.atan2(float(quad[1, 1] - quad[0, 1]), float(quad[1, 0] - quad[0, 0]))
         for quad in quads
@@ -176,7 +176,7 @@ def _line(
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()
     letters = sum(map(len, parts))
-    if len(columns) != letters:  # for signs of several code points, letters are taken to be equally wide
+    if len(columns) != letters:  # for characters of several code points, letters are assumed to be equally wide
         columns, count = range(letters), letters
     step, words, at = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:

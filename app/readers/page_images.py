@@ -1,7 +1,7 @@
-"""Images of PDF pages for the page viewer, and the places of passages on them.
+"""Draws images of PDF pages for the page viewer, and finds the places of passages on them.
 
-Owns the bounds (a few widths, two pages drawn at a time) and the cache in memory. The drawing itself happens in the
-bounded child process (``app.readers.pdf_render``).
+Owns the limits (a few widths, two pages drawn at a time) and the cache in memory. Pages are drawn in a child process
+with limits (``app.readers.pdf_render``).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from app.readers.sandbox import ChildFailed, run_in_child
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 
 Rectangle = tuple[float, float, float, float]
-"""(x0, y0, x1, y1) as fractions of the page from its top left."""
+"""A rectangle (x0, y0, x1, y1), as fractions of the page from its top left."""
 
 NARROWEST, WIDEST = 50, 4000
 _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # maximum characters of a passage that is searched
 WIDTHS = (600, 900, 1200, 1800, 2400)
-MOST_BYTES = 48 << 20  # bytes of images in memory
+MOST_BYTES = 48 << 20  # maximum bytes of images that are cached in memory
 _AT_ONCE = 2  # images drawn at the same time
 
 Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
-"""Words of a page with the text before and after them, which distinguishes other places of the same words."""
+"""A passage: its words, and the text before and after, which distinguish it from other places with the same words."""
 
 PlacedWord = tuple[str, float, float, float, float]
-"""A word with its rectangle. It ends in a space where the page has one."""
+"""A word with its rectangle. The word ends in a space if one follows on the page."""
 
 Find = Callable[[Path, int, Sequence[Passage], str | None], list[list[Rectangle]]]
 Words = Callable[[Path, int, str | None], list[PlacedWord]]
@@ -47,8 +47,8 @@ def render_page(path: Path, number: int, password: str | None = None, width: int
     Args:
         path: a PDF file.
         number: number of the page, from 1.
-        password: where the file needs one.
-        width: of the picture in pixels.
+        password: of the file, if it needs one.
+        width: of the image in pixels.
 
     Raises:
         OptionError: the width or the page number is out of range.
@@ -63,10 +63,11 @@ def render_page(path: Path, number: int, password: str | None = None, width: int
 
 
 def find_on_page(path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
-    """Find a passage on a page: (x0, y0, x1, y1) of each line, as fractions of the page from its top left.
+    """Find a passage on a page. Returns (x0, y0, x1, y1) of each of its lines, as fractions of the page from its top
+    left.
 
-    Case, spaces, hyphens and punctuation are ignored. Empty when the passage is not on the page. Raises as in
-    ``render_page``.
+    Case, spaces, hyphens and punctuation are ignored. The result is empty if the passage is not on the page. Raises as
+    in ``render_page``.
     """
     return find_all_on_page(path, number, [("", passage, "")], password)[0]
 
@@ -74,7 +75,7 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
 def find_all_on_page(
     path: Path, number: int, passages: Sequence[Passage], password: str | None = None
 ) -> list[list[Rectangle]]:
-    """Find every one of several passages, as ``find_on_page`` does."""
+    """Find several passages on a page, each as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
@@ -82,7 +83,7 @@ def find_all_on_page(
 
 
 def words_on_page(path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-    """The words of a page's picture in reading order, each with its rectangle. Raises as in ``render_page``."""
+    """The words on a page's picture in reading order, each with its rectangle. Raises as in ``render_page``."""
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "words", "recognised": recognised}, Path(path), number, password)
     return [(str(text), x0, y0, x1, y1) for text, x0, y0, x1, y1 in answer]
@@ -116,7 +117,7 @@ class PageImages:
 
     Args:
         draw, find, words: functions that draw a page, find passages on it, and list its words with their places.
-        most_bytes: bytes of images to keep at most.
+        most_bytes: maximum bytes of images to keep.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class PageImages:
         self._working = threading.Semaphore(_AT_ONCE)
 
     def page(self, book: str, path: Path, number: int, width: int, password: str | None = None) -> bytes:
-        """A page as PNG, at least ``width`` pixels wide where that is allowed.
+        """A page as PNG, at least ``width`` pixels wide if such a width is allowed.
 
         Args:
             book: hash of the file.
@@ -157,14 +158,14 @@ class PageImages:
         return picture
 
     def words(self, path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-        """The words of a page's picture, for selection there."""
+        """The words on a page's picture, so that they can be selected there."""
         with self._working:
             return self._words(path, number, password)
 
     def find(
         self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None
     ) -> list[list[Rectangle]]:
-        """Find passages on the picture of a page, as fractions of it."""
+        """Find passages on a page's picture, as fractions of the page."""
         if not passages:
             return []
         with self._working:

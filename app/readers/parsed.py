@@ -1,4 +1,6 @@
-"""Input and output of the parsers: limits, plain records and one exception. Used by parent and child."""
+"""Defines what the parsers take and return: limits, plain records and one exception. Used by the parent and the child
+process.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Step = Callable[[int, int, "int | None"], None]
-"""Called before each page with pages done, pages in all, and the page's number from 1; None outside of pages."""
+"""Called before each page with the number of pages done, the number of all pages, and the page's number from 1 (None
+between pages).
+"""
 
 SECOND_READER = "second"
-"""The mark of a page that the first reader of PDF could not read, for the second reader to try."""
+"""Marks a page that the first PDF reader could not read, so that the second reader tries it."""
 
 RefusalKind = Literal["document", "password", "no_text"]
 
@@ -19,8 +23,8 @@ RefusalKind = Literal["document", "password", "no_text"]
 class Limits:
     """Limits for the reading of one file.
 
-    ``seconds_per_page`` is the longest silence of the child process; a chapter of a format without pages counts as
-    a page. ``zip_ratio`` is uncompressed size over compressed size of one entry.
+    ``seconds_per_page`` is the maximum time without a report from the child process; in a format without pages a
+    chapter counts as a page. ``zip_ratio`` is the maximum ratio of uncompressed to compressed size of one entry.
     """
 
     memory_bytes: int = 2_000_000_000
@@ -35,12 +39,12 @@ class Limits:
 
 
 class Refused(Exception):
-    """Raised where the file cannot be read as a book.
+    """Raised when a file cannot be read as a book.
 
     Args:
         cause: the end of a sentence that begins with the file's name, such as "has no pages.".
         remedy: advice for the person.
-        kind: the error of the engine's tree that it becomes.
+        kind: name of the engine's error class that this becomes.
     """
 
     def __init__(self, cause: str, remedy: str, kind: RefusalKind = "document") -> None:
@@ -61,7 +65,7 @@ class Section:
 
 @dataclass
 class Heading:
-    """An entry of the table of contents; ``page`` counts from 1, ``level`` from 0."""
+    """An entry of the table of contents. ``page`` counts from 1, ``level`` from 0."""
 
     title: str
     page: int
@@ -70,8 +74,8 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason. ``date``:
-    the file's date of publication.
+    """A whole file as text. ``left_out``: number of characters (without spaces) that are in no section, keyed by
+    reason. ``date``: date of publication that the file states.
     """
 
     kind: str

@@ -1,23 +1,23 @@
-"""Finds a passage among the letters of a page, whatever its spacing and signs. Standard library only."""
+"""Finds a passage among the letters of a page, ignoring spacing and punctuation. Standard library only."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _MOST_PLACES = 500  # places of one passage that are examined
-_SHORTEST = 12  # letters of a passage's beginning and end by which it is found when the whole is not
+_SHORTEST = 12  # letters of a passage's beginning and end, by which it is found if the whole is not found
 
 
 def folded(text: str) -> str:
-    """Fold a text to letters and digits, without case, with accents composed and ligatures spelled out."""
+    """Fold a text to letters and digits in lower case, with accents composed and ligatures spelled out."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
 def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
-    """Find a folded passage in a folded text: whole, or by its beginning and its end.
+    """Find a folded passage in a folded text: as a whole, or else by its beginning and its end.
 
     Args:
-        before, after: the text around it, which decides between several places.
+        before, after: the text around the passage, which decides if it occurs at several places.
     """
     if not passage:
         return None
@@ -40,7 +40,7 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
     head, tail = text.find(passage[:size]), text.find(passage[-size:])
     if head >= 0 and head < tail <= head + 2 * len(passage):
         return head, tail + size
-    if head >= 0:  # the passage runs on to the next page
+    if head >= 0:  # the passage continues on the next page
         return head, min(len(text), head + len(passage))
     if tail >= 0:
         return max(0, tail + size - len(passage)), tail + size

@@ -1,7 +1,7 @@
-"""PDF files: every page through pdfium, a page that fails through pypdf, then all pages cleaned together. Child only.
+"""Reads PDF files: each page by pdfium, a page that fails by pypdf; then all pages are cleaned together. Child only.
 
-Owns the opening (passwords, damage), the order of the two readers, the recognition of scans, the file's own facts
-(labels, table of contents, title), and the warnings.
+Owns opening a file (passwords, damage), the order of the two readers, recognising which pages are scans, facts stated
+in the file (labels, table of contents, title), and the warnings.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from app.readers.pdf_tables import repeat_heads
 from app.readers.recognised import RecognisedPage
 
 _SCAN_CHARACTERS = 20
-"""A page with fewer characters and an image on it is a picture, whose words can be recognised."""
+"""A page with an image and fewer characters than this is a picture, whose words can be recognised."""
 
-_IMAGE_SHARE = 0.5  # share of the pages with content above which the book is a scan
-_WAITING = 1_500  # characters of a page that only asks to wait, in several languages
-_BLANK_SHARE = 0.25  # share of blank pages above which they are mentioned
-_NAMED = 5  # names of attached files in a warning
+_IMAGE_SHARE = 0.5  # share of pages that are images, among the pages with content, above which the book is a scan
+_WAITING = 1_500  # maximum characters of a page that only asks the reader to wait, in several languages
+_BLANK_SHARE = 0.25  # share of blank pages above which a warning mentions them
+_NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
-"""Reported instead of a page's number while labels and table of contents are read: damage there loses only them."""
+"""Reported in place of a page number while labels and table of contents are read, since damage there costs only
+these.
+"""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-# Archaic Greek and modifiers, except signs of mathematics and Coptic. Careless programs number Arabic glyphs from there
-# and call the numbers letters.
+# Archaic Greek letters and modifiers, except signs of mathematics and Coptic. Careless programs number Arabic glyphs
+# from there and declare the numbers to be letters.
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # share of such letters on a page
-_SYMBOLIC = 4  # the flag of a font with signs of its own
+_MISMAPPED_SHARE = 0.05  # share of such letters on a page above which its text is wrong
+_SYMBOLIC = 4  # flag of a font that has its own symbols
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -61,13 +63,13 @@ FontTrouble = Literal["", "unmapped", "absent"]
 
 
 class _Pages:
-    """The findings on the pages so far."""
+    """The results for the pages read so far."""
 
     def __init__(self) -> None:
         self.lines: list[list[Line]] = []
         self.labels: list[str] = []
         self.images: list[int] = []
-        self.figures: list[int] = []  # numbers of pages with words that are mostly a picture
+        self.figures: list[int] = []  # numbers of pages that have words but are mostly a picture
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.mismapped: list[int] = []
@@ -75,8 +77,9 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words that have no space in them
-        self.recognised: dict[int, RecognisedPage] = {}  # recognised pages by number: their words come from the picture
+        self.whole: set[str] = set()  # words in which no space is missing
+        # recognised pages, keyed by number: their words come from the picture
+        self.recognised: dict[int, RecognisedPage] = {}
         self.characters = 0
 
 
@@ -84,9 +87,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or its failure),
-            ``recognised`` (page number as text -> the words of its picture) and ``unread``, which is true where pages
-            that are pictures are reported instead of refused.
+        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or the failure),
+            ``recognised`` (page number as text -> the recognised page) and ``unread``: whether pages that are pictures
+            are only reported; otherwise they are refused.
     """
     document = open_pdf(path, request.get("password"), beat=lambda: step(0, 1, None))
     if document is None:
@@ -114,7 +117,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
-    # each of these reasons gets its own warning
+    # each of these reasons has its own warning
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
@@ -140,11 +143,11 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
 def open_pdf(
     path: Path, password: str | None, *, only: int | None = None, beat: Callable[[], None] = lambda: None
 ) -> pdfium.PdfDocument | None:
-    """Open the document; None where pdfium cannot read it.
+    """Open the document; None if pdfium cannot read it.
 
     Args:
-        only: the wanted page, from 1; the other pages of a picture file may then be blank.
-        beat: called now and then as a sign of life.
+        only: number of the only page that is needed, from 1; of a picture file, other pages may then be blank.
+        beat: called now and then, to report progress.
     """
     try:
         document = pictures.as_pdf(path, only, beat) if pictures.is_picture(path) else _opened(path, password)
@@ -156,13 +159,15 @@ def open_pdf(
                 "is encrypted in a way that is not supported.", "Save it without protection in its own program."
             ) from None
         return None
-    with suppress(pdfium.PdfiumError):  # a broken form loses only its values
-        document.init_forms()  # fields without an appearance get one
+    with suppress(pdfium.PdfiumError):  # a damaged form costs only its values
+        document.init_forms()  # draws the fields that have no appearance
     return document
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """Open with the password as typed, else prepared as in ISO 32000-2 (7.6.4.3.2), which pdfium omits."""
+    """Open with the password as it was typed, else with the password prepared as in ISO 32000-2 (7.6.4.3.2), which
+    pdfium leaves out.
+    """
     try:
         return pdfium.PdfDocument(path, password=password)
     except pdfium.PdfiumError as error:
@@ -173,7 +178,9 @@ def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
 
 
 def _prepared(password: str) -> str:
-    """SASLprep (RFC 4013): invisible signs are dropped, all spaces become one kind, letters are in NFKC."""
+    """Prepare a password by SASLprep (RFC 4013): invisible characters are dropped, all spaces become one kind, letters
+    are normalised to NFKC.
+    """
     mapped = (" " if stringprep.in_table_c12(sign) else sign for sign in password if not stringprep.in_table_b1(sign))
     return unicodedata.normalize("NFKC", "".join(mapped))
 
@@ -262,13 +269,13 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 
 def _is_mismapped(text: str) -> bool:
-    """Whether letters occur together that no living language combines: numbers of glyphs taken for letters."""
+    """Whether letters occur together that no living language combines: then glyph numbers were taken for letters."""
     found = _NO_LETTERS.findall(text)
     return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _is_garbled(text: str) -> bool:
-    """Whether a text has more signs than letters, or letters without vowels."""
+    """Whether a text has more symbols than letters, or letters without vowels."""
     signs = "".join(text.split()).casefold()
     letters = sum(map(str.isalpha, signs))
     if not signs:
@@ -288,7 +295,7 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """Refuse a form that is a program for Adobe's reader: its pages only ask to wait."""
+    """Refuse a form that only Adobe's reader can show: its pages just ask the reader to wait."""
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -312,7 +319,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
         headed.append(sorted((lines[at] for at in found.first[index]), key=lambda line: line.top))
     repeat_heads(kept)
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
-    margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have their own margins
+    margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have different margins
     texts = []
     for index, lines in enumerate(kept):
         if index % 50 == 0:
@@ -323,7 +330,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """A page's text between the running headers that stay and the footers."""
+    """The text of a page between the running headers that stay and the footers."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -333,7 +340,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Characters of the pages, without spaces, that are not in the text, by the reason."""
+    """The number of characters (without spaces) on the pages that are not in the text, keyed by reason."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -362,7 +369,7 @@ def _is_text(line: Line) -> bool:
 
 
 def _join_pages(texts: list[str], words: Counter[str]) -> None:
-    """Move the rest of a word that a page's end has cut to the page where the word begins."""
+    """Move the rest of a word that is hyphenated at the end of a page to the page on which the word begins."""
     for index in range(len(texts) - 1):
         above, below = texts[index], texts[index + 1]
         if above.endswith("-") and below[:1].islower():
@@ -373,7 +380,7 @@ def _join_pages(texts: list[str], words: Counter[str]) -> None:
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:
-    """The lines without halves of words that were cut at their ends."""
+    """The lines without the halves of words that are hyphenated at their ends."""
     cut = False
     for line in lines:
         words = line.text.split()
@@ -431,7 +438,7 @@ def _pages(numbers: list[int]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """List numbers as a person writes them, with runs shortened and long lists cut."""
+    """List numbers as a person writes them: runs are written as ranges, and a long list is cut."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -444,7 +451,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _label(document: pdfium.PdfDocument, index: int) -> str:
-    """The label of a page, counted from 0; "" where it has none."""
+    """The label of a page (counted from 0); "" if it has none."""
     try:
         return cleaning.one_line(document.get_page_label(index), 20)
     except (pdfium.PdfiumError, ValueError, UnicodeError):
@@ -452,7 +459,7 @@ def _label(document: pdfium.PdfDocument, index: int) -> str:
 
 
 def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
-    """Title and author."""
+    """The title and the author that the file states."""
     try:
         found = document.get_metadata_dict()
     except (pdfium.PdfiumError, ValueError, UnicodeError):
@@ -461,7 +468,7 @@ def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
 
 
 def _outline(document: pdfium.PdfDocument) -> list[Heading]:
-    """The table of contents, as far as its entries lead to pages."""
+    """The table of contents. Entries that lead to no page are left out."""
     entries: list[Heading] = []
     try:
         for bookmark in document.get_toc(max_depth=_OUTLINE_DEPTH):
@@ -473,32 +480,32 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
             if title and index is not None and 0 <= index < len(document):
                 entries.append(Heading(title, index + 1, bookmark.level))
     except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
-        pass  # a broken table of contents loses the contents, not the book
+        pass  # a damaged table of contents costs only itself, not the book
     return entries
 
 
 class _SecondReader:
-    """The PDF in pypdf, for pages that pdfium cannot read and for missing fonts.
+    """Reads the PDF with pypdf, for pages that pdfium cannot read and for fonts that are missing.
 
-    pypdf is slower and has no geometry. It is written in another language by other people, so it seldom fails on the
-    same file. The file is opened on first use.
+    pypdf is slower and gives no positions. It is independent of pdfium, so it seldom fails on the same file. The file
+    is opened on first use.
     """
 
     def __init__(self, path: Path, password: str | None) -> None:
         self._path = path
         self._password = password
         self._reader: Any = None
-        # No other fonts give wrong or no text.
+        # Only fonts of these two kinds can give wrong text or none.
         self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
-        """The lines of a page with invented geometry: one below another."""
+        """The lines of a page. Their positions are invented: one line below another."""
         text = self._open().pages[index].extract_text()
         return _as_lines(text)
 
     def font_trouble(self, index: int) -> FontTrouble:
-        """Whether a font of this page gives wrong or no text; "" also where this cannot be told."""
+        """How a font on this page fails: "absent", "unmapped", or "" if none fails or this cannot be determined."""
         if self._has_no_hint:
             return ""
         try:
@@ -511,7 +518,7 @@ class _SecondReader:
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
 
     def layers(self) -> Layers | None:
-        """The layers of the file; None where all are shown, or where this cannot be told."""
+        """The layers of the file; None if all of them are shown, or if this cannot be determined."""
         if self._has_no_layers:
             return None
         try:
@@ -543,8 +550,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Whether a file's bytes have none of the names of each kind, and no packed or escaped names, which may be any.
-    This takes a hundredth of the time of opening the file once more.
+    """For each group of names: whether the file's bytes contain none of them. False if the file has compressed or
+    escaped names, which could be any. This takes a hundredth of the time of opening the file a second time.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):

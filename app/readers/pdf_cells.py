@@ -1,5 +1,5 @@
-"""Makes the cells of a table on a PDF page: divides pieces of print into cells, joins printed rows, writes rows as
-lines. The bounds of a table are found elsewhere (``pdf_tables.py``). Child only.
+"""Makes the cells of a table on a PDF page: divides pieces of text into cells, joins printed rows, and writes rows as
+lines. Where a table begins and ends is found elsewhere (``pdf_tables.py``). Child only.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from app.readers import cleaning
 from app.readers.layout import Line
 
 MARK = " | "
-"""The separator of two cells: with it a model finds twice as many cells as with tabs (assets/measurements/NOTES.md)."""
-_OVERLAP = 0.25  # share of its height by which a row overlaps the one before it
-_BESIDE = 0.5  # share of the lower height by which two pieces of one row overlap
-FINE = 0.5  # line heights of a gap that may separate cells if the rows around have one at the same place
-_NARROW = 0.3  # line heights of a gap at a border that is wider than a space
-ALIGNED = 0.6  # share of a column's cells that must be aligned
-SAME_RULE = 2.0  # points between two rules that count as one
-_MOST_LINES = 15  # lines of print between two rules that separate rows
-LOOSER = 1.2  # factor of the distance of a cell's lines from which on a new row begins
-CELL_PITCH = 1.7  # line heights between two lines of one cell
-_TOUCH = 0.15  # line heights between two pieces of one word
-NUMBERS = 0.6  # share of numbers among the cells under the head of a column of numbers
+"""The separator between two cells. A model finds twice as many cells with it as with tabs
+(assets/measurements/NOTES.md).
+"""
+_OVERLAP = 0.25  # share of its height by which a row may overlap the row above
+_BESIDE = 0.5  # minimum overlap of two pieces in one row, as a share of the smaller height
+FINE = 0.5  # line heights of a gap that may separate cells if neighbouring rows have a gap at the same place
+_NARROW = 0.3  # minimum line heights of a gap at a border; a space is narrower
+ALIGNED = 0.6  # minimum share of a column's cells that are aligned
+SAME_RULE = 2.0  # points within which two ruling lines count as one
+_MOST_LINES = 15  # maximum lines of print between two ruling lines that separate rows
+LOOSER = 1.2  # factor over the line distance within cells, above which a new row begins
+CELL_PITCH = 1.7  # maximum line heights between two lines of one cell
+_TOUCH = 0.15  # maximum line heights between two pieces of one word
+NUMBERS = 0.6  # minimum share of numbers among the cells of a column of numbers
 NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_FEW_ROWS = 3  # rows from which on a head may have two
+_FEW_ROWS = 3  # minimum rows of a table whose head may have two rows
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 Word = tuple[str, float, float]
-"""A word with its beginning and end."""
+"""A word with the x coordinates of its left and right edge."""
 Cells = list[list[Line]]
 """The pieces of a row, column by column."""
 
@@ -56,7 +58,7 @@ def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def fine_parts(piece: Line) -> list[Line]:
-    """Divide a piece wherever there is more than a space between its words."""
+    """Divide a piece wherever the gap between words is wider than a space."""
     if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
         return [piece]
     groups = [[piece.words[0]]]
@@ -76,7 +78,7 @@ def _gap(before: Word, word: Word) -> float:
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """Divide a piece into groups of its words."""
+    """Divide a piece of text into groups of its words."""
     parts = []
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1
@@ -97,7 +99,7 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
 
 
 def levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Join rows of which one stands between the lines of another, as centred cells do."""
+    """Join two rows if one stands between the lines of the other, as centred cells do."""
     made: list[Cells] = []
     for row in rows:
         if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
@@ -111,8 +113,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Put a piece over several columns, such as a total's label, into the last column if it ends where that column's
-    cells end.
+    """Put a piece that spans several columns, such as the label of a total, into the last column, if it ends where that
+    column's cells end.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -128,7 +130,9 @@ def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
 
 
 def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
-    """The pieces of a row by column. A piece that crosses a border between two of its words is cut there."""
+    """The pieces of a row, by column. A piece that crosses a border is cut there if the border lies between two of its
+    words.
+    """
     cells: Cells = [[] for _ in range(len(borders) + 1)]
     for piece in row:
         for part in cut_at(piece, borders, _NARROW):
@@ -138,7 +142,9 @@ def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
 
 
 def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
-    """Cut a piece where a border is between two words. ``gap``: their least distance in line heights."""
+    """Split a piece at every border that lies between two of its words. ``gap``: minimum space between these words, in
+    line heights.
+    """
     crossed = [x for x in borders if piece.x0 < x < piece.x1]
     if not crossed or len(piece.words) < 2:
         return [piece]
@@ -153,7 +159,7 @@ def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
 
 
 def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
-    """Join printed rows to the rows of the table: a cell may have several lines."""
+    """Join printed rows to rows of the table, since a cell may have several lines."""
     tops = [min(piece.top for cell in row for piece in cell) for row in rows]
     steps = [below - above for above, below in pairwise(tops)]
     tight = min((step for step in steps if step > 0.8 * height), default=height)
@@ -182,10 +188,10 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
 
 def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first.
+    """Whether printed rows that are close together are the lines of cells in one row of the table.
 
     Args:
-        ruled: whether lines are drawn above and below.
+        ruled: whether ruling lines are drawn above and below.
     """
     if len(band) > _MOST_LINES:
         return False
@@ -199,7 +205,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row has only further lines of the cells of the row above."""
+    """Whether a printed row only holds further lines of the cells in the row above."""
     small = False
     for at, cell in enumerate(row):
         if not cell:
@@ -223,9 +229,9 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 
 
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
-    """Join names of columns that continue in the next printed row, in a table of numbers.
+    """In a table of numbers, join the names of columns that continue in the next printed row.
 
-    A name over several columns stays its own row: the names below it do not continue it.
+    A name over several columns stays its own row: the names below do not continue it.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
@@ -253,7 +259,7 @@ def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
 
 
 def _is_over(above: Line, below: Line, height: float) -> bool:
-    """Whether two lines begin, end or have their middles at the same place."""
+    """Whether two lines are aligned at the left, at the right or in the middle."""
     left, right = above.x0 - below.x0, above.x1 - below.x1
     return min(abs(left), abs(right), abs(left + right) / 2) < FINE * height
 
@@ -287,7 +293,9 @@ def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
 
 
 def _row_text(cells: Sequence[str]) -> str:
-    """The cells with the separator between them. A label that ends in a colon is joined with the value after it."""
+    """The cells of a row as a line, with the separator between them. A label that ends in a colon is joined with the
+    value after it.
+    """
     text = cells[0]
     for before, cell in pairwise(cells):
         text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
@@ -295,7 +303,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def joined(cell: Sequence[Line]) -> Line:
-    """Join the pieces of a cell."""
+    """Join the pieces of a cell to one text."""
     if len(cell) == 1:
         return cell[0]
     return replace(
@@ -315,7 +323,7 @@ def _cell_text(cell: Sequence[Line]) -> str:
 
 
 def _has_head(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names columns of numbers."""
+    """Whether the first row of a table holds the names of columns of numbers."""
     if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
         return False
     for at, name in enumerate(rows[0]):

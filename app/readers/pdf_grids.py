@@ -1,7 +1,7 @@
 """Finds the ruling lines of a PDF page and the grids that they form. Child only.
 
-A grid is a drawn table: horizontal and vertical lines that cross. Places without a line between them are one cell, so
-merged cells have several places. The content of cells is not known here.
+A grid is a drawn table: horizontal and vertical lines that cross. Neighbouring places without a line between them form
+one cell, so a merged cell has several places. The content of cells is handled elsewhere.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from app.readers import pdf_calls
 
 Box = tuple[float, float, float, float]
 Path = tuple[int, float, float, float, float]
-"""A path that is drawn, with its left, bottom, right and top edges on the page."""
+"""A drawn path: its kind, and its left, bottom, right and top edge on the page."""
 
 Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
 
 THIN = 3.0
-"""Maximum thickness in points of a drawn line."""
+"""Maximum thickness of a drawn line, in points."""
 
 MOST_OBJECTS = 5_000
 """Maximum objects of a page that are examined."""
 
-_SMALL = 6.0  # points of a shape that is too small for a cell
-_SIDES = 5  # that it counts for
+_SMALL = 6.0  # points of a shape that is too small to be a cell
+_SIDES = 5  # ruling lines that such a small shape counts for
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
-_CROSS = 3.0  # points by which two crossing lines may miss one another
-_ONE_LINE = 4.5  # points between two lines without text between them, which count as one
-_WIDE = 60.0  # points of a horizontal line that may belong to a table
-_FEWEST = 3  # horizontal and vertical lines of a grid at least, including its edges, drawn or not
-_MOST_PLACES = 10_000  # places of a grid; a grid with more is a drawing
+_CROSS = 3.0  # points by which two crossing lines may miss each other
+_ONE_LINE = 4.5  # maximum points between two lines that count as one, if no text is between them
+_WIDE = 60.0  # minimum length in points of a horizontal line that may belong to a table
+_FEWEST = 3  # minimum horizontal and minimum vertical lines of a grid, including edges that are not drawn
+_MOST_PLACES = 10_000  # maximum places of a grid; with more it is a drawing
 _MOST_GRIDS = 60
-_FEWEST_LINES = 5  # minimum drawn lines
+_FEWEST_LINES = 5  # minimum drawn lines of a grid
 
 
 @dataclass
 class Rules:
-    """The straight lines drawn on a page: (y, x0, x1) horizontal and (x, top, bottom) vertical."""
+    """The straight lines drawn on a page: horizontal ones as (y, x0, x1), vertical ones as (x, top, bottom)."""
 
     across: list[Span] = field(default_factory=list)
     down: list[Span] = field(default_factory=list)
@@ -53,8 +53,9 @@ class Rules:
 
 @dataclass
 class Grid:
-    """A grid of vertical lines at ``xs`` and horizontal lines at ``ys``, including edges. ``cells[row][column]`` is the
-    first place of the cell. ``frames`` are cells whose places are no rectangle: they surround other cells.
+    """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including the edges. ``cells[row][column]``
+    is the first place of the cell there. ``frames`` are cells whose places form no rectangle because they surround
+    other cells.
     """
 
     xs: list[float]
@@ -82,7 +83,7 @@ class Grid:
 
 
 def grids(rules: Rules) -> list[Grid]:
-    """The grids of a page, smaller ones first, so that one within another comes before it."""
+    """The grids of a page, smaller ones first, so that a grid inside another comes before it."""
     found = []
     for across, down in _crossing(rules):
         ys, xs = _lines(across), _lines(down)
@@ -95,10 +96,10 @@ def grids(rules: Rules) -> list[Grid]:
 
 
 def frames(rules: Rules) -> list[Span]:
-    """Runs of horizontal lines of the same width, one below another; higher runs first.
+    """Runs of horizontal lines with the same ends, one below another, from the top of the page down.
 
     Returns:
-        (top, bottom, left) of each run of two lines and more.
+        (top, bottom, left) of each run with at least two lines.
     """
     runs: dict[tuple[int, int], list[tuple[float, float, float]]] = defaultdict(list)
     for y, drawn in _lines(rules.across):
@@ -124,7 +125,7 @@ def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
-    """Groups of lines that cross one another."""
+    """Groups of lines that cross each other."""
     down = sorted(rules.down)
     places = [x for x, _, _ in down]
     group = list(range(len(rules.across) + len(down)))
@@ -148,7 +149,7 @@ def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
 
 
 def _lines(spans: list[Span]) -> list[Line]:
-    """Join the spans of one line: its place, and the parts where it is drawn."""
+    """Join the spans of one line: its position, and the intervals in which it is drawn."""
     found: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
         if not found or place - found[-1][0][-1] > _ONE_LINE:
@@ -159,7 +160,7 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Add the missing edges of lines, at the ends of the lines that cross them."""
+    """Add the missing edges of a grid, at the ends of the lines that would cross them."""
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
@@ -168,7 +169,8 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
 def _grid(down: list[Line], across: list[Line]) -> Grid:
     xs, ys = [x for x, _ in down], [y for y, _ in across]
     width = len(xs) - 1
-    first = list(range(width * (len(ys) - 1)))  # for each place another place of its cell, nearer to the first one
+    # for each place another place of the same cell, closer to the cell's first place
+    first = list(range(width * (len(ys) - 1)))
 
     def root(place: int) -> int:
         while first[place] != place:
@@ -204,11 +206,11 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 
 
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
-    """The straight lines drawn on a page, including thin boxes and the edges of boxes, turned as a reader holds the
-    page. For a page of many lines, which is a drawing, only the first ones are taken.
+    """The straight lines drawn on a page, including thin boxes and the edges of boxes, in the orientation in which the
+    page is shown. A page with very many lines is a drawing; only its first lines are taken.
 
     Args:
-        paths: what is drawn on it; the parts of it that are drawn elsewhere are left aside.
+        paths: the paths drawn on the page; those drawn outside of the page are ignored.
     """
     rules = Rules()
     turn = turned(page)
@@ -234,7 +236,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
 
 
 def _sides(item: int, most: int) -> Iterator[Box]:
-    """(left, bottom, right, top) of the sides of a path, up to the first curved or slanting one, which belongs to a
+    """The sides (left, bottom, right, top) of a path, up to the first curved or slanting side, which belongs to a
     drawing.
     """
     count = pdf_calls.count_segments(item)
@@ -270,8 +272,8 @@ def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
 
 
 def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
-    """Return a function that turns (left, bottom, right, top) of the page into (x0, x1, top, bottom) as a reader holds
-    it.
+    """Return a function that turns (left, bottom, right, top) of the page into (x0, x1, top, bottom) in the orientation
+    in which the page is shown.
     """
     rotation = page.get_rotation()
     left, low, right, high = page.get_bbox()

@@ -1,4 +1,4 @@
-"""Draws and searches one page of a PDF with pdfium, and recognises the words of pages that are pictures. Child only."""
+"""Draws a page of a PDF with pdfium, searches it, and recognises the words of pages that are pictures. Child only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from app.readers.pictures import is_picture
 from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectangles
 from engine.sandbox import Voice
 
-_TALLEST = 4.0  # height of a page in widths; a taller page is drawn smaller
-_MOST_SIGNS = 50_000  # maximum signs of a page that can be selected
-_UNIT = 100_000  # steps of a page's width for positions
+_TALLEST = 4.0  # maximum ratio of a page's height to its width; a taller page is drawn smaller
+_MOST_SIGNS = 50_000  # maximum characters of a page that can be selected
+_UNIT = 100_000  # steps across a page's width in which positions are given
 
 
 def render(request: dict[str, Any]) -> str:
-    """The page as base64 of a PNG."""
+    """A page as a PNG in base64."""
     document, page = _page(request)
     width, height = page.get_size()
     scale = float(request["width"]) / max(width, 1.0)
@@ -42,7 +42,7 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """Report for each of the pages ``numbers`` the recognised words and the seconds that recognition took."""
+    """For each of the pages ``numbers``, report the recognised words and the seconds that recognition took."""
     from app.readers import ocr
 
     total = len(request["numbers"])
@@ -64,8 +64,8 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """Rectangles of every passage, one for each line. Among several places, the one with the most similar surroundings
-    is taken.
+    """The rectangles of every passage, one for each line. If a passage occurs several times, the place with the most
+    similar surroundings is taken.
     """
     if request.get("recognised"):
         return _find_recognised(request)
@@ -88,7 +88,7 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
 
 
 def words(request: dict[str, Any]) -> list[list[Any]]:
-    """Every word of the page as [text, x0, y0, x1, y1], in reading order, with a space at its end where one follows."""
+    """Every word of the page as [text, x0, y0, x1, y1] in reading order. The text ends in a space if one follows."""
     signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
     found: list[list[Any]] = []
     apart = True
@@ -109,12 +109,14 @@ def words(request: dict[str, Any]) -> list[list[Any]]:
 
 
 def _is_beside(word: list[Any], box: list[float]) -> bool:
-    """Whether a sign continues the line of a word."""
+    """Whether a character continues the line of a word."""
     return min(word[4], box[3]) - max(word[2], box[1]) > 0
 
 
 def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
-    """The signs of a page with their boxes as fractions of its picture, without signs outside of it."""
+    """The characters of a page, with their boxes as fractions of its picture. Characters outside of the picture are
+    left out.
+    """
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
@@ -168,7 +170,7 @@ def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int,
 
 
 def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:
-    """A point of the page as fractions of its picture."""
+    """A point of the page, as fractions of its picture."""
     across, down = c_int(), c_int()
     raw.FPDF_PageToDevice(page.raw, 0, 0, _UNIT, _UNIT, 0, x, y, byref(across), byref(down))
     return across.value / _UNIT, down.value / _UNIT

@@ -1,7 +1,7 @@
-"""Reads drawn shapes as signs: bullets, boxes that are ticked, the lines of fractions. Child only.
+"""Reads drawn shapes as characters: bullets, boxes that can be ticked, the lines of fractions. Child only.
 
-Browsers print bullets and boxes as shapes, and every program for formulas draws the line of a fraction: without it a
-quarter is read as "1 4".
+Browsers print bullets and boxes as shapes, and programs that set formulas draw the line of a fraction. Without the
+line, a quarter would be read as "1 4".
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
 
-_MOST = 2_000  # drawn objects of a page that are examined
-_MOST_BARS = 200  # lines of a page; a page with more is a drawing or a table
+_MOST = 2_000  # maximum drawn objects of a page that are examined
+_MOST_BARS = 200  # maximum fraction lines of a page; with more it is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 2.2  # points of a line's height at most; pdfium counts a stroke twice
-_FLAT = 2.0  # times as wide as high
-_BAR = (2.0, 150.0)  # points of a line's width
-_WIDE_BAR = 40.0  # points: a wider line may be a line of a table
-_RULES = 3  # wide lines with the same ends that make them lines of a table
-_DOT = (1.2, 9.0)  # points of a dot's height
-_ROUND = 0.3  # share of its size by which a bullet's sides may differ
-_BOX = (6.0, 30.0)  # points of a box's width
-_FRAME = 0.15  # share of its width by which the frame of a box exceeds its ground on each side
-_CORNERS = 16  # parts of the line around a box with round corners, or around a circle, that a browser draws
-_WHITE = 0xF4  # of 255 in every colour
+_BAR_HEIGHT = 2.2  # maximum height in points of a fraction line; pdfium counts its stroke twice
+_FLAT = 2.0  # minimum ratio of width to height of a fraction line
+_BAR = (2.0, 150.0)  # minimum and maximum length in points of a fraction line
+_WIDE_BAR = 40.0  # points; a longer line may belong to a table
+_RULES = 3  # number of such lines with the same ends that make them lines of a table
+_DOT = (1.2, 9.0)  # minimum and maximum height in points of a dot
+_ROUND = 0.3  # share of its size by which the sides of a round bullet may differ
+_BOX = (6.0, 30.0)  # minimum and maximum width in points of a box
+_FRAME = 0.15  # share of a box's width by which its frame exceeds its inside on each side
+_CORNERS = 16  # parts of the outline with which a browser draws a box with round corners, or a circle
+_WHITE = 0xF4  # minimum value of every colour (0 to 255) that counts as white
 _TICK_PARTS = 3
-_TICK = (0.35, 1.15)  # share of the width of its box
-_DOT_SIZE = 0.6  # maximum line heights of a dot's size
-_DOT_REACH = 2.5  # line heights from a bullet to its text
-_COLUMN_LETTERS = 3  # letters of an item, where several bullets are one below another
+_TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of the width of its box
+_DOT_SIZE = 0.6  # maximum size of a dot, in line heights
+_DOT_REACH = 2.5  # maximum line heights from a bullet to its text
+_COLUMN_LETTERS = 3  # maximum letters of an item, if several bullets stand one below another
 _ALONE_LETTERS = 12
 _ALREADY = "•·▪◦‣■□●○*-–—"
-_LONGEST = 40  # maximum characters above or below a line
-_FARTHEST = 3 * _LONGEST  # characters from one above a line to one below it
-_CLOSING = ".,;:!?)]}%…’”»"  # signs without a space before them
-_NEAR = 5.0  # points from a line within which a character above or below is searched
-_BESIDE = 1.5  # line heights to the text next to a fraction
-_AXIS = 0.3  # share of its height by which the middle of that text may be off the line
-_CLOSE = 1.2  # maximum heights of a fraction's part from its middle to the line
-_CENTRED = 0.5  # share of its height by which a part's middle may be off the line's
+_LONGEST = 40  # maximum characters above or below a fraction line
+_FARTHEST = 3 * _LONGEST  # maximum characters between one above a line and one below it, in the order of the file
+_CLOSING = ".,;:!?)]}%…’”»"  # characters that have no space before them
+_NEAR = 5.0  # points around a line within which a character above or below is searched
+_BESIDE = 1.5  # maximum line heights between a fraction and the text next to it
+_AXIS = 0.3  # distance by which the middle of a part may be off the middle of the line, in heights of the part
+_CLOSE = 1.2  # maximum distance from the middle of a fraction's part to the line, in heights of the part
+_CENTRED = 0.5  # share of the line's length by which the middle of a part may be off the middle of the line
 _OVERHANG = 1.2  # heights by which the line may be wider than both parts
-_INSIDE = 1.5  # points by which a character may be beyond the line
+_INSIDE = 1.5  # points by which a character may extend beyond the line
 
 
 @dataclass
 class Shapes:
-    """Small drawn objects of a page: horizontal lines, dots, and boxes with whether they are ticked."""
+    """The small drawn objects of a page: horizontal lines, dots, and boxes (each with whether it is ticked)."""
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Shapes:
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
-    """Possible bullets and fraction lines among the drawn objects of a page; none on a page that is turned."""
+    """The drawn objects of a page that may be bullets, boxes or fraction lines; none on a page that is turned."""
     found = Shapes()
     if page.get_rotation():
         return found
@@ -88,7 +88,9 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
 
 
 def _is_box(ground: Path, frame: Path) -> bool:
-    """Whether two paths are a box or a circle as browsers draw those that can be ticked: white, then its frame."""
+    """Whether two paths form a box or a circle that can be ticked, as browsers draw it: a white shape, then its
+    frame.
+    """
     outwards = ground[1] - frame[1], ground[2] - frame[2], frame[3] - ground[3], frame[4] - ground[4]
     if min(outwards) < 0 or max(outwards) > _FRAME * (frame[3] - frame[1]):
         return False
@@ -101,7 +103,7 @@ def _is_box(ground: Path, frame: Path) -> bool:
 
 
 def _is_tick(path: Path, frame: Path) -> bool:
-    """Whether a path is the tick in a box, two strokes that are not filled, or the dot in a circle."""
+    """Whether a path is the tick in a box (two strokes, not filled) or the dot in a circle."""
     item, x0, y0, x1, y1 = path
     wide = frame[3] - frame[1]
     if not _TICK[0] * wide < x1 - x0 < _TICK[1] * wide:
@@ -116,7 +118,9 @@ def _is_tick(path: Path, frame: Path) -> bool:
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
-    """Put a bullet in front of each piece of text after a dot. Dots in a drawing, before short names, are ignored."""
+    """Put a bullet before each piece of text that follows a dot. Dots in a drawing, next to short names, are
+    ignored.
+    """
     columns = Counter(round(x0) for x0, *_ in dots)
     for x0, x1, top, bottom in dots:
         middle = (top + bottom) / 2
@@ -132,8 +136,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction, the characters from ``start`` to before ``end``. ``beside``: the upper and the lower edge of their
-    line.
+    """A fraction: the characters from ``start`` up to, not including, ``end``. ``beside``: the upper and the lower edge
+    of the line of text it stands in.
     """
 
     start: int
@@ -141,11 +145,11 @@ class _Fraction:
     text: str
     bar: Box
     beside: tuple[float, float]
-    joins: tuple[bool, bool]  # whether the line of text continues before it, and after it
+    joins: tuple[bool, bool]  # whether the line of text continues before the fraction, and after it
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
-    """The signs of a page with fractions written on the line: a quarter as "1/4". ``boxes`` are renumbered."""
+    """The characters of a page with fractions written on the line: a quarter as "1/4". ``boxes`` are renumbered."""
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not found:
         return text
@@ -182,10 +186,10 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 
 
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
-    """The fraction of this line, if there is one, by the characters close above and below it, and next to it at its
-    height.
+    """The fraction to which this line belongs, or None. Decided by the characters close above and below the line, and
+    by those next to it at the same height.
 
-    A line below a word or above a sum has neighbouring text at another height.
+    A line under a word, or above a sum, has its neighbouring text at another height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -197,7 +201,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # a part above the line was apart from it
+        return None  # a part above the line is too far from it
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -222,7 +226,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """The run of characters around a given one that are between the ends of a line, on one side of it."""
+    """The run of characters around a given one, on one side of a line and between the line's ends."""
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, at, y)
 
@@ -252,7 +256,7 @@ def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
 
 
 def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
-    """The upper and lower edges of the next character, where it is next to a line and at its height."""
+    """The upper and lower edge of a neighbouring character, if it is next to a line and at its height."""
     at = next(_filled(text, order), None)
     box = None if at is None else boxes.span(at, at)
     if box is None:

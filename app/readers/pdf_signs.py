@@ -1,6 +1,7 @@
-"""Puts the signs of a PDF page into reading order: places, accents, right-to-left words, raised figures. Child only.
+"""Puts the characters of a PDF page into reading order: corrects positions, accents, right-to-left words and
+superscripts. Child only.
 
-pdfium returns signs in the order of the file. Their places on the page tell which belong together.
+pdfium returns characters in the order of the file. Their positions on the page show which belong together.
 """
 
 from __future__ import annotations
@@ -22,45 +23,47 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_CROWDED = 0.6  # minimum share of its height that a sign of a wide script needs as width
-SAME_PLACE = 0.2  # line heights between two drawings of one letter
+_CROWDED = 0.6  # minimum width of a character in a wide script, as a share of its height
+SAME_PLACE = 0.2  # maximum line heights between two drawings of the same letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
-_SMALLER = 0.85  # maximum share of the height of the line's letters that a superscript has
-_HIGHER = 0.15  # share of that height by which a superscript is above their feet
+_SMALLER = 0.85  # maximum height of a superscript, as a share of the height of the line's letters
+_HIGHER = 0.15  # minimum height of a superscript above the feet of the line's letters, as a share of their height
 _MUCH_HIGHER = 0.3
-_HIGH_INK = 0.4  # share of the line by which a superscript's figure is above its lower edge
-_LOWER = 0.1  # share of that height by which a subscript's feet are below those of the line
+_HIGH_INK = 0.4  # minimum height of a superscript figure's ink above the line's lower edge, as a share of the line
+_LOWER = 0.1  # minimum depth of a subscript's feet below those of the line, as a share of the letters' height
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
     r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
-)  # a small number, a unit, a single letter, several letters that are no word
-_FILLER = "\u200b"  # neither space nor letter; removed in cleaning
+)  # matches a small number, a unit, a single letter, or several letters that form no word
+_FILLER = "\u200b"  # a filler that is neither space nor letter; removed in cleaning
 WORD = re.compile(r"\S+")
-_SPACE = 0.1  # line heights by which a gap between two letters exceeds all others of a word: there are two words
+# line heights by which one gap between letters must exceed all others in a word, for a space to be missing there
+_SPACE = 0.1
 _BREAK = "\r\n"
-_BROKEN = 10  # characters of a line on average, up to which pdfium may have broken a page's rows
-_BROKEN_SHARE = 0.5  # share of the breaks that are between touching signs
-_SAME_WORD = 0.15  # line heights between signs of one word
-_SAME_RTL_WORD = 0.2  # joined Arabic letters leave some room
+_BROKEN = 10  # maximum average characters of a line on a page whose rows pdfium may have broken
+_BROKEN_SHARE = 0.5  # share of the line breaks that separate touching characters, above which the rows are broken
+_SAME_WORD = 0.15  # maximum line heights between characters of one word
+_SAME_RTL_WORD = 0.2  # the same between right-to-left characters: joined Arabic letters leave some space
 _SAME_PHRASE = 1.0
-_SAME_ROW = 0.5  # share of the lower height by which two signs of one row overlap
-_STACKED = 1.2  # factor of height over width from which on a word's characters may be one below another
-_LEVEL = 0.1  # radians
-_LEGIBLE = 3.0  # points of height; boxes of smaller letters are too coarse
-TOUCH = 0.15  # line heights between two pieces of one word
-_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # signs without digits
+_SAME_ROW = 0.5  # minimum overlap of two characters in one row, as a share of the smaller height
+_STACKED = 1.2  # ratio of height to width above which a word's characters may stand one below another
+_LEVEL = 0.1  # maximum slant of a line that counts as level, in radians
+_LEGIBLE = 3.0  # minimum height in points; boxes of smaller letters are too coarse
+TOUCH = 0.15  # maximum line heights between two pieces of one word
+# right-to-left characters without digits
+_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_LETTERS = (  # letters and their points
+_RTL_LETTERS = (  # letters and their vowel points
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
     r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 )
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
 _RTL_ROW = re.compile(r"[^\r\n]+")
-_LTR_RUN = re.compile(  # words of Latin letters, or one number
+_LTR_RUN = re.compile(  # matches a run of Latin letters, or a number
     r"[A-Za-z\d](?:[A-Za-z\d.,:/'’@&+_ -]*[A-Za-z\d])?(?<=[A-Za-z])|\d(?:[.,:/-]?\d)*|[A-Za-z][A-Za-z\d.,:/'’@&+_ -]*\d"
 )
 _AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
@@ -68,26 +71,26 @@ _BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
 _BRACKET = re.compile(r"[()\[\]{}«»]")
 _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
-_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that are never joined to the one after them
-_TOUCHING = 0.05  # line heights between two letters of one word
-_SPELLED = 2  # maximum letters of one ligature
+_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that are never joined to the letter after them
+_TOUCHING = 0.05  # maximum line heights between two letters of one word
+_SPELLED = 2  # maximum letters of a ligature
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:
-    """pdfium's text of a page, with one sign for each of its characters."""
+    """pdfium's text of a page, with exactly one character for each of pdfium's."""
     count = text_page.count_chars()
     text: str = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: some characters have no text, or two; use pdfium's own count
+    if len(text) != count:  # rare: some of pdfium's characters have no text, or two; then each is asked for alone
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
     return text
 
 
 def joined_rows(text: str, boxes: CharacterBoxes) -> str:
-    """The signs of a page, without the line breaks that pdfium puts inside of rows on pages with few words.
+    """The characters of a page, without the line breaks that pdfium puts within rows on pages with few words.
 
-    pdfium takes such pages for ones whose lines run from top to bottom. ``boxes`` are renumbered by the remaining
-    signs.
+    pdfium treats such pages as if their lines ran from top to bottom. ``boxes`` are renumbered for the remaining
+    characters.
     """
     count = text.count(_BREAK)
     if _BROKEN * count < len(text) or count < 2:
@@ -119,7 +122,9 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """The rows of a page that is read from right to left, from signs in any order, by their places."""
+    """The rows of a page that is read from right to left, rebuilt from the positions of its characters, which come in
+    any order.
+    """
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):
@@ -152,15 +157,15 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
 
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
-    """``raw_text`` with right-to-left words in reading order, as in ``page_lines``."""
+    """``raw_text`` with right-to-left words in reading order, as ``page_lines`` has them."""
     return as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Put right-to-left words and phrases into reading order, which not every file has.
+    """Put right-to-left words and phrases into reading order; some files have another order.
 
-    The order is reversed where letters run to the right on the page, or are all in one box because the file spelled the
-    word out.
+    The order is reversed if letters run to the right on the page, or if all of them share one box because the file
+    spells the word out.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -183,7 +188,7 @@ def as_read(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
-    """Whether nothing is between two words, of which the second is to the left: pdfium sees a space before some
+    """Whether there is no gap between two words, the second of which is on the left: pdfium reports a space before some
     ligatures.
     """
     if right is None or left is None or left[0] > right[0]:
@@ -192,9 +197,9 @@ def _touch(right: Box | None, left: Box | None) -> bool:
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """Put the signs of a row with right-to-left words into reading order, and mirror them where needed.
+    """Put the punctuation in a row with right-to-left words into reading order, and mirror it where needed.
 
-    A full stop to the left of a number comes after it. The bracket that is read first opens.
+    A full stop to the left of a number comes after the number. The bracket that is read first is the opening one.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
@@ -213,10 +218,10 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
 
 
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
-    """Swap the two letters of a glyph that pdfium returns in the wrong order, such as lam and alef.
+    """Swap the two letters of a ligature if pdfium returns them in the wrong order, such as lam and alef.
 
-    The first letter of such a glyph is joined to the next one. Where it is a letter that is never joined, the order is
-    wrong.
+    In a ligature the first letter is joined to the next. If the first one is a letter that is never joined, the order
+    is wrong.
     """
     at = match.start()
     while at < match.end() - 1:
@@ -229,9 +234,8 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """Combine a letter and an accent that was drawn over it, as older TeX does, into one sign and a filler.
-
-    Their places decide, since the same sign next to a letter may be an apostrophe.
+    """Combine a letter and an accent drawn over it, as older TeX does, into one character and a filler. Their positions
+    decide, since the same character next to a letter may be an apostrophe.
     """
     signs = list(text)
     for match in _ACCENT.finditer(text):
@@ -250,13 +254,15 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may have letters that were drawn twice to look bold: in pairs, or too many for their width."""
+    """Whether letters of a word may have been drawn twice to look bold: they come in pairs, or are too many for the
+    word's width.
+    """
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
 
 def once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Remove the letters of a word at whose place the same letter already is."""
+    """Remove each letter of a word that stands at the same place as an equal letter before it."""
     kept: list[tuple[str, Box]] = []
     for at, sign in enumerate(word):
         box = boxes.span(start + at, start + at)
@@ -271,7 +277,7 @@ def once(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the end of a word, as ``10^6`` or, for a note, as ``1871[3]``."""
+    """Mark the superscript at the end of a word: ``10^6``, or ``1871[3]`` for a note."""
     match = DIGIT_LAST.search(word)
     if match is None or match.start() == 0:
         return word
@@ -281,7 +287,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     if _is_raised(raised, first):
         is_above = boxes.span
-    elif boxes.floats(start + last, start, first):  # a sign of the font that is small and high by itself
+    elif boxes.floats(start + last, start, first):  # a character of the font that is small and high by design
         is_above = boxes.ink
         first = boxes.ink(start, start) or first
     else:
@@ -299,7 +305,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the beginning of a run of text, before which pdfium broke the row."""
+    """Mark the superscript at the beginning of a run of text, if pdfium broke the row before it."""
     match = RAISED.match(word)
     end = start
     while end and text[end - 1].isspace():
@@ -314,7 +320,7 @@ def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
     if not any(map(str.isalnum, last)):
         return word
     first = boxes.span(begin, begin) or beside
-    base = first if _is_lowered(beside, first) else beside  # it may follow a subscript
+    base = first if _is_lowered(beside, first) else beside  # the superscript may follow a subscript
     if not _is_raised(raised, base) or raised[3] <= base[2]:
         return word
     if abs(raised[0] - beside[1]) > TOUCH * (base[3] - base[2]):
@@ -324,13 +330,13 @@ def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
 
 
 def _marked(base: str, above: str, rest: str) -> str:
-    """A word with its superscript: an exponent, a charge or a note."""
+    """A word with its superscript written as an exponent, a charge or a note."""
     power = _is_power(base, above) or rest.startswith(_CHARGES)
     return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller than those of its line and higher, or much higher."""
+    """Whether a character is smaller and higher than those of its line, or much higher."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -341,7 +347,7 @@ def _is_lowered(box: Box, line: Box) -> bool:
 
 
 def _is_power(base: str, above: str) -> bool:
-    """Whether a superscript is an exponent, and not a note's mark: by its sign, and by the text before it."""
+    """Whether a superscript is an exponent and no note's mark, decided by its characters and by the text before it."""
     if not above[0].isdigit():
         return True
     if base[-1] in ")]}":
@@ -350,7 +356,9 @@ def _is_power(base: str, above: str) -> bool:
 
 
 class CharacterBoxes:
-    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
+    """The boxes of characters, in the orientation in which the page is shown, measured from the corner of its visible
+    part.
+    """
 
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
@@ -367,13 +375,15 @@ class CharacterBoxes:
         self._known: dict[int, Box | None] = {}
 
     def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
-        """Renumber the characters: each place has the index of an earlier one. ``places``: some that were moved."""
+        """Renumber the characters: the new character i is the one that had index ``numbers[i]``. ``places``: boxes of
+        characters that were moved.
+        """
         self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
         self._known.clear()
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """The character at or near a point of a page that is not turned, within a distance in either direction."""
+        """The character at or near a point of the page (not turned), within a distance in either direction."""
         if self._numbers is not None:
             return None
         at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, across, down)
@@ -383,7 +393,7 @@ class CharacterBoxes:
         return index if self._numbers is None else self._numbers[index]
 
     def gap(self, first: int, second: int) -> float | None:
-        """Line heights between two characters of one row; None where they are in two rows."""
+        """The gap between two characters of one row, in line heights; None if they are in different rows."""
         one, two = self._one(first), self._one(second)
         if one is None or two is None:
             return None
@@ -398,12 +408,14 @@ class CharacterBoxes:
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """A character's place across the page; None where pdfium has no box."""
+        """The position of a character across the page; None if pdfium has no box for it."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) around two characters and everything between them; None where pdfium has no box."""
+        """The box (x0, x1, top, bottom) around two characters and everything between them; None if pdfium has no
+        box.
+        """
         known = self._known.get
         one = known(first) or self._one(first)
         if last == first:
@@ -411,12 +423,12 @@ class CharacterBoxes:
         two = known(last) or self._one(last)
         if one is None or two is None:
             return one or two
-        a0, a1, a2, a3 = one  # written out for speed, since every word comes here
+        a0, a1, a2, a3 = one  # written out, since every word passes here and speed matters
         b0, b1, b2, b3 = two
         return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
-        """(x0, x1, top, bottom) of a character's ink, for a page that is not turned; else None."""
+        """The box (x0, x1, top, bottom) of a character's ink; None if the page is turned."""
         if self._rotation or first != last:
             return None
         if not raw.FPDFText_GetCharBox(self._raw, self.pdfium_number(first), *self._edge_refs):
@@ -427,7 +439,7 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink is above the feet of another one, whatever their boxes in the line."""
+        """Whether a character's ink is above the feet of another character, whatever their boxes are."""
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False
@@ -440,7 +452,7 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """The upright characters of a word that are below the one before: pdfium joins short cells."""
+        """The places within a word at which a character stands below the one before: pdfium joins short cells."""
         if end - start < 2:
             return []
         whole = self.span(start, end - 1)
@@ -457,9 +469,8 @@ class CharacterBoxes:
         return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
-        """The letter of a word before which a space is missing: its gap is far wider than all others of the word.
-
-        Letterspaced words have equal gaps, so a single wide gap is a space in any font.
+        """The index of the letter before which a space is missing, because the gap there is far wider than all others
+        in the word. Letterspaced words have equal gaps, so a single wide gap is a space in any font.
         """
         sideways = self._rotation % 180 != 0
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
