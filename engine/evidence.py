@@ -25,16 +25,24 @@ import bisect
 import heapq
 import math
 import re
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Literal
 
 from engine import roles
 from engine.document import Document
-from engine.passages import SILENT, STEM, asks_for_whole, spans
+from engine.passages import STEM, asks_for_whole, spans
+from engine.words import (
+    NUMBER_WORDS,
+    SILENT_WORDS,
+    fold_word,
+    is_german,
+    numbers_in,
+    tokenize,
+    values_in,
+    without_ending,
+)
 
 Level = Literal["says so", "near", "not found", ""]
 """How far a passage supports a sentence; "" for a sentence that claims nothing about the book."""
@@ -94,11 +102,6 @@ FEW_WORDS = 2
 SHORTEST_HEADING = 3
 """Words, most of them with capitals, from which on a line is a heading."""
 
-# A number after a letter belongs to a name ("K3"); a number before letters has a unit ("17th").
-_TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
-_GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
-_ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
-_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
 _ROMAN = re.compile(r"[ivxlc]{2,}")  # numbers of chapters and clauses
@@ -141,36 +144,6 @@ _REFUSAL = re.compile(
     r"|\b(?:ne|n['’])\s?\w+ (?:pas|rien)\b[^.!?]{0,40}|aucune? (?:information|mention)",
     re.IGNORECASE,
 )
-_GERMAN = (
-    "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
-    "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "
-    "noch nur oder sein seine sich sie sind so über um und uns unter vom von vor war waren was welche welchem "
-    "welchen welcher welches wenn wer werden wie wieviel viel viele wird wo worden wurde wurden zu zum zur heißt "
-    "hieß"
-)
-_OTHERS = (
-    "au aux avec ce ces cette comme dans de des du elle en est et il ils je la le les leur lui mais ne nous on ou "
-    "par pas plus pour qu que quel quelle quels quelles qui sa se ses son sont sur un une vous combien quand où "
-    "pourquoi comment était fut a del el ella en es esta este la las lo los más no nos para pero por que se su "
-    "sus un una y cuál cuántos quién dónde qué"
-)
-_EMPTY = (
-    "am although among because between both during either every further here however may might most must never "
-    "nor off often only other otherwise over per same several shall should since still such therefore these those "
-    "though through thus too toward towards under until upon used using via well were whether while within "
-    "without yes st nd rd th don doesn didn isn wasn aren nothing none nobody everything something anything "
-    "mr mrs ms mme mlle answer question according based stated mentioned described following specific"
-)
-
-
-@lru_cache(maxsize=1 << 16)
-def _folded(word: str) -> str:
-    """Fold a word: without case, accents, and anything joined to it by an apostrophe."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign))
-    return _ELISION.sub("", plain.replace("’", "'"))
-
-
-_ENGLISH = SILENT | frozenset(_EMPTY.split())
 _ASKING = (
     "happen happened happens narrator author writer writers animal job work works earn earned income person "
     "people man woman place city town country year date time age old colour color number amount cost costs price "
@@ -196,60 +169,15 @@ _PRICE = "price cost amount income"
 _MONEY = re.compile(
     r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
 )
-_GENERIC = frozenset(_ENDINGS.sub("", _folded(word)) for word in _ASKING.split())
+_GENERIC = frozenset(without_ending(fold_word(word)) for word in _ASKING.split())
 _PLAIN = frozenset(_ADJECTIVES.split())
-_PRICES = frozenset(_ENDINGS.sub("", word) for word in _PRICE.split())
+_PRICES = frozenset(without_ending(word) for word in _PRICE.split())
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
-_GERMAN_FOLDED = frozenset(map(_folded, _GERMAN.split()))
-_SILENT = _ENGLISH | _GERMAN_FOLDED | frozenset(map(_folded, _OTHERS.split()))
-
-
-def _number_words() -> dict[str, int]:
-    """Make the words for numbers in English, German and French. "one" is left out: it is more often a pronoun."""
-    english = (
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty"
-    )
-    german = "zwei drei vier fünf sechs sieben acht neun zehn"
-    found = {word: value for value, word in enumerate(english.split())}
-    found |= {word: value for value, word in enumerate(german.split(), start=2)}
-    found |= {"zwölf": 12, "dreizehn": 13, "vierzehn": 14, "fünfzehn": 15, "sechzehn": 16, "siebzehn": 17}
-    found |= {"achtzehn": 18, "neunzehn": 19, "dozen": 12, "hundert": 100, "tausend": 1000}
-    tens = "thirty forty fifty sixty seventy eighty ninety"
-    found |= {word: 10 * value for value, word in enumerate(tens.split(), start=3)}
-    german_tens = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"
-    for value, ten in enumerate(german_tens.split(), start=2):
-        found[ten] = 10 * value
-        for unit, word in enumerate(("ein", *german.split()[:8]), start=1):
-            found[f"{word}und{ten}"] = 10 * value + unit
-    french = "deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize"
-    found |= {word: value for value, word in enumerate(french.split(), start=2)}
-    found |= {"vingt": 20, "trente": 30, "quarante": 40, "cinquante": 50, "soixante": 60, "mille": 1000}
-    found |= {"hundred": 100, "thousand": 1000, "million": 1_000_000, "millions": 1_000_000, "billion": 10**9}
-    ordinals = (
-        "third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
-        "sixteenth seventeenth eighteenth nineteenth twentieth"
-    )
-    found |= {word: value for value, word in enumerate(ordinals.split(), start=3)}
-    return {_folded(word): value for word, value in found.items()}
-
-
-def _without_ending(whole: str) -> str:
-    return _ENDINGS.sub("", whole)
-
-
-_NUMBER_WORDS = _number_words()
-_MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 
 
 def is_refusal(sentence: str) -> bool:
     """Whether a sentence only says that the book does not tell."""
     return _REFUSAL.search(sentence) is not None
-
-
-def says_nothing(word: str) -> bool:
-    """Whether a word occurs in every text of its language, such as "the", "der", "les"."""
-    return _folded(word) in _SILENT
 
 
 @dataclass(frozen=True)
@@ -329,7 +257,7 @@ class EvidenceIndex:
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
         capitals = words = 0
         for number, place in enumerate(self._places):
-            tokens = list(_tokens(text[place.start : place.end]))
+            tokens = list(tokenize(text[place.start : place.end]))
             for at, (raw, _) in enumerate(tokens):
                 if raw[0].isalpha():
                     whole = self._form(raw)[0]
@@ -348,11 +276,11 @@ class EvidenceIndex:
             for key in place.keys:
                 self._postings[key].append(number)
         self._nouns = capitals > NOUNS_CAPITALIZED * max(1, words)
-        for raw, _ in _tokens(f"{document.title} {document.author}"):
+        for raw, _ in tokenize(f"{document.title} {document.author}"):
             self._lower.add(self._form(raw)[0])
             self._large.add(self._form(raw)[0])
-        self._names = {_without_ending(whole) for whole in self._large}
-        self._known = {_without_ending(whole) for whole, _ in self._forms.values()}
+        self._names = {without_ending(whole) for whole in self._large}
+        self._known = {without_ending(whole) for whole, _ in self._forms.values()}
         self._mean = max(1.0, sum(len(place.keys) for place in self._places) / max(1, len(self._places)))
         self._has_money = _MONEY.search(text) is not None
 
@@ -384,7 +312,7 @@ class EvidenceIndex:
 
     def _is_price_of_nothing(self, term: _Term) -> bool:
         """Whether the question asks for a price, and the book has neither the word nor any amount of money."""
-        return not self._has_money and _without_ending(term.whole) in _PRICES and term.key not in self._postings
+        return not self._has_money and without_ending(term.whole) in _PRICES and term.key not in self._postings
 
     def find(
         self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
@@ -483,7 +411,7 @@ class EvidenceIndex:
         """Whether the book lacks such a name or number."""
         if term.kind == "number":
             return term.key not in self._postings
-        return term.kind == "name" and _without_ending(term.whole) not in self._names
+        return term.kind == "name" and without_ending(term.whole) not in self._names
 
     def page_scores(self, question: str) -> list[float]:
         """How promising each page is for a question: the BM25 score of its best passage."""
@@ -582,14 +510,14 @@ class EvidenceIndex:
         """Lower a passage to near where it attributes the sentence's statement to another person."""
         place = self._places[judged.place]
         passage = self.document.text[place.start : place.end]
-        ordered = not _is_german(raw for raw, _ in _tokens(sentence))
+        ordered = not is_german(raw for raw, _ in tokenize(sentence))
         if judged.level == "says so" and roles.contradicts(sentence, passage, self._words_of, ordered=ordered):
             return replace(judged, level="near")
         return judged
 
     def _words_of(self, text: str) -> list[tuple[str, int]]:
         """The meaningful words of a text, as keys, with their offsets."""
-        return [(key, at) for raw, at in _tokens(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
+        return [(key, at) for raw, at in tokenize(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
 
     def _keys_around(self, place: int, reach: int) -> set[str]:
         near = self._places[max(0, place - reach) : place + reach + 1]
@@ -627,12 +555,12 @@ class EvidenceIndex:
     def _terms(self, sentence: str) -> list[_Term]:
         """The meaningful words of a sentence, each once."""
         text = _LINE_NUMBER.sub(lambda match: " " * len(match[0]), sentence)
-        tokens = list(_tokens(text))
+        tokens = list(tokenize(text))
         found: dict[str, _Term] = {}
         capitals = [raw[0].isupper() for raw, _ in tokens if raw[0].isalpha()]
         heading = len(capitals) >= SHORTEST_HEADING and sum(capitals) > 0.7 * len(capitals)
-        german = _is_german(raw for raw, _ in tokens)
-        for key, raw, _ in _numbers(tokens, text):
+        german = is_german(raw for raw, _ in tokens)
+        for key, raw, _ in numbers_in(tokens, text):
             found.setdefault(key, _Term(key, key, raw, "number"))
         for raw, start in tokens:
             if not raw[0].isalpha():
@@ -675,27 +603,27 @@ class EvidenceIndex:
                 yield raw[at : at + 2], raw[at : at + 2], raw[at : at + 2]
             return
         whole, key = self._form(raw)
-        if key and whole not in _NUMBER_WORDS:
+        if key and whole not in NUMBER_WORDS:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
         """A word folded, with the key by which it is compared; no key for a word without meaning."""
         known = self._forms.get(raw)
         if known is None:
-            whole = _folded(raw)
+            whole = fold_word(raw)
             silent = (
-                whole in _SILENT
+                whole in SILENT_WORDS
                 or whole.endswith("n't")
                 or (len(whole) < 2 and not (raw.isupper() and raw not in "AI"))
             )
-            known = self._forms[raw] = (whole, "" if silent else _without_ending(whole)[:STEM])
+            known = self._forms[raw] = (whole, "" if silent else without_ending(whole)[:STEM])
         return known
 
     def _keys(self, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
         for raw, _ in tokens:
             if raw[0].isalpha():
                 yield from (key for key, _, _ in self._words(raw))
-        yield from _values(tokens)
+        yield from values_in(tokens)
 
 
 @dataclass(frozen=True)
@@ -721,19 +649,13 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
             yield start + line.start(), start + line.end()
 
 
-def _is_german(words: Iterable[str]) -> bool:
-    """Whether the words of a sentence are German rather than English."""
-    folded = [_folded(word) for word in words]
-    return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
-
-
 def _is_generic(term: _Term) -> bool:
-    return _without_ending(term.whole) in _GENERIC
+    return without_ending(term.whole) in _GENERIC
 
 
 def _nouns(question: str) -> set[str]:
     """Words that are nouns by the words before them, or by their capital."""
-    words = [raw for raw, _ in _tokens(question)]
+    words = [raw for raw, _ in tokenize(question)]
     found = {word for word in words[1:] if word[0].isupper()}
     expected = False
     for word in words:
@@ -744,66 +666,3 @@ def _nouns(question: str) -> set[str]:
         if word[:2].lower() in ("l'", "l’", "d'", "d’"):
             found.add(word)
     return found
-
-
-def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Words and numbers with their offsets."""
-    for match in _TOKEN.finditer(text):
-        raw, start = match[0], match.start()
-        yield raw, start
-
-
-def _value(raw: str) -> str:
-    """The value of a number: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
-    if _GROUPED.fullmatch(raw):
-        return re.sub(r"[.,]", "", raw)
-    return raw.replace(",", ".").lstrip("0") or "0"
-
-
-def _values(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The numbers of a passage, and the number of each word in one: "ninety-nine" is 90, 9 and 99."""
-    for key, _, _ in _numbers(tokens, ""):
-        yield key
-    for raw, _ in tokens:
-        if (value := _NUMBER_WORDS.get(_folded(raw))) is not None:
-            yield f"#{value}"
-
-
-def _numbers(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
-    """Key, letters and place of every number. Neighbouring words for numbers are one number."""
-    run: list[tuple[str, int, int]] = []  # letters, place, value
-
-    def joined() -> Iterator[tuple[str, str, int]]:
-        if run and not (len(run) == 1 and run[0][2] < 2):
-            value, current = 0, 0
-            for _, _, number in run:
-                if number in _MULTIPLIERS and (number != 12 or current):
-                    current = max(1, current) * number
-                    if number >= 1000:
-                        value, current = value + current, 0
-                else:
-                    current += number
-            last, at, _ = run[-1]
-            yield f"#{value + current}", text[run[0][1] : at + len(last)], run[0][1]
-        run.clear()
-
-    for raw, start in tokens:
-        if raw[0].isdigit():
-            yield from joined()
-            yield f"#{_value(raw)}", _shown(text, start, raw), start
-            continue
-        value = _NUMBER_WORDS.get(_folded(raw))
-        if value is not None:
-            if run and start - run[-1][1] - len(run[-1][0]) > len(" and "):
-                yield from joined()
-            run.append((raw, start, value))
-        elif run and _folded(raw) not in ("and", "und", "et"):
-            yield from joined()
-    yield from joined()
-
-
-def _shown(text: str, start: int, raw: str) -> str:
-    """A number with its currency sign or per cent sign."""
-    before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
-    signs = ("$", "€", "£", "¥", "%")
-    return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"

@@ -24,9 +24,10 @@ from app.core.format import page_name, places_named
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document
 from engine.errors import ContextTooSmall
-from engine.evidence import EvidenceIndex, says_nothing
+from engine.evidence import EvidenceIndex
 from engine.passages import asks_for_whole
 from engine.plan import BookFit
+from engine.words import says_nothing
 
 CHAT_TOKENS = 1536
 """Tokens of a large window that a part leaves free for the question and its answer."""

@@ -1,0 +1,167 @@
+"""The words and numbers of a text, as they are compared with those of another text.
+
+    list(tokenize("It burns 13 lamps."))       [("It", 0), ("burns", 3), ("13", 9), ("lamps", 12)]
+    fold_word("l’Été")                          "ete"
+    without_ending("lamps")                     "lamp"
+
+Words are compared without case, accents and endings, numbers by their value. Words without meaning of their own are
+listed for English, German, French and Spanish. Knows no book, and so no rarity.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from engine.passages import SILENT
+
+# A number after a letter belongs to a name ("K3"); a number before letters has a unit ("17th").
+_TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
+_GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
+_ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
+_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
+_GERMAN = (
+    "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
+    "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "
+    "noch nur oder sein seine sich sie sind so über um und uns unter vom von vor war waren was welche welchem "
+    "welchen welcher welches wenn wer werden wie wieviel viel viele wird wo worden wurde wurden zu zum zur heißt "
+    "hieß"
+)
+_OTHERS = (
+    "au aux avec ce ces cette comme dans de des du elle en est et il ils je la le les leur lui mais ne nous on ou "
+    "par pas plus pour qu que quel quelle quels quelles qui sa se ses son sont sur un une vous combien quand où "
+    "pourquoi comment était fut a del el ella en es esta este la las lo los más no nos para pero por que se su "
+    "sus un una y cuál cuántos quién dónde qué"
+)
+_EMPTY = (
+    "am although among because between both during either every further here however may might most must never "
+    "nor off often only other otherwise over per same several shall should since still such therefore these those "
+    "though through thus too toward towards under until upon used using via well were whether while within "
+    "without yes st nd rd th don doesn didn isn wasn aren nothing none nobody everything something anything "
+    "mr mrs ms mme mlle answer question according based stated mentioned described following specific"
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def fold_word(word: str) -> str:
+    """Fold a word: without case, accents, and anything joined to it by an apostrophe."""
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign))
+    return _ELISION.sub("", plain.replace("’", "'"))
+
+
+def without_ending(whole: str) -> str:
+    """A folded word without the commonest endings of English, German and French."""
+    return _ENDINGS.sub("", whole)
+
+
+def _number_words() -> dict[str, int]:
+    """Make the words for numbers in English, German and French. "one" is left out: it is more often a pronoun."""
+    english = (
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty"
+    )
+    german = "zwei drei vier fünf sechs sieben acht neun zehn"
+    found = {word: value for value, word in enumerate(english.split())}
+    found |= {word: value for value, word in enumerate(german.split(), start=2)}
+    found |= {"zwölf": 12, "dreizehn": 13, "vierzehn": 14, "fünfzehn": 15, "sechzehn": 16, "siebzehn": 17}
+    found |= {"achtzehn": 18, "neunzehn": 19, "dozen": 12, "hundert": 100, "tausend": 1000}
+    tens = "thirty forty fifty sixty seventy eighty ninety"
+    found |= {word: 10 * value for value, word in enumerate(tens.split(), start=3)}
+    german_tens = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"
+    for value, ten in enumerate(german_tens.split(), start=2):
+        found[ten] = 10 * value
+        for unit, word in enumerate(("ein", *german.split()[:8]), start=1):
+            found[f"{word}und{ten}"] = 10 * value + unit
+    french = "deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize"
+    found |= {word: value for value, word in enumerate(french.split(), start=2)}
+    found |= {"vingt": 20, "trente": 30, "quarante": 40, "cinquante": 50, "soixante": 60, "mille": 1000}
+    found |= {"hundred": 100, "thousand": 1000, "million": 1_000_000, "millions": 1_000_000, "billion": 10**9}
+    ordinals = (
+        "third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
+        "sixteenth seventeenth eighteenth nineteenth twentieth"
+    )
+    found |= {word: value for value, word in enumerate(ordinals.split(), start=3)}
+    return {fold_word(word): value for word, value in found.items()}
+
+
+_ENGLISH = SILENT | frozenset(_EMPTY.split())
+_GERMAN_FOLDED = frozenset(map(fold_word, _GERMAN.split()))
+SILENT_WORDS = _ENGLISH | _GERMAN_FOLDED | frozenset(map(fold_word, _OTHERS.split()))
+NUMBER_WORDS = _number_words()
+_MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
+
+
+def says_nothing(word: str) -> bool:
+    """Whether a word occurs in every text of its language, such as "the", "der", "les"."""
+    return fold_word(word) in SILENT_WORDS
+
+
+def is_german(words: Iterable[str]) -> bool:
+    """Whether the words of a sentence are German rather than English."""
+    folded = [fold_word(word) for word in words]
+    return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
+
+
+def tokenize(text: str) -> Iterator[tuple[str, int]]:
+    """Words and numbers with their offsets."""
+    for match in _TOKEN.finditer(text):
+        raw, start = match[0], match.start()
+        yield raw, start
+
+
+def _value(raw: str) -> str:
+    """The value of a number: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
+    if _GROUPED.fullmatch(raw):
+        return re.sub(r"[.,]", "", raw)
+    return raw.replace(",", ".").lstrip("0") or "0"
+
+
+def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """The numbers of a passage, and the number of each word in one: "ninety-nine" is 90, 9 and 99."""
+    for key, _, _ in numbers_in(tokens, ""):
+        yield key
+    for raw, _ in tokens:
+        if (value := NUMBER_WORDS.get(fold_word(raw))) is not None:
+            yield f"#{value}"
+
+
+def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
+    """Key, letters and place of every number. Neighbouring words for numbers are one number."""
+    run: list[tuple[str, int, int]] = []  # letters, place, value
+
+    def joined() -> Iterator[tuple[str, str, int]]:
+        if run and not (len(run) == 1 and run[0][2] < 2):
+            value, current = 0, 0
+            for _, _, number in run:
+                if number in _MULTIPLIERS and (number != 12 or current):
+                    current = max(1, current) * number
+                    if number >= 1000:
+                        value, current = value + current, 0
+                else:
+                    current += number
+            last, at, _ = run[-1]
+            yield f"#{value + current}", text[run[0][1] : at + len(last)], run[0][1]
+        run.clear()
+
+    for raw, start in tokens:
+        if raw[0].isdigit():
+            yield from joined()
+            yield f"#{_value(raw)}", _shown(text, start, raw), start
+            continue
+        value = NUMBER_WORDS.get(fold_word(raw))
+        if value is not None:
+            if run and start - run[-1][1] - len(run[-1][0]) > len(" and "):
+                yield from joined()
+            run.append((raw, start, value))
+        elif run and fold_word(raw) not in ("and", "und", "et"):
+            yield from joined()
+    yield from joined()
+
+
+def _shown(text: str, start: int, raw: str) -> str:
+    """A number with its currency sign or per cent sign."""
+    before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
+    signs = ("$", "€", "£", "¥", "%")
+    return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"
