@@ -1,6 +1,6 @@
-"""Writes numbers as lists do: in Roman numerals, letters, words, other scripts. Child only.
+"""Writes list numbers in the style of a list: Roman numerals, letters, words, other scripts. Runs only in the child.
 
-One function serves the names of formats in Word and in CSS. A number in an unknown format is written in digits.
+Accepts the style names of Word and of CSS. A number in an unknown style is written in digits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LARGEST = 9_999  # larger numbers are written in digits, since nobody writes such long lists by hand
+_LARGEST = 9_999  # maximum number that is written in a style; larger numbers are written in digits
 _ROMAN = (
     (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
     (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
@@ -49,7 +49,7 @@ _IRREGULAR = {
 
 
 def written(value: int, style: str) -> str:
-    """Write a number in a format, given by its name in Word ("upperRoman") or in CSS ("upper-roman")."""
+    """Write a number in a style, given by its name in Word ("upperRoman") or CSS ("upper-roman")."""
     form = _FORMS.get(style.replace("-", "").casefold())
     if form is None or not 0 < value <= _LARGEST:
         return str(value)
@@ -75,7 +75,7 @@ def _repeated(value: int, letters: str) -> str:
 
 
 def _placed(value: int, letters: str) -> str:
-    """Write a number as a to z, then aa, ab, as web pages do."""
+    """Write a to z, then aa, ab, as CSS counts."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))
@@ -92,7 +92,7 @@ def _enclosed(value: int, first: str, count: int) -> str:
 
 
 def _counted(value: int, names: str, units: str) -> str:
-    """Spell a number in Chinese, Japanese or Korean: 二百三十一."""
+    """Write a number in Chinese, Japanese or Korean numerals, such as 二百三十一 for 231."""
     text, digits = "", str(value)
     for at, digit in enumerate(digits):
         unit = len(digits) - 1 - at

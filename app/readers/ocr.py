@@ -1,8 +1,8 @@
-"""Recognises the words of pages that are pictures, by RapidOCR (PP-OCRv6 in ONNX; its wheel contains the models). Child
-only.
+"""Recognises the text of pages that are pictures, with RapidOCR (PP-OCRv6 in ONNX). Runs only in the child.
 
-Finds a page's orientation and slant, its lines, and their words. ``app.readers.recognised`` uses the lines. Nothing is
-downloaded: the models are given by their paths.
+Owns the recogniser: a page's orientation, its slant, the places of its lines, and their words.
+``app.readers.recognised`` uses the lines. Nothing is fetched: RapidOCR's wheel contains the models, which are loaded by
+their paths.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from numpy.typing import NDArray
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 
 LONG_SIDE = 2_400
-"""Pixels of a page's longer side: 200 dpi for A4. At more, the model reads small print no better."""
+"""Pixels of a page's longer side. For A4 this is 200 dpi; at more, the model reads small print no better."""
 
-_DETECTED = 1_600  # pixels of the longer side for finding lines; at full size this takes half of the time
-_BATCH = 12  # lines that are read between two reports of progress
-_SAMPLE = 3  # lines from which a page's orientation is detected
-_UPRIGHT = 0.9  # mean confidence of these lines above which the page is not turned
-_BETTER = 0.05  # minimum gain of confidence by which the other orientation is chosen
-_SIDEWAYS = 1.5  # ratio of height to width above which a line stands on its end
-_LONG = 5.0  # minimum length of a line, in line heights, from which the slant of a page is measured
-_FEWEST = 0.5  # minimum confidence of a line that is kept
-_WIDEST = 1.2  # maximum width of a letter, in line heights
-_READ = 0.5  # share of the lines' width that letters cover if the script is known to the model
-_KNOWN = 0.86  # minimum confidence of letters if the script is known to the model
-_STRAIGHT = 0.002  # maximum slant, in radians, that counts as straight
-_THREADS = 4  # threads; more do not make it faster
+_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection would take half of the time
+_BATCH = 12  # lines that are recognised between two progress reports
+_SAMPLE = 3  # number of lines that are read to find a page's orientation
+_UPRIGHT = 0.9  # mean certainty of these lines above which the page is upright
+_BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
+_SIDEWAYS = 1.5  # height of a detected line, as a factor of its width, above which the line runs vertically
+_LONG = 5.0  # minimum length in line heights of a line that is used to measure a page's slant
+_FEWEST = 0.5  # minimum certainty of a line that is kept
+_WIDEST = 1.2  # maximum width of a letter in line heights; a line with wider letters has letters that were not read
+_READ = 0.5  # minimum share of the lines' width that was read; below, the script is unknown
+_KNOWN = 0.86  # minimum certainty on a page in a known script
+_STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
+_THREADS = 4  # maximum threads; more bring no gain
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 
 Picture = NDArray[np.uint8]
-"""An image (height, width, 3)."""
+"""An image as (height, width, 3)."""
 
 Quads = NDArray[np.float32]
-"""The four corners of every line (lines, 4, 2), clockwise from the top left, in pixels."""
+"""The four corners of every line as (lines, 4, 2), clockwise from the top left, in pixels."""
 
 
 def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], None]) -> RecognisedPage:
     """Find and read the lines of a picture.
 
     Args:
+        picture: the page as an image.
         size: width and height of the shown page in points.
-        beat: called several times for each page, to report progress.
+        beat: called several times per page, to report progress.
     """
     reader = _reader()
     beat()
@@ -74,12 +75,16 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)
     if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
-        page.lines = []  # in an unknown script, all that is found are stray characters
+        page.lines = []  # in an unknown script, only stray characters are recognised
     return page
 
 
 def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
-    """The number of counter-clockwise quarter turns that put the picture upright, the turned picture, and its lines."""
+    """Turn a picture upright.
+
+    Returns:
+        The number of quarter turns counterclockwise, the turned picture, and its lines.
+    """
     quads = _quads(reader, picture)
     turns = 0
     if _are_sideways(quads):
@@ -100,7 +105,7 @@ def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
 
 @cache
 def _reader() -> Any:
-    """The recogniser, made once for each process."""
+    """Make the recogniser, once per process."""
     import rapidocr
 
     models = Path(rapidocr.__file__).parent / "models"
@@ -126,7 +131,7 @@ def _quads(reader: Any, picture: Picture) -> Quads:
 
 
 Read = tuple[str, float, list[int], float]
-"""A read line: its text, its confidence, the column of each letter, and the number of columns over the line's width."""
+"""Text, certainty, the column of each letter, and the number of columns across the line."""
 
 
 def _texts(reader: Any, crops: Sequence[Picture]) -> list[Read]:
@@ -151,14 +156,14 @@ def _height(quad: NDArray[np.float32]) -> float:
 
 
 def _are_sideways(quads: Quads) -> bool:
-    """Whether most text runs from the top down or from the bottom up."""
+    """Whether most text runs vertically."""
     along = sum(_width(quad) for quad in quads if _width(quad) >= _height(quad))
     across = sum(_height(quad) for quad in quads if _height(quad) > _SIDEWAYS * _width(quad))
     return across > along
 
 
 def _slant(quads: Quads) -> float:
-    """The slant of the lines in radians; positive if they run clockwise on the page."""
+    """Return the median slant of the lines in radians, clockwise on the page; 0.0 for a straight page."""
     slants = [
         math.atan2(float(quad[1, 1] - quad[0, 1]), float(quad[1, 0] - quad[0, 0]))
         for quad in quads
@@ -176,7 +181,7 @@ def _line(
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()
     letters = sum(map(len, parts))
-    if len(columns) != letters:  # for characters of several code points, letters are assumed to be equally wide
+    if len(columns) != letters:  # some characters have several code points; then all letters count as equally wide
         columns, count = range(letters), letters
     step, words, at = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:

@@ -1,7 +1,7 @@
-"""Draws images of PDF pages for the page viewer, and finds the places of passages on them.
+"""Draws PDF pages for the page viewer, and finds passages on them.
 
-Owns the limits (a few widths, two pages drawn at a time) and the cache in memory. Pages are drawn in a child process
-with limits (``app.readers.pdf_render``).
+Owns the limits (a few image widths, two images drawn at a time) and the cache in memory. The bounded child process
+draws the images (``app.readers.pdf_render``).
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from app.readers.sandbox import ChildFailed, run_in_child
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 
 Rectangle = tuple[float, float, float, float]
-"""A rectangle (x0, y0, x1, y1), as fractions of the page from its top left."""
+"""(x0, y0, x1, y1) as fractions of the page, from its top left."""
 
 NARROWEST, WIDEST = 50, 4000
 _SECONDS_PER_IMAGE = 30.0
-_LONGEST_PASSAGE = 4_000  # maximum characters of a passage that is searched
+_LONGEST_PASSAGE = 4_000  # characters after which a passage is cut before the search
 WIDTHS = (600, 900, 1200, 1800, 2400)
-MOST_BYTES = 48 << 20  # maximum bytes of images that are cached in memory
-_AT_ONCE = 2  # images drawn at the same time
+MOST_BYTES = 48 << 20  # maximum bytes of images in memory
+_AT_ONCE = 2  # maximum images drawn at the same time
 
 Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
-"""A passage: its words, and the text before and after, which distinguish it from other places with the same words."""
+"""(text before, passage, text after). The surrounding text decides between several places with the same passage."""
 
 PlacedWord = tuple[str, float, float, float, float]
-"""A word with its rectangle. The word ends in a space if one follows on the page."""
+"""(word, x0, y0, x1, y1). The word ends in a space if a space follows it on the page."""
 
 Find = Callable[[Path, int, Sequence[Passage], str | None], list[list[Rectangle]]]
 Words = Callable[[Path, int, str | None], list[PlacedWord]]
 
 
 def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
-    """Draw a page as PNG.
+    """Draw a page as a PNG.
 
     Args:
-        path: a PDF file.
+        path: a PDF or picture file.
         number: number of the page, from 1.
-        password: of the file, if it needs one.
-        width: of the image in pixels.
+        password: password of an encrypted file.
+        width: width of the image in pixels.
 
     Raises:
         OptionError: the width or the page number is out of range.
@@ -63,11 +63,9 @@ def render_page(path: Path, number: int, password: str | None = None, width: int
 
 
 def find_on_page(path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
-    """Find a passage on a page. Returns (x0, y0, x1, y1) of each of its lines, as fractions of the page from its top
-    left.
+    """Find a passage on a page. Return the rectangle of each line; an empty list if the passage is not on the page.
 
-    Case, spaces, hyphens and punctuation are ignored. The result is empty if the passage is not on the page. Raises as
-    in ``render_page``.
+    Case, spaces, hyphens and punctuation are ignored. Raises as ``render_page`` does.
     """
     return find_all_on_page(path, number, [("", passage, "")], password)[0]
 
@@ -75,7 +73,7 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
 def find_all_on_page(
     path: Path, number: int, passages: Sequence[Passage], password: str | None = None
 ) -> list[list[Rectangle]]:
-    """Find several passages on a page, each as ``find_on_page`` does."""
+    """Find several passages on a page. Return a list of rectangles for each, as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
@@ -83,7 +81,7 @@ def find_all_on_page(
 
 
 def words_on_page(path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-    """The words on a page's picture in reading order, each with its rectangle. Raises as in ``render_page``."""
+    """Return the words of a page in reading order, each with its rectangle. Raises as ``render_page`` does."""
     recognised = recognition.load(Path(path).parent).get(number)
     answer = _ask({"work": "words", "recognised": recognised}, Path(path), number, password)
     return [(str(text), x0, y0, x1, y1) for text, x0, y0, x1, y1 in answer]
@@ -113,11 +111,13 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
 
 
 class PageImages:
-    """Images of pages, drawn on demand and kept in memory.
+    """Draws images of pages on demand, and caches them in memory.
 
     Args:
-        draw, find, words: functions that draw a page, find passages on it, and list its words with their places.
-        most_bytes: maximum bytes of images to keep.
+        draw: draws a page.
+        find: finds passages on a page.
+        most_bytes: maximum bytes of images in the cache.
+        words: lists the words of a page with their places.
     """
 
     def __init__(
@@ -136,10 +136,15 @@ class PageImages:
         self._working = threading.Semaphore(_AT_ONCE)
 
     def page(self, book: str, path: Path, number: int, width: int, password: str | None = None) -> bytes:
-        """A page as PNG, at least ``width`` pixels wide if such a width is allowed.
+        """Return a page as a PNG in the smallest of ``WIDTHS`` that is at least ``width`` pixels, or else in the
+        largest.
 
         Args:
             book: hash of the file.
+            path: the file.
+            number: number of the page, from 1.
+            width: requested width in pixels.
+            password: password of an encrypted file.
 
         Raises:
             DocumentError, PasswordNeeded, InputError: the page cannot be drawn.
@@ -158,14 +163,14 @@ class PageImages:
         return picture
 
     def words(self, path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-        """The words on a page's picture, so that they can be selected there."""
+        """Return the words of a page with their places, so that they can be selected on its image."""
         with self._working:
             return self._words(path, number, password)
 
     def find(
         self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None
     ) -> list[list[Rectangle]]:
-        """Find passages on a page's picture, as fractions of the page."""
+        """Find passages on a page, as fractions of its image."""
         if not passages:
             return []
         with self._working:

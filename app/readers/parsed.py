@@ -1,6 +1,4 @@
-"""Defines what the parsers take and return: limits, plain records and one exception. Used by the parent and the child
-process.
-"""
+"""The parsers' input and output: limits, plain records and one exception. Used by parent and child."""
 
 from __future__ import annotations
 
@@ -9,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Step = Callable[[int, int, "int | None"], None]
-"""Called before each page with the number of pages done, the number of all pages, and the page's number from 1 (None
-between pages).
+"""Called before each page with the number of pages done, the total number of pages, and the page's number (from 1). The
+last is None outside of pages.
 """
 
 SECOND_READER = "second"
-"""Marks a page that the first PDF reader could not read, so that the second reader tries it."""
+"""Marks a page on which pdfium failed, so that pypdf reads it."""
 
 RefusalKind = Literal["document", "password", "no_text"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for the reading of one file.
+    """Limits for reading one file.
 
-    ``seconds_per_page`` is the maximum time without a report from the child process; in a format without pages a
-    chapter counts as a page. ``zip_ratio`` is the maximum ratio of uncompressed to compressed size of one entry.
+    ``seconds_per_page`` is the maximum time between two messages of the child; in a format without pages, a chapter
+    counts as a page. ``zip_ratio`` is the maximum compression ratio of a zip entry.
     """
 
     memory_bytes: int = 2_000_000_000
@@ -39,12 +37,12 @@ class Limits:
 
 
 class Refused(Exception):
-    """Raised when a file cannot be read as a book.
+    """Raised if a file cannot be read as a book.
 
     Args:
-        cause: the end of a sentence that begins with the file's name, such as "has no pages.".
-        remedy: advice for the person.
-        kind: name of the engine's error class that this becomes.
+        cause: the end of a sentence that starts with the file's name, such as "has no pages.".
+        remedy: advice for the user.
+        kind: selects the exception that the parent raises.
     """
 
     def __init__(self, cause: str, remedy: str, kind: RefusalKind = "document") -> None:
@@ -74,8 +72,9 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text. ``left_out``: number of characters (without spaces) that are in no section, keyed by
-    reason. ``date``: date of publication that the file states.
+    """A whole file as text.
+
+    ``left_out``: number of omitted characters without spaces, keyed by reason. ``date``: the publication date.
     """
 
     kind: str

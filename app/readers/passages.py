@@ -1,23 +1,29 @@
-"""Finds a passage among the letters of a page, ignoring spacing and punctuation. Standard library only."""
+"""Finds a passage in a page's text, ignoring spaces and punctuation. Uses the standard library only."""
 
 from __future__ import annotations
 
 import unicodedata
 
-_MOST_PLACES = 500  # places of one passage that are examined
-_SHORTEST = 12  # letters of a passage's beginning and end, by which it is found if the whole is not found
+_MOST_PLACES = 500  # maximum places of one passage that are compared
+_SHORTEST = 12  # minimum letters of a passage's start or end that is searched if the whole passage is not found
 
 
 def folded(text: str) -> str:
-    """Fold a text to letters and digits in lower case, with accents composed and ligatures spelled out."""
+    """Reduce a text to its letters and digits: without case, accents composed, ligatures expanded."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
 def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
-    """Find a folded passage in a folded text: as a whole, or else by its beginning and its end.
+    """Find a folded passage in a folded text: the whole passage, or else its start or its end.
 
     Args:
-        before, after: the text around the passage, which decides if it occurs at several places.
+        text: the folded text.
+        passage: the folded passage.
+        before: text before the passage; together with ``after`` it decides between several places.
+        after: text after the passage.
+
+    Returns:
+        Start and end of the passage; None if it is not found.
     """
     if not passage:
         return None
@@ -48,5 +54,5 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
 
 
 def _shared(one: str, other: str) -> int:
-    """The number of letters that two texts share at their beginning."""
+    """Count the letters that two texts have in common at their start."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,7 +1,7 @@
-"""Reads PDF files: each page by pdfium, a page that fails by pypdf; then all pages are cleaned together. Child only.
+"""Reads PDF files: every page with pdfium, a page that fails with pypdf, then cleans all pages together.
 
-Owns opening a file (passwords, damage), the order of the two readers, recognising which pages are scans, facts stated
-in the file (labels, table of contents, title), and the warnings.
+Owns opening (passwords, damage), the order of the two libraries, recognised scans, page labels, table of contents,
+title, and the warnings. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -33,29 +33,27 @@ from app.readers.pdf_tables import repeat_heads
 from app.readers.recognised import RecognisedPage
 
 _SCAN_CHARACTERS = 20
-"""A page with an image and fewer characters than this is a picture, whose words can be recognised."""
+"""Minimum characters of a page with an image; a page with fewer is a picture, whose text can be recognised."""
 
-_IMAGE_SHARE = 0.5  # share of pages that are images, among the pages with content, above which the book is a scan
-_WAITING = 1_500  # maximum characters of a page that only asks the reader to wait, in several languages
-_BLANK_SHARE = 0.25  # share of blank pages above which a warning mentions them
+_IMAGE_SHARE = 0.5  # share of picture pages, among pages with content, above which the book is a scan
+_WAITING = 1_500  # maximum characters of a form that only asks to wait, in several languages
+_BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
 _NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
-"""Reported in place of a page number while labels and table of contents are read, since damage there costs only
-these.
-"""
+"""Reported as the page number while labels and table of contents are read, so that damage there costs only them."""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-# Archaic Greek letters and modifiers, except signs of mathematics and Coptic. Careless programs number Arabic glyphs
-# from there and declare the numbers to be letters.
+# Archaic Greek letters and modifiers, without mathematical and Coptic ones. Some programs map Arabic glyphs to them by
+# mistake.
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # share of such letters on a page above which its text is wrong
-_SYMBOLIC = 4  # flag of a font that has its own symbols
+_MISMAPPED_SHARE = 0.05  # share of such letters on a page above which its text is probably wrong
+_SYMBOLIC = 4  # flag of a font with its own set of characters
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -63,13 +61,13 @@ FontTrouble = Literal["", "unmapped", "absent"]
 
 
 class _Pages:
-    """The results for the pages read so far."""
+    """What was found on the pages so far. Page numbers count from 1."""
 
     def __init__(self) -> None:
         self.lines: list[list[Line]] = []
         self.labels: list[str] = []
         self.images: list[int] = []
-        self.figures: list[int] = []  # numbers of pages that have words but are mostly a picture
+        self.figures: list[int] = []  # pages with text that are mostly a picture
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.mismapped: list[int] = []
@@ -77,9 +75,8 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words in which no space is missing
-        # recognised pages, keyed by number: their words come from the picture
-        self.recognised: dict[int, RecognisedPage] = {}
+        self.whole: set[str] = set()  # words that contain no space
+        self.recognised: dict[int, RecognisedPage] = {}  # recognised pages by number; their text comes from the picture
         self.characters = 0
 
 
@@ -87,9 +84,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password``, ``comments``, ``trouble`` (page number as text -> "second" or the failure),
-            ``recognised`` (page number as text -> the recognised page) and ``unread``: whether pages that are pictures
-            are only reported; otherwise they are refused.
+        path: the file.
+        request: ``password``; ``comments``, whether to read them; ``trouble``, a map from page number (as text) to
+            ``SECOND_READER`` or to the reason why the page failed; ``recognised``, a map from page number (as text) to
+            its recognised text; ``unread``, whether to report picture pages instead of refusing a scan.
+        limits: limits for the book's size.
+        step: called with the progress.
     """
     document = open_pdf(path, request.get("password"), beat=lambda: step(0, 1, None))
     if document is None:
@@ -117,7 +117,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
-    # each of these reasons has its own warning
+    # hidden text gets its own warning
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
@@ -143,11 +143,13 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
 def open_pdf(
     path: Path, password: str | None, *, only: int | None = None, beat: Callable[[], None] = lambda: None
 ) -> pdfium.PdfDocument | None:
-    """Open the document; None if pdfium cannot read it.
+    """Open a PDF or picture file; None if pdfium cannot read it.
 
     Args:
-        only: number of the only page that is needed, from 1; of a picture file, other pages may then be blank.
-        beat: called now and then, to report progress.
+        path: the file.
+        password: password of an encrypted file.
+        only: the only page needed, from 1; other pages of a picture file may then be blank.
+        beat: called several times, to report progress.
     """
     try:
         document = pictures.as_pdf(path, only, beat) if pictures.is_picture(path) else _opened(path, password)
@@ -159,14 +161,14 @@ def open_pdf(
                 "is encrypted in a way that is not supported.", "Save it without protection in its own program."
             ) from None
         return None
-    with suppress(pdfium.PdfiumError):  # a damaged form costs only its values
-        document.init_forms()  # draws the fields that have no appearance
+    with suppress(pdfium.PdfiumError):  # if the form is broken, only its values are lost
+        document.init_forms()  # gives an appearance to fields that have none
     return document
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """Open with the password as it was typed, else with the password prepared as in ISO 32000-2 (7.6.4.3.2), which
-    pdfium leaves out.
+    """Open with the password as typed. If that fails, prepare it as in ISO 32000-2 (7.6.4.3.2), which pdfium does
+    not.
     """
     try:
         return pdfium.PdfDocument(path, password=password)
@@ -178,9 +180,7 @@ def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
 
 
 def _prepared(password: str) -> str:
-    """Prepare a password by SASLprep (RFC 4013): invisible characters are dropped, all spaces become one kind, letters
-    are normalised to NFKC.
-    """
+    """Prepare a password with SASLprep (RFC 4013): drop invisible characters, normalize spaces, apply NFKC."""
     mapped = (" " if stringprep.in_table_c12(sign) else sign for sign in password if not stringprep.in_table_b1(sign))
     return unicodedata.normalize("NFKC", "".join(mapped))
 
@@ -269,13 +269,13 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 
 def _is_mismapped(text: str) -> bool:
-    """Whether letters occur together that no living language combines: then glyph numbers were taken for letters."""
+    """Whether a text has letters that no living language uses: numbers of glyphs were taken for letters."""
     found = _NO_LETTERS.findall(text)
     return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _is_garbled(text: str) -> bool:
-    """Whether a text has more symbols than letters, or letters without vowels."""
+    """Whether a text has few letters, or letters with too few or too many vowels."""
     signs = "".join(text.split()).casefold()
     letters = sum(map(str.isalpha, signs))
     if not signs:
@@ -295,7 +295,7 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """Refuse a form that only Adobe's reader can show: its pages just ask the reader to wait."""
+    """Refuse an XFA form. Only Adobe's programs show it; its pages only ask to wait."""
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -330,7 +330,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """The text of a page between the running headers that stay and the footers."""
+    """Return a page's text between the running headers that stay and the footers that stay."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -340,7 +340,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """The number of characters (without spaces) on the pages that are not in the text, keyed by reason."""
+    """Count the characters of the pages that are not in the text, without spaces, by reason."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -369,7 +369,7 @@ def _is_text(line: Line) -> bool:
 
 
 def _join_pages(texts: list[str], words: Counter[str]) -> None:
-    """Move the rest of a word that is hyphenated at the end of a page to the page on which the word begins."""
+    """Join words that a page end cuts. The whole word goes to the page where it starts."""
     for index in range(len(texts) - 1):
         above, below = texts[index], texts[index + 1]
         if above.endswith("-") and below[:1].islower():
@@ -380,7 +380,7 @@ def _join_pages(texts: list[str], words: Counter[str]) -> None:
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:
-    """The lines without the halves of words that are hyphenated at their ends."""
+    """Yield the lines without the halves of words that are cut at line ends."""
     cut = False
     for line in lines:
         words = line.text.split()
@@ -438,7 +438,7 @@ def _pages(numbers: list[int]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """List numbers as a person writes them: runs are written as ranges, and a long list is cut."""
+    """Format numbers for a person, such as "3, 5-7". Long lists are cut."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -451,7 +451,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _label(document: pdfium.PdfDocument, index: int) -> str:
-    """The label of a page (counted from 0); "" if it has none."""
+    """Return the label of page ``index`` (from 0); "" if it has none."""
     try:
         return cleaning.one_line(document.get_page_label(index), 20)
     except (pdfium.PdfiumError, ValueError, UnicodeError):
@@ -459,7 +459,7 @@ def _label(document: pdfium.PdfDocument, index: int) -> str:
 
 
 def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
-    """The title and the author that the file states."""
+    """Return title and author from the metadata; "" if missing."""
     try:
         found = document.get_metadata_dict()
     except (pdfium.PdfiumError, ValueError, UnicodeError):
@@ -468,7 +468,7 @@ def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
 
 
 def _outline(document: pdfium.PdfDocument) -> list[Heading]:
-    """The table of contents. Entries that lead to no page are left out."""
+    """Return the entries of the table of contents that lead to a page."""
     entries: list[Heading] = []
     try:
         for bookmark in document.get_toc(max_depth=_OUTLINE_DEPTH):
@@ -480,32 +480,34 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
             if title and index is not None and 0 <= index < len(document):
                 entries.append(Heading(title, index + 1, bookmark.level))
     except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
-        pass  # a damaged table of contents costs only itself, not the book
+        pass  # if the table of contents is broken, the book is read without it
     return entries
 
 
 class _SecondReader:
-    """Reads the PDF with pypdf, for pages that pdfium cannot read and for fonts that are missing.
+    """Reads the PDF with pypdf: pages on which pdfium fails, font problems and hidden layers.
 
-    pypdf is slower and gives no positions. It is independent of pdfium, so it seldom fails on the same file. The file
-    is opened on first use.
+    pypdf is slower and returns no positions, but it is independent of pdfium, so it seldom fails on the same file. The
+    file is opened on first use.
     """
 
     def __init__(self, path: Path, password: str | None) -> None:
         self._path = path
         self._password = password
         self._reader: Any = None
-        # Only fonts of these two kinds can give wrong text or none.
+        # fonts of other types cause no trouble
         self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
-        """The lines of a page. Their positions are invented: one line below another."""
+        """Return the lines of a page, at invented positions one below another."""
         text = self._open().pages[index].extract_text()
         return _as_lines(text)
 
     def font_trouble(self, index: int) -> FontTrouble:
-        """How a font on this page fails: "absent", "unmapped", or "" if none fails or this cannot be determined."""
+        """Return whether a font of this page gives wrong text ("unmapped") or no text ("absent"); "" if neither or
+        unknown.
+        """
         if self._has_no_hint:
             return ""
         try:
@@ -518,7 +520,7 @@ class _SecondReader:
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
 
     def layers(self) -> Layers | None:
-        """The layers of the file; None if all of them are shown, or if this cannot be determined."""
+        """Return the hidden layers of the file; None if all layers are shown or unknown."""
         if self._has_no_layers:
             return None
         try:
@@ -550,8 +552,10 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """For each group of names: whether the file's bytes contain none of them. False if the file has compressed or
-    escaped names, which could be any. This takes a hundredth of the time of opening the file a second time.
+    """Whether the file contains none of the names of each kind. False for all if it has compressed or escaped names,
+    which may be any.
+
+    Searching the bytes takes a hundredth of the time that opening the file again takes.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):
@@ -594,7 +598,7 @@ def _as_lines(text: str) -> list[Line]:
 
 
 def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: Step) -> Parsed:
-    """Read a whole file with pypdf alone, because pdfium could not open it."""
+    """Read the whole file with pypdf alone, because pdfium cannot open it."""
     try:
         reader = _open_pypdf(path, password)
         count = len(reader.pages)

@@ -1,6 +1,6 @@
-"""Calls pdfium's functions that are needed for every word and line of a page, passing plain addresses. Child only.
+"""Calls pdfium's functions that run for every word and line of a page, with plain addresses. Runs only in the child.
 
-ctypes passes plain addresses three times as fast as typed pointers, which took a fourth of the reading time.
+ctypes passes addresses three times as fast as typed pointers, which took a quarter of the reading time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pypdfium2.raw as raw
 
 
 def address(handle: Any) -> int:
-    """The address of one of pdfium's objects."""
+    """Return the address of a pdfium object."""
     return cast(handle, c_void_p).value or 0
 
 
@@ -38,7 +38,7 @@ segment_closes = _by_address(raw.FPDFPathSegment_GetClose, c_int, c_void_p)
 
 
 class Floats:
-    """An array of numbers for pdfium to write into, with its address."""
+    """An array of numbers that pdfium writes to, with the address of each number."""
 
     def __init__(self, count: int) -> None:
         self._values = (c_float * count)()

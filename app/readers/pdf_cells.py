@@ -1,5 +1,6 @@
-"""Makes the cells of a table on a PDF page: divides pieces of text into cells, joins printed rows, and writes rows as
-lines. Where a table begins and ends is found elsewhere (``pdf_tables.py``). Child only.
+"""Makes the cells of a table on a PDF page: splits lines into cells, joins printed rows, writes rows as lines.
+
+``pdf_tables`` finds where a table starts and ends. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -13,28 +14,26 @@ from app.readers import cleaning
 from app.readers.layout import Line
 
 MARK = " | "
-"""The separator between two cells. A model finds twice as many cells with it as with tabs
-(assets/measurements/NOTES.md).
-"""
-_OVERLAP = 0.25  # share of its height by which a row may overlap the row above
-_BESIDE = 0.5  # minimum overlap of two pieces in one row, as a share of the smaller height
-FINE = 0.5  # line heights of a gap that may separate cells if neighbouring rows have a gap at the same place
-_NARROW = 0.3  # minimum line heights of a gap at a border; a space is narrower
-ALIGNED = 0.6  # minimum share of a column's cells that are aligned
-SAME_RULE = 2.0  # points within which two ruling lines count as one
-_MOST_LINES = 15  # maximum lines of print between two ruling lines that separate rows
-LOOSER = 1.2  # factor over the line distance within cells, above which a new row begins
-CELL_PITCH = 1.7  # maximum line heights between two lines of one cell
-_TOUCH = 0.15  # maximum line heights between two pieces of one word
-NUMBERS = 0.6  # minimum share of numbers among the cells of a column of numbers
+"""Separator of two cells. With it, a model finds twice as many cells as with tabs (assets/measurements/NOTES.md)."""
+_OVERLAP = 0.25  # minimum overlap of a row with the row before it, as a share of its height, for both to be one row
+_BESIDE = 0.5  # minimum overlap of two pieces in one row, as a share of the lower height
+FINE = 0.5  # minimum gap between cells in line heights, if nearby rows have a gap at the same place
+_NARROW = 0.3  # minimum gap between words in line heights, for a cut at a border; wider than a space
+ALIGNED = 0.6  # minimum share of a column's cells that must be aligned
+SAME_RULE = 2.0  # maximum distance in points between edges or rules that count as one
+_MOST_LINES = 15  # maximum printed lines that can be one row of a table
+LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance
+CELL_PITCH = 1.7  # maximum distance in line heights between two lines of one cell
+_TOUCH = 0.15  # maximum gap in line heights between two pieces of one word
+NUMBERS = 0.6  # minimum share of numbers in a column of numbers
 NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_FEW_ROWS = 3  # minimum rows of a table whose head may have two rows
+_FEW_ROWS = 3  # maximum rows of a table whose header rows are not joined
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 Word = tuple[str, float, float]
-"""A word with the x coordinates of its left and right edge."""
+"""A word with its left and right edges."""
 Cells = list[list[Line]]
-"""The pieces of a row, column by column."""
+"""The pieces of a row, one list per column."""
 
 
 def in_rows(cell: Sequence[Line]) -> list[Line]:
@@ -42,7 +41,7 @@ def in_rows(cell: Sequence[Line]) -> list[Line]:
 
 
 def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Printed rows from the top, each from left to right."""
+    """Group pieces into printed rows from top to bottom, each from left to right."""
     rows: list[list[Line]] = []
     top = bottom = 0.0
     for piece in sorted(pieces, key=lambda piece: piece.top):
@@ -58,12 +57,12 @@ def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def fine_parts(piece: Line) -> list[Line]:
-    """Divide a piece wherever the gap between words is wider than a space."""
+    """Split a piece at gaps between words that are wider than a space."""
     if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        led = before[0] in _LEADERS or word[0] in _LEADERS  # a line of a table of contents
+        led = before[0] in _LEADERS or word[0] in _LEADERS  # the leader of a table of contents
         if _gap(before, word) > FINE * piece.height and not led:
             groups.append([])
         groups[-1].append(word)
@@ -73,12 +72,12 @@ def fine_parts(piece: Line) -> list[Line]:
 
 
 def _gap(before: Word, word: Word) -> float:
-    """The width between two words, which may run from right to left."""
+    """Return the gap between two words, which may run from right to left."""
     return max(word[1] - before[2], before[1] - word[2])
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """Divide a piece of text into groups of its words."""
+    """Make a piece of each group of words."""
     parts = []
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1
@@ -99,7 +98,7 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
 
 
 def levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Join two rows if one stands between the lines of the other, as centred cells do."""
+    """Join consecutive rows that overlap vertically and fill different columns, as vertically centred cells do."""
     made: list[Cells] = []
     for row in rows:
         if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
@@ -113,8 +112,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Put a piece that spans several columns, such as the label of a total, into the last column, if it ends where that
-    column's cells end.
+    """Move a piece that spans several columns, such as a total, to the last of them if it is aligned with that column's
+    right edge.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -130,9 +129,7 @@ def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
 
 
 def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
-    """The pieces of a row, by column. A piece that crosses a border is cut there if the border lies between two of its
-    words.
-    """
+    """Split a row into one list of pieces per column. A piece that crosses a border between two words is cut there."""
     cells: Cells = [[] for _ in range(len(borders) + 1)]
     for piece in row:
         for part in cut_at(piece, borders, _NARROW):
@@ -142,8 +139,12 @@ def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
 
 
 def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
-    """Split a piece at every border that lies between two of its words. ``gap``: minimum space between these words, in
-    line heights.
+    """Split a piece at every border that lies between two of its words.
+
+    Args:
+        piece: the piece.
+        borders: x positions of the borders.
+        gap: minimum gap between the words, in line heights.
     """
     crossed = [x for x in borders if piece.x0 < x < piece.x1]
     if not crossed or len(piece.words) < 2:
@@ -159,7 +160,7 @@ def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
 
 
 def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
-    """Join printed rows to rows of the table, since a cell may have several lines."""
+    """Join printed rows into rows of the table, because a cell may have several lines."""
     tops = [min(piece.top for cell in row for piece in cell) for row in rows]
     steps = [below - above for above, below in pairwise(tops)]
     tight = min((step for step in steps if step > 0.8 * height), default=height)
@@ -188,10 +189,11 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
 
 def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows that are close together are the lines of cells in one row of the table.
+    """Whether printed rows close to each other are one row of the table, whose cells have several lines.
 
     Args:
-        ruled: whether ruling lines are drawn above and below.
+        band: the printed rows.
+        ruled: whether rules are drawn above and below.
     """
     if len(band) > _MOST_LINES:
         return False
@@ -205,7 +207,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row only holds further lines of the cells in the row above."""
+    """Whether a printed row only continues cells of the row above."""
     small = False
     for at, cell in enumerate(row):
         if not cell:
@@ -229,9 +231,9 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 
 
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
-    """In a table of numbers, join the names of columns that continue in the next printed row.
+    """Join column names that continue in the next printed row, in a table of numbers.
 
-    A name over several columns stays its own row: the names below do not continue it.
+    A name that spans several columns stays a row of its own, because the names below do not continue it.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
@@ -259,7 +261,7 @@ def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
 
 
 def _is_over(above: Line, below: Line, height: float) -> bool:
-    """Whether two lines are aligned at the left, at the right or in the middle."""
+    """Whether two lines have the same left edge, right edge or centre."""
     left, right = above.x0 - below.x0, above.x1 - below.x1
     return min(abs(left), abs(right), abs(left + right) / 2) < FINE * height
 
@@ -293,9 +295,7 @@ def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
 
 
 def _row_text(cells: Sequence[str]) -> str:
-    """The cells of a row as a line, with the separator between them. A label that ends in a colon is joined with the
-    value after it.
-    """
+    """Join cells with the separator. A label that ends in a colon and the value after it are joined with a space."""
     text = cells[0]
     for before, cell in pairwise(cells):
         text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
@@ -303,7 +303,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def joined(cell: Sequence[Line]) -> Line:
-    """Join the pieces of a cell to one text."""
+    """Join the pieces of a cell into one line."""
     if len(cell) == 1:
         return cell[0]
     return replace(
@@ -323,7 +323,7 @@ def _cell_text(cell: Sequence[Line]) -> str:
 
 
 def _has_head(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row of a table holds the names of columns of numbers."""
+    """Whether the first row contains the names of columns of numbers."""
     if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
         return False
     for at, name in enumerate(rows[0]):

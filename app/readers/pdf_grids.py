@@ -1,7 +1,7 @@
-"""Finds the ruling lines of a PDF page and the grids that they form. Child only.
+"""Finds the ruling lines of a PDF page, and the grids that they form. Runs only in the child.
 
-A grid is a drawn table: horizontal and vertical lines that cross. Neighbouring places without a line between them form
-one cell, so a merged cell has several places. The content of cells is handled elsewhere.
+A grid is a drawn table: horizontal and vertical lines that cross. Its lines divide it into places. Adjacent places
+without a line between them are one cell, so a merged cell has several places. The content of cells is not known here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.readers import pdf_calls
 
 Box = tuple[float, float, float, float]
 Path = tuple[int, float, float, float, float]
-"""A drawn path: its kind, and its left, bottom, right and top edge on the page."""
+"""A drawn path: its pdfium address, and its left, bottom, right and top edges on the page."""
 
 Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
@@ -29,23 +29,23 @@ THIN = 3.0
 """Maximum thickness of a drawn line, in points."""
 
 MOST_OBJECTS = 5_000
-"""Maximum objects of a page that are examined."""
+"""Maximum number of drawn objects examined on a page."""
 
-_SMALL = 6.0  # points of a shape that is too small to be a cell
-_SIDES = 5  # ruling lines that such a small shape counts for
+_SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
+_SIDES = 5  # number of lines that such a shape counts for
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
-_CROSS = 3.0  # points by which two crossing lines may miss each other
-_ONE_LINE = 4.5  # maximum points between two lines that count as one, if no text is between them
+_CROSS = 3.0  # maximum distance in points between two lines that count as crossing
+_ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
 _WIDE = 60.0  # minimum length in points of a horizontal line that may belong to a table
-_FEWEST = 3  # minimum horizontal and minimum vertical lines of a grid, including edges that are not drawn
-_MOST_PLACES = 10_000  # maximum places of a grid; with more it is a drawing
+_FEWEST = 3  # minimum horizontal and minimum vertical lines of a grid, including edges, drawn or not
+_MOST_PLACES = 10_000  # maximum places of a grid; a larger grid is a drawing
 _MOST_GRIDS = 60
-_FEWEST_LINES = 5  # minimum drawn lines of a grid
+_FEWEST_LINES = 5  # minimum drawn lines of a grid, in both directions together
 
 
 @dataclass
 class Rules:
-    """The straight lines drawn on a page: horizontal ones as (y, x0, x1), vertical ones as (x, top, bottom)."""
+    """The straight lines drawn on a page: horizontal as (y, x0, x1), vertical as (x, top, bottom)."""
 
     across: list[Span] = field(default_factory=list)
     down: list[Span] = field(default_factory=list)
@@ -53,9 +53,10 @@ class Rules:
 
 @dataclass
 class Grid:
-    """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including the edges. ``cells[row][column]``
-    is the first place of the cell there. ``frames`` are cells whose places form no rectangle because they surround
-    other cells.
+    """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including edges.
+
+    ``cells[row][column]`` is the first place of the cell that has this place. ``frames`` are cells whose places form no
+    rectangle, because they surround other cells.
     """
 
     xs: list[float]
@@ -73,7 +74,7 @@ class Grid:
         return self.xs[0] <= x <= self.xs[-1] and self.ys[0] <= y <= self.ys[-1]
 
     def walls(self, y: float) -> list[float]:
-        """The vertical lines that separate the cells at this height."""
+        """Return the x positions of the lines between the cells at height ``y``."""
         row = self.cells[self.row(y)]
         return [self.xs[at + 1] for at, (one, two) in enumerate(pairwise(row)) if one != two]
 
@@ -83,7 +84,7 @@ class Grid:
 
 
 def grids(rules: Rules) -> list[Grid]:
-    """The grids of a page, smaller ones first, so that a grid inside another comes before it."""
+    """Return the grids of a page, sorted by area, so that a nested grid precedes the grid around it."""
     found = []
     for across, down in _crossing(rules):
         ys, xs = _lines(across), _lines(down)
@@ -96,10 +97,10 @@ def grids(rules: Rules) -> list[Grid]:
 
 
 def frames(rules: Rules) -> list[Span]:
-    """Runs of horizontal lines with the same ends, one below another, from the top of the page down.
+    """Find groups of horizontal lines with the same ends, one below another, sorted from the top.
 
     Returns:
-        (top, bottom, left) of each run with at least two lines.
+        (top, bottom, left) of each group of at least two lines.
     """
     runs: dict[tuple[int, int], list[tuple[float, float, float]]] = defaultdict(list)
     for y, drawn in _lines(rules.across):
@@ -125,7 +126,7 @@ def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
-    """Groups of lines that cross each other."""
+    """Yield groups of lines that cross one another: (horizontal lines, vertical lines)."""
     down = sorted(rules.down)
     places = [x for x, _, _ in down]
     group = list(range(len(rules.across) + len(down)))
@@ -149,7 +150,9 @@ def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
 
 
 def _lines(spans: list[Span]) -> list[Line]:
-    """Join the spans of one line: its position, and the intervals in which it is drawn."""
+    """Join spans at nearly the same position into lines. A line is its mean position and the stretches where it is
+    drawn.
+    """
     found: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
         if not found or place - found[-1][0][-1] > _ONE_LINE:
@@ -160,7 +163,7 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Add the missing edges of a grid, at the ends of the lines that would cross them."""
+    """Add an edge before the first and after the last line, where the crossing lines extend beyond them."""
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
@@ -169,7 +172,7 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
 def _grid(down: list[Line], across: list[Line]) -> Grid:
     xs, ys = [x for x, _ in down], [y for y, _ in across]
     width = len(xs) - 1
-    # for each place another place of the same cell, closer to the cell's first place
+    # union-find: for each place, another place of its cell that is nearer to the cell's first place
     first = list(range(width * (len(ys) - 1)))
 
     def root(place: int) -> int:
@@ -206,11 +209,13 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 
 
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
-    """The straight lines drawn on a page, including thin boxes and the edges of boxes, in the orientation in which the
-    page is shown. A page with very many lines is a drawing; only its first lines are taken.
+    """Return the straight lines drawn on a page, including thin boxes and the edges of boxes, on the page as displayed.
+
+    After ``_MOST_SEGMENTS`` lines, further lines are ignored: such a page is a drawing.
 
     Args:
-        paths: the paths drawn on the page; those drawn outside of the page are ignored.
+        page: the page.
+        paths: the paths drawn on it.
     """
     rules = Rules()
     turn = turned(page)
@@ -236,7 +241,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
 
 
 def _sides(item: int, most: int) -> Iterator[Box]:
-    """The sides (left, bottom, right, top) of a path, up to the first curved or slanting side, which belongs to a
+    """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because the path is a
     drawing.
     """
     count = pdf_calls.count_segments(item)
@@ -272,8 +277,8 @@ def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
 
 
 def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
-    """Return a function that turns (left, bottom, right, top) of the page into (x0, x1, top, bottom) in the orientation
-    in which the page is shown.
+    """Return a function that converts (left, bottom, right, top) in page coordinates to (x0, x1, top, bottom) on the
+    page as displayed.
     """
     rotation = page.get_rotation()
     left, low, right, high = page.get_bbox()

@@ -1,4 +1,6 @@
-"""Reads the additions to a PDF page: reviewers' comments, typed notes, attached files. Child only."""
+"""Reads the annotations of a PDF page: reviewers' comments, typed text, form ticks, attached files. Runs only in the
+child.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from app.readers.layout import Line
 from app.readers.pdf_grids import Box, turned
 from app.readers.pdf_signs import RTL, CharacterBoxes, text_as_read
 
-_MOST = 2_000  # maximum annotations of a page that are read
-_PASSAGE = 80  # characters shown of the passage that a comment is about
-_NAME = 60  # maximum characters of a file's name
-_TYPE_SIZE = 12.0  # height in points of a typed note whose size is not stated
+_MOST = 2_000  # maximum annotations read of a page
+_PASSAGE = 80  # characters after which the passage of a comment is cut
+_NAME = 60  # characters after which a file name is cut
+_TYPE_SIZE = 12.0  # type size in points of typed text whose size is unknown
 _MARKUP = {
     raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_LINE, raw.FPDF_ANNOT_SQUARE, raw.FPDF_ANNOT_CIRCLE, raw.FPDF_ANNOT_POLYGON,
     raw.FPDF_ANNOT_POLYLINE, raw.FPDF_ANNOT_CARET, raw.FPDF_ANNOT_INK, raw.FPDF_ANNOT_STAMP, raw.FPDF_ANNOT_HIGHLIGHT,
@@ -26,15 +28,16 @@ _MARKUP = {
 }  # fmt: skip
 _BOXES = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 TICKS = ("☐", "☒")
-"""Characters for an open and for a ticked box of a form."""
+"""Characters for an empty and a ticked box of a form."""
 
-_UNSEEN = 0b100010  # flags of annotations that are hidden, or not shown on a screen
+_UNSEEN = 0b100010  # flags of an annotation that is hidden or not shown on a screen
 
 
 @dataclass
 class Notes:
-    """The notes on a page. ``comments`` are texts to be added at the end of the page; ``typed`` are lines at their
-    positions on the page.
+    """The annotations of a page.
+
+    ``comments`` are formatted, to follow the page's text. ``typed`` are lines at their places on the page.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -43,7 +46,7 @@ class Notes:
 
 
 def read_notes(page: pdfium.PdfPage) -> Notes:
-    """Read the notes on an open page."""
+    """Read the annotations of an open page."""
     notes = Notes()
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if not count:
@@ -61,7 +64,7 @@ def read_notes(page: pdfium.PdfPage) -> Notes:
 
 
 def attached_files(document: pdfium.PdfDocument) -> list[str]:
-    """The names of the files attached to a document, including those in a portfolio."""
+    """Return the names of the files attached to a document, including those of a portfolio."""
     count = min(max(raw.FPDFDoc_GetAttachmentCount(document.raw), 0), _MOST)
     return [_file_name(raw.FPDFDoc_GetAttachment(document.raw, at)) for at in range(count)]
 
@@ -84,8 +87,8 @@ def _annotations(page: pdfium.PdfPage, count: int) -> Iterator[Any]:
 
 
 def _comment(annotation: Any, kind: int, page: pdfium.PdfPage) -> str:
-    """A comment with its author and the passage that it marks; "" for a mark that has no words and strikes
-    nothing out.
+    """Format a comment with its author and the passage it marks. "" for a mark without text, unless it strikes the
+    passage out.
     """
     words, author = _string(annotation, b"Contents"), _string(annotation, b"T")
     struck = kind == raw.FPDF_ANNOT_STRIKEOUT
@@ -117,7 +120,7 @@ def _marked(annotation: Any, page: pdfium.PdfPage) -> str:
 
 
 def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box) -> str:
-    """The text inside a box (left, bottom, right, top) of a page, with right-to-left words in reading order."""
+    """Return the text within (left, bottom, right, top) of a page, with right-to-left words in reading order."""
     x0, x1, top, bottom = turned(page)(*place)
     boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
     signs = []
@@ -129,9 +132,7 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """Text that was typed onto the page. Text with its own appearance is left out here, since it is read as a filled-in
-    value.
-    """
+    """Return the text typed onto the page. Skip text with its own appearance, which ``form_values`` reads."""
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
         return []
@@ -142,7 +143,7 @@ def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
 
 
 def read_ticks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[Line]:
-    """The boxes of a form that can be ticked, each as a character at its position."""
+    """Return the checkboxes and radio buttons of a form as lines with one character each."""
     form = document.formenv
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if form is None or count > _MOST:
@@ -175,9 +176,7 @@ def _string(annotation: Any, key: bytes) -> str:
 
 
 def layer_of(item: Any) -> str | None:
-    """The name of the layer that an object of a page is on; "" for a layer without name, None if the object is on no
-    layer.
-    """
+    """Return the name of an object's layer; "" for a layer without a name, None for an object on no layer."""
     buffer, length = create_string_buffer(512), c_ulong()
     place = cast(buffer, POINTER(raw.FPDF_WCHAR))
     for at in range(max(raw.FPDFPageObj_CountMarks(item), 0)):

@@ -1,4 +1,6 @@
-"""Draws a page of a PDF with pdfium, searches it, and recognises the words of pages that are pictures. Child only."""
+"""Draws and searches a page of a PDF with pdfium, and recognises the text of pages that are pictures. Runs only in the
+child.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from app.readers.pictures import is_picture
 from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectangles
 from engine.sandbox import Voice
 
-_TALLEST = 4.0  # maximum ratio of a page's height to its width; a taller page is drawn smaller
-_MOST_SIGNS = 50_000  # maximum characters of a page that can be selected
-_UNIT = 100_000  # steps across a page's width in which positions are given
+_TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
+_MOST_SIGNS = 50_000  # maximum selectable characters of a page
+_UNIT = 100_000  # size in pixels of the imaginary device that positions are computed for; more means more precise
 
 
 def render(request: dict[str, Any]) -> str:
-    """A page as a PNG in base64."""
+    """Draw the page as a PNG, and return it in base64."""
     document, page = _page(request)
     width, height = page.get_size()
     scale = float(request["width"]) / max(width, 1.0)
@@ -42,7 +44,7 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """For each of the pages ``numbers``, report the recognised words and the seconds that recognition took."""
+    """Report the recognised text of each page in ``numbers``, and how many seconds recognition took."""
     from app.readers import ocr
 
     total = len(request["numbers"])
@@ -64,8 +66,8 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """The rectangles of every passage, one for each line. If a passage occurs several times, the place with the most
-    similar surroundings is taken.
+    """Return the rectangles of each passage, one per line. If a passage occurs several times, its surrounding text
+    decides.
     """
     if request.get("recognised"):
         return _find_recognised(request)
@@ -88,7 +90,9 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
 
 
 def words(request: dict[str, Any]) -> list[list[Any]]:
-    """Every word of the page as [text, x0, y0, x1, y1] in reading order. The text ends in a space if one follows."""
+    """Return every word of the page as [text, x0, y0, x1, y1], in reading order. The text ends in a space if one
+    follows.
+    """
     signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
     found: list[list[Any]] = []
     apart = True
@@ -109,14 +113,12 @@ def words(request: dict[str, Any]) -> list[list[Any]]:
 
 
 def _is_beside(word: list[Any], box: list[float]) -> bool:
-    """Whether a character continues the line of a word."""
+    """Whether a character is on the same line as a word."""
     return min(word[4], box[3]) - max(word[2], box[1]) > 0
 
 
 def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
-    """The characters of a page, with their boxes as fractions of its picture. Characters outside of the picture are
-    left out.
-    """
+    """Return the characters of a page with their boxes as fractions of its image. Skip characters outside of it."""
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
@@ -170,14 +172,14 @@ def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int,
 
 
 def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:
-    """A point of the page, as fractions of its picture."""
+    """Convert a point of the page to fractions of its image."""
     across, down = c_int(), c_int()
     raw.FPDF_PageToDevice(page.raw, 0, 0, _UNIT, _UNIT, 0, x, y, byref(across), byref(down))
     return across.value / _UNIT, down.value / _UNIT
 
 
 def _rows(boxes: list[list[float]]) -> list[list[float]]:
-    """Merge the boxes of each printed line."""
+    """Merge the boxes of each line."""
     rows: list[list[float]] = []
     for box in boxes:
         last = rows[-1] if rows else None

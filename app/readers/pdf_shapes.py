@@ -1,7 +1,7 @@
-"""Reads drawn shapes as characters: bullets, boxes that can be ticked, the lines of fractions. Child only.
+"""Reads drawn shapes as characters: bullets, checkboxes, fraction bars. Runs only in the child.
 
-Browsers print bullets and boxes as shapes, and programs that set formulas draw the line of a fraction. Without the
-line, a quarter would be read as "1 4".
+Browsers print bullets and checkboxes as shapes, and programs for formulas draw fraction bars. Without the bar, 1/4
+would be read as "1 4".
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
 
-_MOST = 2_000  # maximum drawn objects of a page that are examined
-_MOST_BARS = 200  # maximum fraction lines of a page; with more it is a drawing or a table
+_MOST = 2_000  # maximum drawn objects examined on a page
+_MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 2.2  # maximum height in points of a fraction line; pdfium counts its stroke twice
-_FLAT = 2.0  # minimum ratio of width to height of a fraction line
-_BAR = (2.0, 150.0)  # minimum and maximum length in points of a fraction line
-_WIDE_BAR = 40.0  # points; a longer line may belong to a table
-_RULES = 3  # number of such lines with the same ends that make them lines of a table
-_DOT = (1.2, 9.0)  # minimum and maximum height in points of a dot
-_ROUND = 0.3  # share of its size by which the sides of a round bullet may differ
-_BOX = (6.0, 30.0)  # minimum and maximum width in points of a box
-_FRAME = 0.15  # share of a box's width by which its frame exceeds its inside on each side
-_CORNERS = 16  # parts of the outline with which a browser draws a box with round corners, or a circle
-_WHITE = 0xF4  # minimum value of every colour (0 to 255) that counts as white
+_BAR_HEIGHT = 2.2  # maximum height of a bar in points; pdfium counts a stroke twice
+_FLAT = 2.0  # minimum ratio of a bar's width to its height
+_BAR = (2.0, 150.0)  # minimum and maximum width of a bar in points
+_WIDE_BAR = 40.0  # width in points above which a bar may be a line of a table
+_RULES = 3  # minimum number of such wide bars with the same ends to be lines of a table
+_DOT = (1.2, 9.0)  # minimum and maximum height of a bullet in points
+_ROUND = 0.3  # maximum difference of a bullet's width and height, as a share of its height
+_BOX = (6.0, 30.0)  # minimum and maximum width of a checkbox in points
+_FRAME = 0.15  # maximum share of a checkbox's width by which its frame exceeds its white ground on each side
+_CORNERS = 16  # minimum path segments of the rounded box, the circle or the dot that a browser draws
+_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
 _TICK_PARTS = 3
-_TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of the width of its box
-_DOT_SIZE = 0.6  # maximum size of a dot, in line heights
-_DOT_REACH = 2.5  # maximum line heights from a bullet to its text
-_COLUMN_LETTERS = 3  # maximum letters of an item, if several bullets stand one below another
+_TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of its box's width
+_DOT_SIZE = 0.6  # maximum height of a bullet in line heights
+_DOT_REACH = 2.5  # maximum distance in line heights from a bullet to its text
+_COLUMN_LETTERS = 3  # minimum letters of an item, if several bullets are aligned
 _ALONE_LETTERS = 12
 _ALREADY = "•·▪◦‣■□●○*-–—"
-_LONGEST = 40  # maximum characters above or below a fraction line
-_FARTHEST = 3 * _LONGEST  # maximum characters between one above a line and one below it, in the order of the file
-_CLOSING = ".,;:!?)]}%…’”»"  # characters that have no space before them
-_NEAR = 5.0  # points around a line within which a character above or below is searched
-_BESIDE = 1.5  # maximum line heights between a fraction and the text next to it
-_AXIS = 0.3  # distance by which the middle of a part may be off the middle of the line, in heights of the part
-_CLOSE = 1.2  # maximum distance from the middle of a fraction's part to the line, in heights of the part
-_CENTRED = 0.5  # share of the line's length by which the middle of a part may be off the middle of the line
-_OVERHANG = 1.2  # heights by which the line may be wider than both parts
-_INSIDE = 1.5  # points by which a character may extend beyond the line
+_LONGEST = 40  # maximum characters above or below a fraction bar
+_FARTHEST = 3 * _LONGEST  # maximum distance in the text between a character above the bar and a character below it
+_CLOSING = ".,;:!?)]}%…’”»"  # characters without a space before them
+_NEAR = 5.0  # points above and below a bar that are searched for a character
+_BESIDE = 1.5  # maximum distance in line heights to the text next to a fraction
+_AXIS = 0.3  # maximum offset of that text's middle from the bar, as a share of its height
+_CLOSE = 1.2  # maximum distance of the numerator's or denominator's middle from the bar, as a factor of its height
+_CENTRED = 0.5  # maximum horizontal offset of its centre from the bar's, as a share of its height
+_OVERHANG = 1.2  # maximum overhang of the bar over the wider of both, as a factor of the greater height
+_INSIDE = 1.5  # tolerance in points for a character beyond the ends of the bar
 
 
 @dataclass
 class Shapes:
-    """The small drawn objects of a page: horizontal lines, dots, and boxes (each with whether it is ticked)."""
+    """Small drawn objects of a page: bars, dots, and checkboxes, with a flag for ticked ones."""
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
@@ -62,7 +62,9 @@ class Shapes:
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
-    """The drawn objects of a page that may be bullets, boxes or fraction lines; none on a page that is turned."""
+    """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. A rotated page has
+    none.
+    """
     found = Shapes()
     if page.get_rotation():
         return found
@@ -88,9 +90,7 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
 
 
 def _is_box(ground: Path, frame: Path) -> bool:
-    """Whether two paths form a box or a circle that can be ticked, as browsers draw it: a white shape, then its
-    frame.
-    """
+    """Whether two paths are the white ground and the frame of a checkbox or radio button, as browsers draw them."""
     outwards = ground[1] - frame[1], ground[2] - frame[2], frame[3] - ground[3], frame[4] - ground[4]
     if min(outwards) < 0 or max(outwards) > _FRAME * (frame[3] - frame[1]):
         return False
@@ -103,7 +103,7 @@ def _is_box(ground: Path, frame: Path) -> bool:
 
 
 def _is_tick(path: Path, frame: Path) -> bool:
-    """Whether a path is the tick in a box (two strokes, not filled) or the dot in a circle."""
+    """Whether a path is the tick of a checkbox (two strokes, not filled) or the dot of a radio button."""
     item, x0, y0, x1, y1 = path
     wide = frame[3] - frame[1]
     if not _TICK[0] * wide < x1 - x0 < _TICK[1] * wide:
@@ -118,8 +118,8 @@ def _is_tick(path: Path, frame: Path) -> bool:
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
-    """Put a bullet before each piece of text that follows a dot. Dots in a drawing, next to short names, are
-    ignored.
+    """Put a bullet before each piece of text after a dot. Dots before short names are ignored, because they are in
+    drawings.
     """
     columns = Counter(round(x0) for x0, *_ in dots)
     for x0, x1, top, bottom in dots:
@@ -136,8 +136,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction: the characters from ``start`` up to, not including, ``end``. ``beside``: the upper and the lower edge
-    of the line of text it stands in.
+    """A fraction in place of the characters ``start`` to ``end``. ``beside`` has the top and bottom edges of its line
+    of text.
     """
 
     start: int
@@ -145,11 +145,11 @@ class _Fraction:
     text: str
     bar: Box
     beside: tuple[float, float]
-    joins: tuple[bool, bool]  # whether the line of text continues before the fraction, and after it
+    joins: tuple[bool, bool]  # whether its line of text continues before it, and after it
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
-    """The characters of a page with fractions written on the line: a quarter as "1/4". ``boxes`` are renumbered."""
+    """Return the text of a page with fractions written on the line, such as "1/4". Renumber ``boxes`` accordingly."""
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not found:
         return text
@@ -186,10 +186,10 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 
 
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
-    """The fraction to which this line belongs, or None. Decided by the characters close above and below the line, and
-    by those next to it at the same height.
+    """Return the fraction with this bar; None if the bar is none of a fraction.
 
-    A line under a word, or above a sum, has its neighbouring text at another height.
+    The characters close above and below the bar must match it, and text must be next to it at its height. An underline
+    or the bar above a sum fails this, because neighbouring text is at a different height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -201,7 +201,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # a part above the line is too far from it
+        return None  # the characters above the bar have a gap: a part of them was not collected
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -226,7 +226,9 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """The run of characters around a given one, on one side of a line and between the line's ends."""
+    """Return start and end of the run of characters around ``at`` that are on one side of the bar and between its
+    ends.
+    """
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, at, y)
 
@@ -256,7 +258,9 @@ def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
 
 
 def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
-    """The upper and lower edge of a neighbouring character, if it is next to a line and at its height."""
+    """Return top and bottom of the next character in ``order``, if it is next to the bar and at its height; else
+    None.
+    """
     at = next(_filled(text, order), None)
     box = None if at is None else boxes.span(at, at)
     if box is None:

@@ -1,7 +1,6 @@
-"""Puts the characters of a PDF page into reading order: corrects positions, accents, right-to-left words and
-superscripts. Child only.
+"""Puts the characters of a PDF page into reading order, and marks accents and superscripts. Runs only in the child.
 
-pdfium returns characters in the order of the file. Their positions on the page show which belong together.
+pdfium returns characters in the order of the file. Their positions show which belong together.
 """
 
 from __future__ import annotations
@@ -23,47 +22,46 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_CROWDED = 0.6  # minimum width of a character in a wide script, as a share of its height
-SAME_PLACE = 0.2  # maximum line heights between two drawings of the same letter
+_CROWDED = 0.6  # minimum width of a CJK character in line heights; a narrower one may be drawn twice
+SAME_PLACE = 0.2  # maximum distance in line heights between two drawings of one letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
-_SMALLER = 0.85  # maximum height of a superscript, as a share of the height of the line's letters
-_HIGHER = 0.15  # minimum height of a superscript above the feet of the line's letters, as a share of their height
+_SMALLER = 0.85  # maximum height of a superscript, as a share of the line's letter height
+_HIGHER = 0.15  # minimum height above the baseline of a small superscript, as a share of the letter height
 _MUCH_HIGHER = 0.3
-_HIGH_INK = 0.4  # minimum height of a superscript figure's ink above the line's lower edge, as a share of the line
-_LOWER = 0.1  # minimum depth of a subscript's feet below those of the line, as a share of the letters' height
+_HIGH_INK = 0.4  # minimum height of a superscript's ink above the line's lower edge, as a share of the letter height
+_LOWER = 0.1  # minimum depth of a subscript below the line, as a share of the letter height
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
     r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
-)  # matches a small number, a unit, a single letter, or several letters that form no word
-_FILLER = "\u200b"  # a filler that is neither space nor letter; removed in cleaning
+)  # matches a small number, a unit, a single letter, or letters that are no word
+_FILLER = "\u200b"  # stands for a removed character; neither a space nor a letter; dropped by ``cleaning``
 WORD = re.compile(r"\S+")
-# line heights by which one gap between letters must exceed all others in a word, for a space to be missing there
-_SPACE = 0.1
+_SPACE = 0.1  # minimum excess in line heights of a gap within a word over all other gaps, to be a missing space
 _BREAK = "\r\n"
-_BROKEN = 10  # maximum average characters of a line on a page whose rows pdfium may have broken
-_BROKEN_SHARE = 0.5  # share of the line breaks that separate touching characters, above which the rows are broken
-_SAME_WORD = 0.15  # maximum line heights between characters of one word
-_SAME_RTL_WORD = 0.2  # the same between right-to-left characters: joined Arabic letters leave some space
+_BROKEN = 10  # maximum mean characters between line breaks, for a page whose rows pdfium may have split
+_BROKEN_SHARE = 0.5  # minimum share of the line breaks that are between touching characters
+_SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
+_SAME_RTL_WORD = 0.2  # as above, for Arabic, whose joined letters leave more space
 _SAME_PHRASE = 1.0
-_SAME_ROW = 0.5  # minimum overlap of two characters in one row, as a share of the smaller height
-_STACKED = 1.2  # ratio of height to width above which a word's characters may stand one below another
-_LEVEL = 0.1  # maximum slant of a line that counts as level, in radians
-_LEGIBLE = 3.0  # minimum height in points; boxes of smaller letters are too coarse
-TOUCH = 0.15  # maximum line heights between two pieces of one word
-# right-to-left characters without digits
+_SAME_ROW = 0.5  # minimum overlap of two characters of one row, as a share of the lower height
+_STACKED = 1.2  # minimum ratio of height to width for a word that may contain several rows
+_LEVEL = 0.1  # maximum angle in radians of an upright character
+_LEGIBLE = 3.0  # minimum letter height in points; boxes of smaller letters are too imprecise
+TOUCH = 0.15  # maximum gap in line heights between two pieces of one word
+# right-to-left characters except digits
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_LETTERS = (  # letters and their vowel points
+_RTL_LETTERS = (  # right-to-left letters and their vowel points
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
     r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 )
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
 _RTL_ROW = re.compile(r"[^\r\n]+")
-_LTR_RUN = re.compile(  # matches a run of Latin letters, or a number
+_LTR_RUN = re.compile(  # words of Latin letters, or a single number
     r"[A-Za-z\d](?:[A-Za-z\d.,:/'’@&+_ -]*[A-Za-z\d])?(?<=[A-Za-z])|\d(?:[.,:/-]?\d)*|[A-Za-z][A-Za-z\d.,:/'’@&+_ -]*\d"
 )
 _AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
@@ -71,26 +69,25 @@ _BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
 _BRACKET = re.compile(r"[()\[\]{}«»]")
 _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
-_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that are never joined to the letter after them
-_TOUCHING = 0.05  # maximum line heights between two letters of one word
-_SPELLED = 2  # maximum letters of a ligature
+_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that never join the next letter
+_TOUCHING = 0.05  # maximum gap in line heights between adjacent letters of one word
+_SPELLED = 2  # maximum letters of one ligature
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:
-    """pdfium's text of a page, with exactly one character for each of pdfium's."""
+    """Return pdfium's text of a page, with exactly one character for each of pdfium's characters."""
     count = text_page.count_chars()
     text: str = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: some of pdfium's characters have no text, or two; then each is asked for alone
+    if len(text) != count:  # rare: pdfium has no text or two characters for some of its characters
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
     return text
 
 
 def joined_rows(text: str, boxes: CharacterBoxes) -> str:
-    """The characters of a page, without the line breaks that pdfium puts within rows on pages with few words.
+    """Return the text of a page without the line breaks that pdfium puts inside rows on pages with few words.
 
-    pdfium treats such pages as if their lines ran from top to bottom. ``boxes`` are renumbered for the remaining
-    characters.
+    pdfium takes the lines of such pages for vertical ones. ``boxes`` are renumbered for the remaining characters.
     """
     count = text.count(_BREAK)
     if _BROKEN * count < len(text) or count < 2:
@@ -122,9 +119,7 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """The rows of a page that is read from right to left, rebuilt from the positions of its characters, which come in
-    any order.
-    """
+    """Rebuild the rows of a right-to-left page from the positions of its characters, whatever their order."""
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):
@@ -157,15 +152,15 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
 
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
-    """``raw_text`` with right-to-left words in reading order, as ``page_lines`` has them."""
+    """Return ``raw_text`` with right-to-left words in reading order, as in ``page_lines``."""
     return as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Put right-to-left words and phrases into reading order; some files have another order.
+    """Put right-to-left words and phrases into reading order, because some files have them reversed.
 
-    The order is reversed if letters run to the right on the page, or if all of them share one box because the file
-    spells the word out.
+    A word is reversed if its letters run to the right on the page. It is also reversed if all its letters are in one
+    box, because the file spells the whole word out.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -188,7 +183,7 @@ def as_read(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
-    """Whether there is no gap between two words, the second of which is on the left: pdfium reports a space before some
+    """Whether two right-to-left words touch, so that they are one word. pdfium inserts a space before some
     ligatures.
     """
     if right is None or left is None or left[0] > right[0]:
@@ -197,9 +192,10 @@ def _touch(right: Box | None, left: Box | None) -> bool:
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """Put the punctuation in a row with right-to-left words into reading order, and mirror it where needed.
+    """Put the neutral characters of a row with right-to-left words into reading order, and mirror brackets where
+    needed.
 
-    A full stop to the left of a number comes after the number. The bracket that is read first is the opening one.
+    A full stop to the left of a number follows the number. The bracket that is read first opens.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
@@ -218,10 +214,9 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
 
 
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
-    """Swap the two letters of a ligature if pdfium returns them in the wrong order, such as lam and alef.
+    """Swap the two letters of a ligature that pdfium returns in the wrong order, such as lam and alef.
 
-    In a ligature the first letter is joined to the next. If the first one is a letter that is never joined, the order
-    is wrong.
+    The first letter of a ligature joins the next one. If it is a letter that never joins, the order is wrong.
     """
     at = match.start()
     while at < match.end() - 1:
@@ -234,8 +229,9 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """Combine a letter and an accent drawn over it, as older TeX does, into one character and a filler. Their positions
-    decide, since the same character next to a letter may be an apostrophe.
+    """Combine a letter and an accent drawn over it, as in older TeX, into one character and a filler.
+
+    Positions decide, because the same character next to a letter may be an apostrophe.
     """
     signs = list(text)
     for match in _ACCENT.finditer(text):
@@ -254,15 +250,13 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether letters of a word may have been drawn twice to look bold: they come in pairs, or are too many for the
-    word's width.
-    """
+    """Whether a word may have letters drawn twice to look bold: its letters come in pairs, or do not fit its width."""
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
 
 def once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Remove each letter of a word that stands at the same place as an equal letter before it."""
+    """Remove the letters of a word that are drawn where the same letter already is."""
     kept: list[tuple[str, Box]] = []
     for at, sign in enumerate(word):
         box = boxes.span(start + at, start + at)
@@ -277,7 +271,7 @@ def once(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the end of a word: ``10^6``, or ``1871[3]`` for a note."""
+    """Mark the superscript at the end of a word: a power as ``10^6``, a note as ``1871[3]``."""
     match = DIGIT_LAST.search(word)
     if match is None or match.start() == 0:
         return word
@@ -287,7 +281,8 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     if _is_raised(raised, first):
         is_above = boxes.span
-    elif boxes.floats(start + last, start, first):  # a character of the font that is small and high by design
+    # a superscript character of the font itself, which is small and high within a normal box
+    elif boxes.floats(start + last, start, first):
         is_above = boxes.ink
         first = boxes.ink(start, start) or first
     else:
@@ -305,7 +300,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the beginning of a run of text, if pdfium broke the row before it."""
+    """Mark the superscript at the start of a run of text, if pdfium split the row before it."""
     match = RAISED.match(word)
     end = start
     while end and text[end - 1].isspace():
@@ -330,13 +325,13 @@ def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
 
 
 def _marked(base: str, above: str, rest: str) -> str:
-    """A word with its superscript written as an exponent, a charge or a note."""
+    """Join a word and its superscript, which is an exponent, a charge or a note's mark."""
     power = _is_power(base, above) or rest.startswith(_CHARGES)
     return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller and higher than those of its line, or much higher."""
+    """Whether a character is higher than those of its line and smaller, or much higher."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -347,7 +342,7 @@ def _is_lowered(box: Box, line: Box) -> bool:
 
 
 def _is_power(base: str, above: str) -> bool:
-    """Whether a superscript is an exponent and no note's mark, decided by its characters and by the text before it."""
+    """Whether a superscript is an exponent rather than a note's mark, by its sign and the text before it."""
     if not above[0].isdigit():
         return True
     if base[-1] in ")]}":
@@ -356,9 +351,7 @@ def _is_power(base: str, above: str) -> bool:
 
 
 class CharacterBoxes:
-    """The boxes of characters, in the orientation in which the page is shown, measured from the corner of its visible
-    part.
-    """
+    """The boxes of a page's characters, on the page as displayed, measured from the top left of its visible area."""
 
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
@@ -375,15 +368,20 @@ class CharacterBoxes:
         self._known: dict[int, Box | None] = {}
 
     def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
-        """Renumber the characters: the new character i is the one that had index ``numbers[i]``. ``places``: boxes of
-        characters that were moved.
+        """Renumber the characters after the text has changed.
+
+        Args:
+            numbers: for each new index, the previous index of the character.
+            places: boxes of characters that were moved, keyed by new index.
         """
         self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
         self._known.clear()
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """The character at or near a point of the page (not turned), within a distance in either direction."""
+        """Return the character at or near a point of an unrotated page, within a distance in both directions; None
+        without one.
+        """
         if self._numbers is not None:
             return None
         at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, across, down)
@@ -393,7 +391,7 @@ class CharacterBoxes:
         return index if self._numbers is None else self._numbers[index]
 
     def gap(self, first: int, second: int) -> float | None:
-        """The gap between two characters of one row, in line heights; None if they are in different rows."""
+        """Return the gap between two characters of one row in line heights; None if they are in different rows."""
         one, two = self._one(first), self._one(second)
         if one is None or two is None:
             return None
@@ -403,19 +401,17 @@ class CharacterBoxes:
         return max(two[0] - one[1], one[0] - two[1]) / max(height, 1e-3)
 
     def shows(self, line: Line) -> bool:
-        """Whether the middle of a line is on the visible part of the page."""
+        """Whether the centre of a line is within the visible area of the page."""
         across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """The position of a character across the page; None if pdfium has no box for it."""
+        """Return a character's centre on the x axis; None if pdfium has no box."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> Box | None:
-        """The box (x0, x1, top, bottom) around two characters and everything between them; None if pdfium has no
-        box.
-        """
+        """Return (x0, x1, top, bottom) around two characters of a line; None if pdfium has no box."""
         known = self._known.get
         one = known(first) or self._one(first)
         if last == first:
@@ -423,12 +419,12 @@ class CharacterBoxes:
         two = known(last) or self._one(last)
         if one is None or two is None:
             return one or two
-        a0, a1, a2, a3 = one  # written out, since every word passes here and speed matters
+        a0, a1, a2, a3 = one  # written out for speed, because it runs for every word
         b0, b1, b2, b3 = two
         return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
-        """The box (x0, x1, top, bottom) of a character's ink; None if the page is turned."""
+        """Return (x0, x1, top, bottom) of a character's ink; None on a rotated page or without ink."""
         if self._rotation or first != last:
             return None
         if not raw.FPDFText_GetCharBox(self._raw, self.pdfium_number(first), *self._edge_refs):
@@ -439,7 +435,7 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink is above the feet of another character, whatever their boxes are."""
+        """Whether a character's ink is clearly above the bottom of another character's ink, whatever their boxes."""
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False
@@ -448,11 +444,13 @@ class CharacterBoxes:
 
     @property
     def upright(self) -> bool:
-        """Whether the page is not turned."""
+        """Whether the page is not rotated."""
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """The places within a word at which a character stands below the one before: pdfium joins short cells."""
+        """Return the indices of a word's upright characters that are below the one before. pdfium joins short cells of
+        a column into one word.
+        """
         if end - start < 2:
             return []
         whole = self.span(start, end - 1)
@@ -469,8 +467,10 @@ class CharacterBoxes:
         return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
-        """The index of the letter before which a space is missing, because the gap there is far wider than all others
-        in the word. Letterspaced words have equal gaps, so a single wide gap is a space in any font.
+        """Return the index of the letter before which a word lacks a space: its gap is far wider than all other gaps.
+        None without one.
+
+        Letterspaced words have equal gaps, so a single wide gap is a space in any font.
         """
         sideways = self._rotation % 180 != 0
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start

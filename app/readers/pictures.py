@@ -1,6 +1,4 @@
-"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into PDFs in memory, one page for each picture. Child
-only.
-"""
+"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into a PDF in memory. Runs only in the child."""
 
 from __future__ import annotations
 
@@ -16,37 +14,38 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x00*"), (8, b"WEBP"))
-"""The offsets and bytes by which such a file is recognised."""
+"""Offset and leading bytes of each format."""
 
-_HEAD = 16  # bytes of the file's beginning that contain them
-_LONG_SIDE = 11.7  # inches of the longer side where the file does not state it: A4
-_DPI = (72, 1200)  # range of resolutions that are trusted
+_HEAD = 16  # leading bytes of a file that are read to detect its format
+_LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4
+_DPI = (72, 1200)  # trusted resolutions in dots per inch: minimum and maximum
 _PLAIN = ("1", "L", "RGB")
-_DEEP = ("I", "F")  # modes with more than 256 shades, and "I;16" in its byte orders
-_ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the camera's tag, and values, for a picture to be turned by a quarter
-_SHEET = (612.0, 792.0)  # points of a blank page
+_DEEP = ("I", "F")  # modes with more than 256 shades; "I;16" has variants for byte orders
+_ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the Exif tag of the orientation, and its values for a quarter turn
+_SHEET = (612.0, 792.0)  # width and height of a blank page in points
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is such a picture, by its first bytes."""
+    """Whether a file is a picture of a supported format, by its leading bytes."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     return any(head.startswith(magic, place) for place, magic in KINDS)
 
 
 def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lambda: None) -> pdfium.PdfDocument:
-    """Make each picture of a file a page of its size, turned as the camera states.
+    """Make a PDF with one page for each picture of a file, turned upright by its Exif orientation.
 
-    Only a TIFF has several pages. In other files, pictures after the first are small copies, depth maps or motion.
+    Only a TIFF file has several pages. In other formats, further pictures are thumbnails, depth maps or motion.
 
     Args:
-        number: the wanted page, from 1; the others stay blank, which takes no time. None makes all pages.
-        beat: called before each page as a sign of life.
+        path: the file.
+        number: the only page to make, from 1; the other pages stay blank to save time. None makes all pages.
+        beat: called before each page, to report progress.
 
     Raises:
         Refused: the file is damaged, or larger than any scan.
     """
-    import pypdfium2 as pdfium  # imported here, since every child would wait for it
+    import pypdfium2 as pdfium  # imported here, so that other children start faster
     from PIL import Image
 
     made = pdfium.PdfDocument.new()
@@ -58,7 +57,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                sheet, dpi = io.BytesIO(), _dpi(picture)  # read before the picture is loaded, which may turn it
+                sheet, dpi = io.BytesIO(), _dpi(picture)  # must precede loading the pixels, which may turn the picture
                 _plain(picture).save(sheet, "PDF", dpi=dpi)
                 made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
@@ -67,7 +66,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
 
 
 def _dpi(picture: Picture) -> tuple[float, float]:
-    """Dots an inch, horizontal and vertical: a fax has twice as many horizontally."""
+    """Return the horizontal and vertical resolution in dots per inch. A fax has different ones."""
     said = tuple(float(one) for one in picture.info.get("dpi", ()))
     if len(said) == 2 and all(_DPI[0] <= one <= _DPI[1] for one in said):
         across, down = said
@@ -77,7 +76,7 @@ def _dpi(picture: Picture) -> tuple[float, float]:
 
 
 def _plain(picture: Picture) -> Picture:
-    """Turn a picture upright, put it on white where it is transparent, and reduce it to 256 shades."""
+    """Turn a picture upright, put transparent parts on white, and reduce each channel to 256 shades."""
     import numpy as np
     from PIL import Image, ImageOps
 

@@ -1,7 +1,7 @@
-"""``read_document`` turns one file into one ``Document``, or raises an error with a sentence.
+"""Reads a file into a ``Document`` (``read_document``), or raises an error with a cause and a remedy.
 
-Owns the exchange with the child process: it decides which pages are tried again with the second reader and which are
-left out, and words a failure.
+Owns the exchange with the child process: decides which pages are read again by pypdf and which are left out, and words
+the errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ERRORS: dict[str, type[DocumentError]] = {
 }
 _BLOCK = 1 << 20
 _TRIES = 8
-"""Child processes for one file at most: each bad page takes up to two."""
+"""Maximum child processes for one file. Each bad page takes up to two."""
 
 
 def read_document(
@@ -43,17 +43,18 @@ def read_document(
     """Read a file in a child process.
 
     Args:
-        path: a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF); its content tells the type.
-        password: for an encrypted PDF.
+        path: a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF). Its content decides the
+            format.
+        password: password of an encrypted PDF.
         comments: whether to read the comments of readers and reviewers too.
-        recognition: how to recognise the words of pages that are pictures; None recognises none.
-        progress: called with pages done and pages in all; an exception of it ends the reading.
-        limits: bounds of memory, time and size; the usual ones when left out.
+        recognition: how to recognise the text of pages that are pictures; None to skip recognition.
+        progress: called with the number of pages done and the total; an exception raised in it stops the reading.
+        limits: limits for memory, time and size; None for the defaults.
 
     Raises:
-        PasswordNeeded: the document is encrypted and the password is missing or wrong.
+        PasswordNeeded: the document is encrypted, and the password is missing or wrong.
         NoTextLayer: the pages are images.
-        LongRecognition: recognising them takes minutes, and the person has not agreed to that.
+        LongRecognition: recognition takes minutes, and the user has not agreed to that.
         DocumentError: the file cannot be read as a book within the limits.
         InputError: there is no such file, or it may not be opened.
     """
@@ -77,7 +78,8 @@ def read_document(
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
     wanted = [page.number for page in document.pages if page.picture in kinds]
-    # a long recognition that was stopped: what there is can be used at once, and the rest when it is asked for again
+    # The user agreed before, then stopped: the pages recognised so far are used now. The rest waits until asked for
+    # again.
     enough = not recognition.agreed and recognition.was_agreed(digest)
     if not wanted or enough:
         return document
@@ -93,7 +95,9 @@ def read_document(
 def _read_bounded(
     request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
 ) -> Document:
-    """Read with one child after another. Pages that break a child are read in another way, or left out."""
+    """Read with one child after another. A page on which a child fails is read by pypdf in the next child, then left
+    out.
+    """
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}
     for _ in range(_TRIES):
@@ -146,7 +150,7 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
-    """Note a bad page so that the next child avoids it, or give the file up."""
+    """Record a bad page so that the next child avoids it, or raise DocumentError to give the file up."""
     page = failure.page
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):
         trouble[page] = _said(failure, limits) if page in trouble else SECOND_READER

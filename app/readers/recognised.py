@@ -1,7 +1,7 @@
-"""The recognised text of a page's picture as data: its lines with their places, upright and straight.
+"""The recognised text of a page's picture as data: lines with their positions on the upright, straightened page.
 
-Turns these into lines of print in reading order (``lines_of``), and back into places on the picture (``rectangles``).
-Knows no recogniser.
+Converts them to lines in reading order (``pieces_of``), and back to positions on the picture (``rectangles``).
+Independent of the recogniser.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from app.readers.layout import Line
 
 Box = tuple[float, float, float, float]
-"""A box as x0, y0, x1, y1."""
+"""(x0, y0, x1, y1), with y downwards."""
 
 Placed = tuple[str, float, float]
-"""A word with its beginning and its end."""
+"""A word with the x positions of its left and right edges."""
 
-_TAB = 1.2  # line heights of empty space in a line that may separate columns or cells
-_ALIKE = 1.25  # factor of height up to which lines have the same type, since their boxes waver
-_ROW = 0.5  # share of the lower height by which two pieces of one row overlap
+_TAB = 1.2  # maximum gap in line heights within a piece; a wider gap may separate columns or cells
+_ALIKE = 1.25  # maximum ratio of two lines' heights to count as the same type size, because detected boxes vary
+_ROW = 0.5  # minimum overlap of two pieces of one row, as a share of the lower height
 _COLUMN_ROWS = 6  # minimum lines of a column
-_COLUMN_TEXT = 20  # characters of a line in a column of text on average; cells of tables have fewer
-_EDGE = 0.25  # line heights by which a box may be too long
-_WORD_GAP = 0.75  # maximum line heights between two words of a sentence
-_TITLE = 15  # characters on either side of a gutter, below which a line is a title over both columns
-_BINS = 400  # steps across a page in which the gutter is searched
-_CROSSING = 0.4  # share of the lines that may cross a gutter: titles, and text above or below the columns
+_COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer
+_EDGE = 0.25  # line heights by which a detected box may be too long at each end
+_WORD_GAP = 0.75  # maximum gap in line heights between words of a sentence
+_TITLE = 15  # characters on each side of a gutter below which a line is a title across both columns
+_BINS = 400  # number of steps across a page in which a gutter is searched
+_CROSSING = 0.4  # maximum share of lines that cross a gutter, such as titles, and text above or below the columns
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,11 @@ class RecognisedLine:
 
 @dataclass
 class RecognisedPage:
-    """Lines in points, y downwards, on the page turned upright and straightened about its middle.
+    """Recognised lines in points, y downwards, on the page turned upright and then straightened about its centre.
 
-    ``turns``: quarter turns against the clock that made the picture upright. ``slant``: radians by which its lines then
-    leaned, clockwise. ``size``: size of the upright page in points. ``certainty``: the recogniser's certainty, 0 to 1.
+    ``turns``: quarter turns counterclockwise that made the picture upright. ``slant``: slant of the lines on the
+    upright page, in radians, clockwise. ``size``: width and height of the upright page in points. ``certainty``: the
+    recogniser's mean certainty, 0 to 1.
     """
 
     turns: int
@@ -59,14 +60,14 @@ class RecognisedPage:
     size: tuple[float, float]
     lines: list[RecognisedLine]
     certainty: float
-    is_blank: bool = False  # no text is on it
+    is_blank: bool = False  # whether no text was detected
 
     def straightened(self, x: float, y: float) -> tuple[float, float]:
-        """Move a point of the upright page to its place on the straightened page."""
+        """Convert a point of the upright page to the straightened page."""
         return self._swung(x, y, -self.slant)
 
     def on_picture(self, x: float, y: float) -> tuple[float, float]:
-        """Convert a point of the straightened page to fractions of the page's picture from its top left."""
+        """Convert a point of the straightened page to fractions of the page's picture, from its top left."""
         x, y = self._swung(x, y, self.slant)
         u, v = x / self.size[0], y / self.size[1]
         return ((u, v), (1 - v, u), (1 - u, 1 - v), (v, 1 - u))[self.turns % 4]
@@ -96,7 +97,7 @@ class RecognisedPage:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RecognisedPage:
-        """Read a page from JSON. Raises KeyError, TypeError or ValueError where it is no such record."""
+        """Read a page from JSON. Raises KeyError, TypeError or ValueError if the record is invalid."""
         lines = [
             RecognisedLine(float(top), float(bottom), [Word(str(text), float(x0), float(x1)) for text, x0, x1 in words])
             for top, bottom, words in record["lines"]
@@ -107,7 +108,7 @@ class RecognisedPage:
 
 
 def pieces_of(page: RecognisedPage) -> list[Line]:
-    """Runs of words without wide gaps, column after column."""
+    """Return runs of words without wide gaps, in reading order, column after column."""
     return _in_order(_of_one_size([piece for line in page.lines for piece in _pieces(line)]))
 
 
@@ -117,7 +118,7 @@ def _pieces(line: RecognisedLine) -> list[Line]:
 
 
 def _parted(words: Sequence[Placed], widest: float) -> list[list[Placed]]:
-    """Divide words into runs without a gap of more than ``widest`` points."""
+    """Split words into runs whose gaps are at most ``widest`` points."""
     runs: list[list[Placed]] = []
     for word in words:
         if runs and word[1] - runs[-1][-1][2] <= widest:
@@ -136,7 +137,7 @@ def _piece(words: Sequence[Placed], top: float, bottom: float) -> Line:
 
 
 def _of_one_size(pieces: list[Line]) -> list[Line]:
-    """Give lines of about the same size the same height, about their middles."""
+    """Give lines of similar size the same height, around their centres."""
     sizes = [
         sorted(other.size for other in pieces if 1 / _ALIKE < other.size / piece.size < _ALIKE) for piece in pieces
     ]
@@ -147,8 +148,8 @@ def _of_one_size(pieces: list[Line]) -> list[Line]:
 
 
 def _in_order(pieces: Sequence[Line]) -> list[Line]:
-    """Order pieces: the left column before the right one, above and below pieces that cross both; rows within a
-    column.
+    """Order pieces: the left column, then the right column, row by row. A piece across both columns separates what is
+    above it from what is below.
     """
     gutter = _gutter(pieces)
     if gutter is None:
@@ -168,7 +169,9 @@ def _in_order(pieces: Sequence[Line]) -> list[Line]:
 
 
 def _gutter(pieces: Sequence[Line]) -> float | None:
-    """The gutter between two columns of text: the middle of the widest strip that the fewest lines cross."""
+    """Return the x position of the gutter between two columns of text: the middle of the widest strip crossed by the
+    fewest lines. None without columns.
+    """
     if len(pieces) < 2 * _COLUMN_ROWS:
         return None
     start, end = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
@@ -197,7 +200,7 @@ def _are_columns(pieces: Sequence[Line], gutter: float) -> bool:
 
 
 def _sides(piece: Line, gutter: float) -> tuple[list[Placed], list[Placed]]:
-    """The words on either side of the gutter."""
+    """Return the words to the left and to the right of the gutter."""
     left = [word for word in piece.words if word[1] + word[2] < 2 * gutter]
     return left, piece.words[len(left) :]
 
@@ -210,8 +213,8 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """The bounds of runs in which words follow each other as in a sentence, without the edges of their boxes: text in
-    two columns is sometimes taken for one line.
+    """Return the edges of runs with gaps as in a sentence, without the imprecise ends of their boxes. The recogniser
+    sometimes joins lines of two columns, so a line may have two runs.
     """
     edge = _EDGE * piece.height
     runs = _parted(piece.words, _WORD_GAP * piece.height)
@@ -219,7 +222,7 @@ def _runs(piece: Line) -> list[tuple[float, float]]:
 
 
 def _stretches(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """The beginning and end of every run of true values."""
+    """Return start and end of every run of true values."""
     edges = [at for at, (one, two) in enumerate(pairwise([False, *flags, False])) if one != two]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -240,7 +243,7 @@ def _overlap(one: Line, two: Line) -> float:
 
 
 def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
-    """Every letter with its box on the straightened page, in reading order."""
+    """Return every letter with its box on the straightened page, in reading order."""
     found: list[tuple[str, Box]] = []
     for piece in pieces_of(page):
         for text, x0, x1 in piece.words:
@@ -252,7 +255,7 @@ def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
 
 
 def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
-    """Merge the boxes of neighbouring letters into one for each line, as fractions of the page's picture from its top
+    """Merge the boxes of consecutive letters into one box per line, as fractions of the page's picture from its top
     left.
     """
     rows: list[Box] = []

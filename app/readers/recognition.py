@@ -1,8 +1,8 @@
-"""Recognises pages that are pictures one by one in bounded children, and keeps the results.
+"""Recognises pages that are pictures in bounded child processes, and stores the results.
 
-Owns the kept results (a line of JSON for each page in ``recognised.jsonl``, so that no page is recognised twice, and a
-stop or a crash loses one page at most), the time estimate, and the handling of a page that breaks the recogniser.
-``app.readers.ocr`` does the recognition.
+Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
+``recognised.jsonl`` has a line of JSON for each page, so that no page is recognised twice, and a stop or a crash loses
+at most one page. ``app.readers.ocr`` does the recognition.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ logger = logging.getLogger(__name__)
 
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
-_MADE_BY = "PP-OCRv6 small, 1"  # results of another recogniser are made again
-_PROBED = 3  # pages after which the time for all is known
+_MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
+_PROBED = 3  # pages after which the total time is estimated
 _LONGEST_UNASKED_S = 180.0
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
-_FAILURES = 8  # failed neighbouring pages from which on the recogniser itself is broken
-_SECONDS_A_PAGE = 120.0  # at most, on a machine with other work
+_FAILURES = 8  # consecutive failed pages after which recognition stops, because the recogniser itself is broken
+_SECONDS_A_PAGE = 120.0  # maximum seconds per page, on a busy machine
 
 Records = dict[int, dict[str, Any]]
-"""Recognised pages, by page number from 1."""
+"""Recognised pages by page number (from 1)."""
 
 
 class LongRecognition(NoTextLayer):
-    """Raised where recognition takes so long that the person is asked first."""
+    """Raised if recognition takes so long that the user must agree first."""
 
 
 @dataclass
 class Recognition:
-    """How pages that are pictures are handled while a document is read.
+    """How to handle pages that are pictures when a document is read.
 
-    ``folder``: where the results for a file of this hash are kept; None keeps none. ``agreed``: whether it may take any
-    time. ``doubtful``: whether to recognise pages whose text is probably wrong too. ``stop``: ends recognition with the
-    pages done so far. ``progress``: called with pages done, pages in all, and seconds left where known; an exception of
-    it ends the reading.
+    ``folder``: returns the folder for the results of a file with this hash; None to store none. ``agreed``: whether
+    recognition may take any time. ``doubtful``: whether to recognise also pages whose text is probably wrong. ``stop``:
+    when set, stops recognition after the pages done so far. ``progress``: called with pages done, total pages, and
+    seconds left (None if unknown); an exception raised in it stops the reading.
     """
 
     folder: Callable[[str], Path] | None = None
@@ -61,27 +61,29 @@ class Recognition:
         return load(self.folder(sha256)) if self.folder is not None else {}
 
     def was_agreed(self, sha256: str) -> bool:
-        """Whether pages of a file were recognised after somebody had agreed to wait."""
+        """Whether a page of a file was recognised after the user had agreed to wait."""
         return self.folder is not None and any(record.get("agreed") for record in _records(self.folder(sha256)))
 
 
 def missing() -> str:
-    """The packages that recognition needs and this environment lacks; "" where none is missing."""
+    """Return the packages that recognition needs and that are not installed, separated by spaces; "" if none is
+    missing.
+    """
     return " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether recognised pages of the book are kept in this folder."""
+    """Whether this folder of a book has recognised pages."""
     return (folder / FILE).is_file()
 
 
 def load(folder: Path) -> Records:
-    """Load the pages kept in a book's folder. Damaged lines are ignored."""
+    """Load the recognised pages from a book's folder. Damaged lines are ignored."""
     return {record["number"]: record["page"] for record in _records(folder)}
 
 
 def _records(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines that are kept of the pages of a book."""
+    """Yield the valid records in a book's folder."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -98,10 +100,11 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
 def recognise(
     path: Path, sha256: str, password: str | None, numbers: Iterable[int], how: Recognition, records: Records
 ) -> None:
-    """Recognise pages of a file, in order, into ``records``; a page that breaks the recogniser is left out.
+    """Recognise pages of a file in order, and add them to ``records``. A page on which the recogniser fails is left
+    out.
 
     Raises:
-        LongRecognition: recognition would take long, and the person has not agreed to that.
+        LongRecognition: recognition would take long, and the user has not agreed to that.
     """
     waiting = sorted(set(numbers) - records.keys())
     total, done, spent, failures = len(waiting), 0, 0.0, 0
@@ -148,7 +151,7 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
 
 
 def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], password: str | None) -> None:
-    if how.folder is None or password:  # no text of a book with a password is kept
+    if how.folder is None or password:  # the text of a book with a password is never stored
         return
     record = {"made_by": _MADE_BY, "number": number, "agreed": how.agreed, "page": page}
     try:

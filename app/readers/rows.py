@@ -1,8 +1,7 @@
-"""Reads tables that are text (CSV, TSV): each row is one line, and the header row is repeated on every page. Child
-only.
+"""Reads tables in text files (CSV, TSV). Each row is one line, and the header row is repeated in every section.
 
-A row of a CSV stays as written, with its commas and quotation marks; the cells of a TSV are separated by " | ". A line
-break inside of a quoted cell becomes a space.
+A row of a CSV stays as written, with its separators and quotation marks. The cells of a TSV are joined with " | ". A
+line break in a quoted cell becomes a space. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -19,30 +18,31 @@ from app.readers.parsed import Section
 from app.readers.sections import PART
 
 NAMES = {".csv": ",;\t|", ".tsv": "\t,;", ".tab": "\t,;"}
-"""Endings of the names of tables, with possible separators of cells, the most likely first."""
+"""File name extensions of tables, with their possible separators, the most likely one first."""
 
 CELLS = " | "
-"""The separator of two cells of a row."""
+"""Separator between the cells of a row."""
 
-_SAMPLE = 200  # rows by which the separator is told
+_SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # minimum cells of a row in a table whose name does not announce it
-_LONGEST_CELL = 120  # maximum characters of a cell in such a table
-_LONGEST_ROW = 60  # lines of one row at most; an unclosed quotation mark would swallow more
+_FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
+_LONGEST_CELL = 120  # maximum characters of a cell in such a file
+# line breaks in a row above which quotation marks are ordinary characters, because one was not closed
+_LONGEST_ROW = 60
 _SAME_WIDTH = 0.9
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row
-_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # the first line that names the separator for Excel
+_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # a first line that tells Excel the separator
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
 Row = tuple[str, list[str]]  # a row as written, and its cells
 
 
 def separator_of(text: str, suffix: str) -> str | None:
-    """Find the separator of cells in a text; None where the text is no table.
+    """Find the separator of cells; None if the text is no table.
 
     Args:
-        text: the beginning of the file; its last line may be cut.
-        suffix: the end of the file's name, which announces a table.
+        text: the start of the file; its last line may be cut.
+        suffix: the extension of the file name, in lowercase.
     """
     if named := _SEPARATOR.match(text):
         return named[1]
@@ -57,18 +57,18 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are so alike that they are a table, although the file's name does not say so."""
+    """Whether rows are so similar that a file without a table's extension is a table."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":
         return share >= _SAME_WIDTH
     cells = [cell for row in rows for cell in row[1:]]
-    spaced = sum(cell.startswith(" ") for cell in cells)  # as after the commas of a sentence
+    spaced = sum(cell.startswith(" ") for cell in cells)  # a space follows each comma in a sentence
     return share == 1 and width >= _FEWEST_CELLS and spaced < len(cells) / 2
 
 
 def _width(rows: list[list[str]]) -> tuple[int, float]:
-    """The number of cells of most rows, and the share of rows with that number."""
+    """Return the most frequent number of cells per row, and the share of rows that have it."""
     if not rows:
         return 0, 0.0
     width, count = Counter(map(len, rows)).most_common(1)[0]
@@ -76,7 +76,7 @@ def _width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _rows(lines: list[str], separator: str) -> Iterator[Row]:
-    """Rows with their cells. Quotation marks join lines to a row only where they are closed again."""
+    """Yield rows with their cells. A quotation mark that is never closed does not join lines."""
     quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
     if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
         quoted = list(_read(lines, separator, csv.QUOTE_NONE))
@@ -84,7 +84,7 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether the rows are more alike when quotation marks are ordinary signs of the text."""
+    """Whether the rows have a more regular number of cells if quotation marks are ordinary characters."""
     if not any("\n" in written for written, _ in quoted):
         return False
     plain = [cells for _, cells in _read(lines, separator, csv.QUOTE_NONE) if any(cells)]
@@ -102,9 +102,9 @@ def _read(lines: list[str], separator: str, quoting: Literal[0, 3]) -> Iterator[
 
 
 def pages(text: str, separator: str) -> tuple[list[Section], list[str]]:
-    """Cut a table into pages of whole rows, each with the header row. Return them with the warnings.
+    """Split a table into sections of whole rows, each with the header row. Return the sections and the warnings.
 
-    Pages are named by their rows, counted as a spreadsheet counts them.
+    Sections are named by row numbers, counted as in a spreadsheet.
     """
     named = _SEPARATOR.match(text)
     lines = text[named.end() if named else 0 :].split("\n")
@@ -153,7 +153,7 @@ def _parted(rows: Iterable[tuple[int, str]], heads: int) -> Iterator[list[tuple[
 
 
 def _head(rows: list[list[str]]) -> int | None:
-    """The index of the row that names the columns; None where none does, so that no row of figures is repeated."""
+    """Return the index of the header row; None if there is none, so that no row of data is repeated."""
     width, _ = _width(rows[:_SAMPLE])
     for at, cells in enumerate(rows[:5]):
         filled = [cell for cell in cells if cell]
@@ -169,7 +169,7 @@ def _names_columns(cells: list[str], below: list[list[str]]) -> bool:
     if any(len(cell) > _LONGEST_HEAD for cell in filled) or not below:
         return False
     numbers = [cell for cell in cells if _NUMBER.match(cell)]
-    # consecutive numbers, such as years or weeks
+    # header cells may be consecutive numbers, such as years or weeks
     counted = numbers == sorted(numbers) and all(cell.isdigit() for cell in numbers)
     if _NUMBER.match(cells[0]) or (numbers and not counted):
         return False

@@ -1,8 +1,8 @@
-"""Finds running headers, page numbers and margin line numbers by comparing the pages of a book. Child only.
+"""Finds running headers, page numbers and line numbers in the margin by comparing the pages of a book.
 
-A row is removed only where it is surely no text: the same row except for the page's number, at the same place, on three
-pages close by, apart from the text, and no larger. Its first occurrence stays, and so do doubtful rows, because a lost
-row costs more than a repeated one. A page with nothing else loses no row.
+A row is removed only if it is certainly no text: it recurs on three pages close by, the same except for the page
+number, at the same position, apart from the text, and in no larger type. Its first occurrence stays. Doubtful rows stay
+too, because a lost row is worse than a repeated one. A page with nothing else loses no row. Runs only in the child.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from statistics import median
 
 from app.readers.layout import Line, usual_pitch
 
-_ROWS = 4  # rows of type at the top and at the bottom where running headers are searched
-_NUMBER_ROWS = 3  # rows among them that may have a page's number
-_SAME_PLACE = 6.0  # points by which a row's place may differ between pages
-_WINDOW = 4  # pages to either side on which a running row must return
+_ROWS = 4  # rows at the top and at the bottom of a page that may be running headers
+_NUMBER_ROWS = 3  # outermost rows that may contain the page number
+_SAME_PLACE = 6.0  # maximum difference of a row's position between pages, in points
+_WINDOW = 4  # pages before and after a page on which a running header must recur
 _RETURNS = 2
 _HEADER_LETTERS = 3
-_LARGER = 1.15  # factor of the page's type size from which on a row is a title, and so text
-_APART = 1.25  # pitches between a running row and the text
-_WIDE_GAP = 0.6  # line heights between a header's words and the page's number
-_AT_EDGE = 0.1  # share of the width of the page's text
+_LARGER = 1.15  # type size above which a row is text, such as a title, as a factor of the page's usual size
+_APART = 1.25  # minimum distance between a running header and the text, in line pitches
+_WIDE_GAP = 0.6  # minimum gap in line heights between a header's words and the page number
+_AT_EDGE = 0.1  # maximum distance of a page number from the edge of the text, as a share of the text's width
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
-_MARGIN_ROWS = 5  # minimum line numbers that a page has
+_MARGIN_ROWS = 5  # minimum line numbers on a page
 _MARGIN_SIGN = re.compile(r"\d{1,3}$")
 _PAGE_NUMBER = re.compile(
     r"^[-–—\[(\s|•·]*(?:page|seite|p\.|s\.|página|pagina)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von|de|sur|di)\s*\d+)?"
     r"[-–—\])\s|.•·]*$",
     re.I,
 )
-_NAMED_NUMBER = re.compile(  # a number separated from the header's words by more than a space
+# a page number that a word such as "page", or a mark such as "|", sets apart from the header's words
+_NAMED_NUMBER = re.compile(
     r"(?:^|[|•·–—]\s*|[\s,(])(?:page|seite|página|pagina)\s*(\d{1,4})(?:\s*(?:/|of|von|de|sur|di)\s*\d+)?[\s)]*(?:$|[|•·–—,])"
     r"|[|•·–—]\s*(\d{1,4})$|^(\d{1,4})\s*[|•·–—]",
     re.I,
@@ -43,17 +44,17 @@ _NAMED_NUMBER = re.compile(  # a number separated from the header's words by mor
 _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|rechnung|id|ref)\.?)\s*$", re.I)
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_MOST = 0.5  # share of the pages that must show a number
-_UNSHOWN = 3  # pages before the first number that may belong to the same count
+_MOST = 0.5  # minimum share of pages with a printed number, for printed numbers to be used as labels
+_UNSHOWN = 3  # maximum pages before the first printed number that are numbered too
 
 
 @dataclass
 class RunningHeaders:
     """The result of comparing the pages.
 
-    ``headers[i]``, ``numbers[i]`` and ``margins[i]`` hold the indices of lines of page i that are running headers, page
-    numbers and line numbers; ``first[i]`` holds those of the running headers that stay, since no earlier page had them;
-    ``printed[i]`` is the number printed on the page.
+    ``headers[i]``, ``numbers[i]`` and ``margins[i]`` have the indices of the lines on page i that are running headers,
+    page numbers and line numbers. ``first[i]`` has those of running headers that stay, because no earlier page has
+    them. ``printed[i]`` is the number printed on page i.
     """
 
     headers: list[set[int]]
@@ -63,13 +64,15 @@ class RunningHeaders:
     printed: dict[int, str] = field(default_factory=dict)
 
     def drop(self, index: int) -> set[int]:
-        """The indices of all lines of a page that are no text."""
+        """Return the indices of all lines of a page to remove."""
         return self.headers[index] | self.numbers[index] | self.margins[index]
 
 
 @dataclass
 class _Row:
-    """A printed row at an edge of a page: the indices of its lines from left to right."""
+    """A printed row at the top or bottom of a page. ``lines`` has the indices of its lines from left to right. ``side``
+    is 1 at the top, -1 at the bottom. ``depth`` counts from the edge of the page.
+    """
 
     page: int
     side: int
@@ -78,18 +81,18 @@ class _Row:
     text: str
     top: float
     number: str = ""
-    """The page's number in the row; "" where none is sure."""
+    """The page number in the row; "" if none is certain."""
 
     rest: str = ""
-    """The row's text without the number; all of it where there is none."""
+    """The row's text without the page number."""
 
 
 def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str]) -> RunningHeaders:
-    """Compare pages.
+    """Compare the pages of a book.
 
     Args:
         pages: the lines of each page.
-        labels: the label of each page in the file; "" where it has none.
+        labels: the label of each page in the file; "" for a page without one.
     """
     headers, first, numbers, margins = ([set[int]() for _ in pages] for _ in range(4))
     found = RunningHeaders(headers, first, numbers, margins)
@@ -99,7 +102,8 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
     _find_headers(pages, rows, found)
     for index, page in enumerate(pages):
         dropped = found.drop(index)
-        if all(at in dropped for at, line in enumerate(page) if line.shown):  # otherwise it is the page's text
+        # nothing else is on the page, so it is the text
+        if all(at in dropped for at, line in enumerate(page) if line.shown):
             for kind in (found.headers, found.numbers, found.margins):
                 kind[index].clear()
             found.printed.pop(index, None)
@@ -107,8 +111,8 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
 
 
 def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -> None:
-    """Find line numbers in the margin: numbers that grow downwards, next to the text, at the same places on many
-    pages.
+    """Find line numbers in the margin: numbers that increase downwards in equal steps, next to the text, at the same
+    positions on many pages.
     """
 
     def place(line: Line) -> tuple[str, int, int]:
@@ -131,7 +135,7 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
 
 
 def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
-    """Whether all numbers are to the left, or all to the right, of the text next to them."""
+    """Whether the numbers share no x position with the text at the same height."""
     text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
     left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
     top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
@@ -141,7 +145,7 @@ def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
 
 
 def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row]:
-    """The rows at the top (+1) and at the bottom (-1) of a page, the outermost first."""
+    """Return the rows at the top (side 1) and bottom (side -1) of a page, each from the outside in."""
     order = sorted(
         (at for at, line in enumerate(page) if line.shown and at not in dropped), key=lambda at: page[at].top
     )
@@ -165,7 +169,9 @@ def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row
 def _find_page_numbers(
     pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], labels: Sequence[str], found: RunningHeaders
 ) -> None:
-    """Find numbers that count with the pages, at the same place on three pages close by."""
+    """Find numbers that increase with the pages, at the same position on three pages close by, or equal to the file's
+    label.
+    """
     candidates: list[tuple[_Row, str, str]] = []
     places: dict[tuple[int, bool, int], list[tuple[int, float]]] = defaultdict(list)
     for page, some in zip(pages, rows, strict=True):
@@ -191,7 +197,7 @@ def _find_page_numbers(
 
 
 def _numbers(page: Sequence[Line], row: _Row) -> Iterator[tuple[str, str]]:
-    """Possible page numbers in a row: (number, the rest of the row)."""
+    """Yield possible page numbers in a row as (number, rest of the row's text)."""
     match = _PAGE_NUMBER.match(row.text)
     if match:
         yield match[1].casefold(), ""
@@ -247,7 +253,7 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
 
 
 def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
-    """Whether a row is at the same place on other pages close by."""
+    """Whether a row recurs at the same position on enough pages close by."""
     near = {
         other.page
         for other in alike
@@ -257,7 +263,9 @@ def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether no sign marks a row as text: a title's size, an amount, a table, hardly a letter."""
+    """Whether a row may be a running header. A row with hardly a letter, larger type, a table or an amount of money is
+    text.
+    """
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False
     lines = [page[at] for at in row.lines]
@@ -266,7 +274,7 @@ def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
 
 
 def _type_size(page: Sequence[Line]) -> float:
-    """The usual size of a page's type."""
+    """Return the type size of the median character of a page."""
     sizes = sorted((line.type_size, len(line.text)) for line in page if line.shown)
     half, total = sum(length for _, length in sizes) / 2, 0
     for size, length in sizes:
@@ -277,7 +285,7 @@ def _type_size(page: Sequence[Line]) -> float:
 
 
 def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
-    """Whether the distance between a block and the text exceeds that between two lines of text."""
+    """Whether a block of rows at the edge is further from the text than one line pitch."""
     inside = {at for row in block for at in row.lines}
     others = [line for at, line in enumerate(page) if at not in inside and line.shown]
     if not others:
@@ -292,10 +300,9 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running row was on an earlier page, with only running rows between.
+    """Whether a running header was on an earlier page close by, with only running headers at its place between.
 
-    Left and right pages may have rows of their own. Where a different row came between, this one counts as new and is
-    kept.
+    Left and right pages may have different headers. If other text came between, the header counts as new and stays.
     """
     before = [other.page for other in alike if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
     if not before or row.page - before[-1] > _WINDOW:
@@ -309,7 +316,7 @@ def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], r
 
 
 def number_value(text: str) -> int | None:
-    """The value of a number in digits or small Roman letters; None where it is none."""
+    """Return the value of a number in digits or lowercase Roman numerals; None for an empty text."""
     if text.isdigit():
         return int(text)
     total, last = 0, 0
@@ -320,10 +327,11 @@ def number_value(text: str) -> int | None:
 
 
 def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
-    """The label of each page: the file's own, else the number printed on the page, else its place in the file.
+    """Return the label of each page: the file's label, or else the printed number, or else the position in the file.
 
-    Printed numbers are used only where they grow through most of the book, so that two pages never share one. A
-    page without a number between two that count on has the number between; any other is named by its neighbour.
+    Printed numbers are used only if they increase through most of the book, so that no two pages share one. A page
+    without a number, between two pages that differ by the right amount, gets the number between. Any other page is
+    named after the numbered page before it.
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]
@@ -346,7 +354,7 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
 
 
 def _growing(numbers: dict[int, int]) -> dict[int, int]:
-    """Drop the numbers that do not fit the count."""
+    """Keep only the numbers that increase about as fast as the pages."""
     kept: dict[int, int] = {}
     last, last_index = 0, -1
     for index, number in sorted(numbers.items()):
@@ -357,7 +365,9 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 
 def _fill(numbers: dict[int, int]) -> None:
-    """Number the pages between two consecutive numbers; a chapter's first page seldom shows its own."""
+    """Number the pages between two pages whose numbers differ by as much as their positions. The first page of a
+    chapter seldom shows its number. Number also a few pages before the first number.
+    """
     known = sorted(numbers)
     for one, two in pairwise(known):
         if two - one == numbers[two] - numbers[one]:

@@ -1,4 +1,4 @@
-"""The bounded child process (``engine.sandbox``) in which documents and headers of models are parsed."""
+"""Runs the bounded child process (``engine.sandbox``) that parses documents and headers of models."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["ChildFailed", "run_in_child"]
 
 
 def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Generator[dict[str, Any], None, None]:
-    """Run one request in a new child and yield its messages until "done".
+    """Run one request in a new child, and yield its messages until "done".
 
     Args:
         request: the child's task, as JSON.
-        limits: limits of memory and of silence.
-        deadline: ``time.monotonic()`` at which the child is ended in any case.
+        limits: limits for memory and for the time between two messages.
+        deadline: value of ``time.monotonic()`` at which the child is killed.
 
     Raises:
-        ChildFailed: a bound was broken or the child died.
+        ChildFailed: a limit was exceeded, or the child died.
     """
     bounds = Bounds(limits.memory_bytes, limits.seconds_per_page)
     return sandbox.run_in_child("app.readers.child", request, bounds, deadline)

@@ -1,4 +1,6 @@
-"""Writes superscripts and subscripts on the line: a power is 10^6, a note is 1871[3], and H2O stays. Child only."""
+"""Writes superscripts and subscripts on the line: a power as 10^6, a note as 1871[3], a formula as H2O. Runs only in
+the child.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,27 @@ _OF_FORMULAS = frozenset(
         "sin cos tan cot sec csc sinh cosh tanh log ln exp det mol nm mm cm dm km hm ms ns ft yd ha sq px",
     )
 )
-"""Names of several letters that are raised to powers: functions and units."""
+"""Names with several letters that take powers: functions and units."""
 
 _NOTE_IN_BRACKET = re.compile(r"\w{1,3}\)$")
-_FIRST_CJK = "\u2e80"  # from this sign on one sign is a word, which takes notes but no powers
+_FIRST_CJK = "\u2e80"  # from this character on, each character is a word, which takes notes but no powers
 _INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
 _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
-_SHORTENED = "rstdo"  # the raised letters of Mr, Dr, No and St
-_SEEN_BACK = 24  # characters before a superscript that decide its meaning
-_LONGEST_MARK = 12  # characters of the mark of a note
+_SHORTENED = "rstdo"  # last letters of Mr, Dr, No and St, which are often raised
+_SEEN_BACK = 24  # characters before a superscript that are examined
+_LONGEST_MARK = 12  # maximum characters of a note's mark
 
 
 def raised(before: str, text: str, *, linked: bool = False) -> str:
     """Write a superscript on the line.
 
     Args:
-        before: the line up to it; its end distinguishes a power from a note's mark.
+        before: the line before the superscript, which distinguishes a power from a note's mark.
         text: the superscript.
-        linked: whether it leads to a note.
+        linked: whether it links to a note.
     """
     inner = text.strip()
     last = _LAST.search(before[-_SEEN_BACK:])
@@ -55,7 +57,7 @@ def raised(before: str, text: str, *, linked: bool = False) -> str:
 
 
 def _takes_notes(before: str, base: str) -> bool:
-    """Whether a number here belongs to a note: after a word, a year or the end of a sentence, or at the beginning of a
+    """Whether a number here is a note's mark: after a word, a year or the end of a sentence, or at the start of a
     line.
     """
     if not base:
@@ -66,14 +68,14 @@ def _takes_notes(before: str, base: str) -> bool:
 
 
 def _is_word(base: str) -> bool:
-    """Whether letters are a word, which takes no power. Two letters are a word if one is a vowel."""
+    """Whether letters are a word, which takes no power. Two letters are a word if one of them is a vowel."""
     if not base.isalpha() or base in _OF_FORMULAS:
         return False
     return len(base) > 2 or base[-1] >= _FIRST_CJK or (len(base) == 2 and base.islower() and bool(_VOWEL.search(base)))
 
 
 def _is_shortened(base: str, inner: str) -> bool:
-    """Whether it is the end of an abbreviation or of an ordinal: 1st, XIXe, Mr, Mlle."""
+    """Whether ``inner`` is the raised end of an abbreviation or an ordinal, as in 1st, XIXe, Mr, Mlle."""
     if not inner.isalpha():
         return False
     if len(inner) == 1:
@@ -82,7 +84,7 @@ def _is_shortened(base: str, inner: str) -> bool:
 
 
 def lowered(before: str, text: str) -> str:
-    """Write a subscript on the line. ``before`` is the line up to it."""
+    """Write a subscript on the line. ``before`` is the line before the subscript."""
     inner = text.strip()
     if not inner or not before or not (before[-1].isalnum() or before[-1] in ")]∑∫∏"):
         return text
@@ -92,10 +94,12 @@ def lowered(before: str, text: str) -> str:
 
 
 def fuses(before: str, text: str) -> bool:
-    """Whether a figure comes right after a raised or lowered one, and would be fused with it into one number."""
+    """Whether ``text`` starts with a digit that would fuse with a superscript or subscript at the end of ``before``."""
     return text[:1].isdigit() and _OPEN_END.search(before[-_SEEN_BACK:]) is not None
 
 
 def over_a_line(before: str) -> str:
-    """The line up to the lower part of a fraction whose upper part was raised: 2 1/ and not 2^1/."""
+    """Write the raised numerator at the end of ``before`` as a number: "2^1/" becomes "2 1/". Call it when the
+    denominator follows.
+    """
     return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], before)

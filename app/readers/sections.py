@@ -1,4 +1,4 @@
-"""Cuts books without pages into sections that a citation can refer to. Child only."""
+"""Splits books without pages into sections that a citation can refer to. Runs only in the child."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from app.readers import cleaning
 from app.readers.parsed import Heading, Section
 
 PART = 3_000
-"""Characters of a part where no heading divides a text."""
+"""Characters of a section in a text without headings."""
 
 LONGEST = 20_000
-"""Characters above which a chapter is cut into parts."""
+"""Characters above which a chapter is split into several sections."""
 
-_CUT_CHAPTER = 8_000  # characters of a part of a long chapter
+_CUT_CHAPTER = 8_000  # characters of each section of such a chapter
 _SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
 
 
 @dataclass
 class Block:
-    """A paragraph or a heading. ``level`` is 0 for text, 1 and up for headings; ``anchors`` are names within it."""
+    """A paragraph or a heading.
+
+    ``level`` is 0 for text, from 1 for headings. ``anchors`` are the link targets in the block.
+    """
 
     text: str
     level: int = 0
@@ -31,7 +34,7 @@ class Block:
 
 @dataclass
 class Chapter:
-    """A run of blocks under one name; ``level`` from 0. ``listed``: whether it is in the table of contents."""
+    """A run of blocks with one title. ``level`` counts from 0. ``listed``: whether the table of contents lists it."""
 
     title: str
     text: str
@@ -40,7 +43,7 @@ class Chapter:
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
-    """Cut blocks at headings of level ``deepest`` and above; the heading stays in the text."""
+    """Split blocks into chapters at headings of level ``deepest`` or less. The heading stays in the text."""
     chapters: list[Chapter] = []
     texts: list[str] = []
     title, level = "", 0
@@ -64,13 +67,13 @@ def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
 
 
 def split_levels(blocks: Sequence[Block]) -> int:
-    """The level at which to cut: the second kind of heading that the text uses, or its only one."""
+    """Return the level to split at: the second heading level used, or the only one; 0 without headings."""
     used = sorted({block.level for block in blocks if block.level})
     return used[min(1, len(used) - 1)] if used else 0
 
 
 def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
-    """Make sections with names from chapters, with long ones cut, and the table of contents."""
+    """Make named sections from chapters, and the table of contents. Long chapters become several sections."""
     sections: list[Section] = []
     outline: list[Heading] = []
     named = any(chapter.title for chapter in chapters)
@@ -100,8 +103,8 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Cut text into pieces of about ``size`` characters: at paragraphs, else at lines, sentences or words, else
-    anywhere.
+    """Split text into pieces of about ``size`` characters: between paragraphs, or else between lines, sentences or
+    words, or else anywhere.
     """
     parts: list[str] = []
     current: list[str] = []
@@ -125,7 +128,7 @@ def cut(text: str, size: int) -> list[str]:
 
 
 def _pieces(paragraph: str, size: int) -> list[str]:
-    """Cut one paragraph, only if it is much longer than a part."""
+    """Split a paragraph, if it is longer than twice ``size``."""
     if len(paragraph) <= 2 * size:
         return [paragraph]
     pieces: list[str] = []

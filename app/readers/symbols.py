@@ -1,17 +1,19 @@
-"""Translates signs of the fonts Symbol, Wingdings and Webdings to similar characters of Unicode. Child only.
+"""Translates characters of the fonts Symbol, Wingdings and Webdings to similar Unicode characters. Runs only in the
+child.
 
-A word processor stores such a sign as its place in the font, which has no meaning without the font's name. Unicode 7
-has a character for nearly all signs. For a common sign with a rare character, the table has the common character.
+A word processor stores such a character as its code in the font, which has no meaning without the font's name. Unicode
+7 has an equivalent for nearly all. If the equivalent is rare, the tables have a more common character.
 """
 
 from __future__ import annotations
 
-_FIRST = 0x20  # the first place in a font that holds a sign
-_PRIVATE = 0xF000  # added by Word to a place, so that the number is among those for private use
+_FIRST = 0x20  # lowest code of a printable character in these fonts
+_PRIVATE = 0xF000  # offset that Word adds to codes, into Unicode's private use area
 UNKNOWN = "\ufffd"
-"""The character for signs without a similar one."""
+"""Replaces characters without a similar one."""
 
-# Signs from place 0x20 to 0xFF. Source: the tables of Adobe (Symbol) and of Unicode's proposal L2/12-368 (the others).
+# The characters of the codes 0x20 to 0xFF. Sources: Adobe's table for Symbol, Unicode's proposal L2/12-368 for the
+# others.
 _SIGNS = {
     "symbol": (
         " !∀#∃%&∍()*+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνο"
@@ -46,12 +48,12 @@ _SIGNS = {
 
 
 def is_symbolic(font: str) -> bool:
-    """Whether letters in this font are signs."""
+    """Whether letters in this font are shown as symbols."""
     return font.casefold() in _SIGNS
 
 
 def sign(font: str, code: int) -> str:
-    """The character for a place in a font, also where Word moved the place among the numbers for private use."""
+    """Return the character for a code in a font. Accepts codes that Word moved into the private use area."""
     signs = _SIGNS.get(font.casefold())
     place = code - _PRIVATE if _PRIVATE <= code <= _PRIVATE + 0xFF else code
     if signs is None:
@@ -60,5 +62,5 @@ def sign(font: str, code: int) -> str:
 
 
 def spelled(text: str, font: str) -> str:
-    """Translate text of a run in such a font."""
+    """Translate a run of text in a symbol font."""
     return "".join(sign(font, ord(character)) for character in text)

@@ -1,7 +1,7 @@
-"""Writes tables as lines: one row is one line, a bar separates cells, an empty cell keeps its place. Child only.
+"""Writes a table as lines: one line for each row, cells separated by " | ", empty cells kept. Runs only in the child.
 
-The purpose of a table is recognised first. A grid of data becomes lines. A table that only lays out a page (with
-headings, one column, or cells as long as chapters) becomes the blocks in its cells.
+First decides whether the table holds data or only lays out a page. A table of data becomes lines. A table with
+headings, a single column or very long cells is layout: it becomes the blocks in its cells.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from app.readers.sections import Block
 
 _BAR = " | "
-_LONGEST_SPAN = 60  # columns or rows that one cell may take; more is a mistake or an attack
-_MOST_GAPS = 20_000  # places kept for merged cells in one table
+_LONGEST_SPAN = 60  # maximum columns or rows of one cell; larger values are a mistake or an attack
+_MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; beyond, merged cells take one place
 _LONGEST_RUN = 2_000  # characters of rows after which the header is repeated
 _LONGEST_HEADER = 400  # maximum characters of a header that is repeated
-_MOST_EMPTY = 1 / 3  # share of empty columns above which they only separate others
-_COLUMNS_NAMED = 3  # cells from which on a first row may name columns by itself; with fewer only if the file says so
-_LONGEST_CELL = 3_000  # characters; cells of data are shorter
-_MOST_BLOCKS = 12  # paragraphs; cells of data have fewer
+_MOST_EMPTY = 1 / 3  # share of empty columns from which on they count as spacing and are dropped
+_COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header without being marked as one
+_LONGEST_CELL = 3_000  # maximum characters of a cell with data
+_MOST_BLOCKS = 12  # maximum paragraphs of a cell with data
 DEEPEST = 20
-"""Levels of tables within tables; deeper ones belong to the cell around them."""
+"""Maximum nesting of tables. A deeper table becomes part of the text of the cell around it."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """The content of a cell in order, and the number of columns and rows that it takes."""
+    """The content of a cell in order, and the number of columns and rows it spans."""
 
     content: list[Block | Table] = field(default_factory=list)
     columns: int = 1
@@ -41,8 +41,10 @@ class Cell:
 
 @dataclass(slots=True)
 class Row:
-    """The cells of a row. ``skipped``: columns that it leaves out in front. ``header``: whether it names the columns.
-    ``footer``: whether it is shown below the others, wherever it is written.
+    """The cells of a row.
+
+    ``skipped``: number of columns left out before the first cell. ``header``: whether it names the columns. ``footer``:
+    whether it is shown below the other rows, wherever it is in the file.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -53,14 +55,16 @@ class Row:
 
 @dataclass
 class Table:
-    """Rows, and whether the file itself says that the table only lays out a page."""
+    """The rows of a table. ``layout``: whether the file says that the table only lays out a page."""
 
     rows: list[Row] = field(default_factory=list)
     layout: bool = False
 
 
 def as_blocks(table: Table) -> list[Block]:
-    """A table as blocks: runs of lines with the header in front of each, or the content of its cells."""
+    """Convert a table to blocks: runs of lines, each with the header in front, or the blocks in its cells if it is
+    layout.
+    """
     if _lays_out(table):
         return list(_contents(table))
     lines = list(_lines(table))
@@ -85,12 +89,12 @@ def _lays_out(table: Table) -> bool:
 
 
 def _is_headed(cell: Cell) -> bool:
-    """Whether it has a heading followed by text."""
+    """Whether a cell has a heading and other content."""
     return len(cell.content) > 1 and any(block.level for block in cell.blocks())
 
 
 def _is_short(cell: Cell) -> bool:
-    """Whether a table of one column may have this cell as a line."""
+    """Whether a cell can be a line of a table with one column."""
     return len(cell.content) <= 1 and not cell.tables() and len(_text(cell)) < _LONGEST_HEADER
 
 
@@ -119,7 +123,7 @@ def _all_blocks(table: Table) -> Iterator[Block]:
 
 
 def _text(cell: Cell) -> str:
-    """A cell on one line, including a small table in it."""
+    """Return the text of a cell on one line, including small tables in it."""
     if not cell.content:
         return ""
     first = cell.content[0]
@@ -135,18 +139,18 @@ def _text(cell: Cell) -> str:
 
 
 def _is_small(table: Table) -> bool:
-    """Whether a table has one row or one column, so that it fits into the cell around it."""
+    """Whether a table has one row or one column, so that it fits on the line of the cell around it."""
     return len(table.rows) <= 1 or all(len(row.cells) <= 1 for row in table.rows)
 
 
 def _lines(table: Table) -> Iterator[tuple[str, bool]]:
-    """Each row's line, and whether the row belongs to the header. Tables in cells follow their row."""
+    """Yield the line of each row, and whether the row is a header. Large tables in cells follow their row."""
     grid = _grid(table)
     used = _used(table, grid)
     for row, parts in zip(table.rows, grid, strict=True):
         filled = [part for part in parts if part]
         if len(filled) == len(row.cells) == 1 and parts[0]:
-            yield filled[0], row.header  # one cell over all columns
+            yield filled[0], row.header  # one cell across all columns
         elif filled:
             yield _BAR.join(parts[at] for at in used if at < len(parts)).replace("  ", " ").strip(), row.header
         for cell in row.cells:
@@ -155,7 +159,7 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
 
 
 def _large_tables(cell: Cell) -> Iterator[Table]:
-    """The tables that do not fit into a cell's line, also those within a small one that does."""
+    """Yield the tables in a cell that are too large for the cell's line, including those within small tables."""
     for inner in cell.tables():
         if _is_small(inner):
             for row in inner.rows:
@@ -166,19 +170,21 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """The columns that are shown: those with text, and empty ones with cells of their own unless they are mere gaps."""
+    """Return the columns to show: all columns with text, and empty columns unless so many are empty that they are
+    spacing.
+    """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
-        return sorted(filled)  # unknown which of the empty columns are parts of others
+        return sorted(filled)  # an empty column may be part of a merged cell
     width = max(map(len, grid), default=0)
     empty = [at for at in range(width) if at not in filled]
     return list(range(width)) if len(empty) < _MOST_EMPTY * width else sorted(filled)
 
 
 def _grid(table: Table) -> list[list[str]]:
-    """Texts by row and column. A cell over several places is at the first of them."""
+    """Return texts by row and column. The text of a merged cell is at its first place."""
     grid = []
-    gaps, above = 0, dict[int, int]()  # rows that a cell above still takes, by column
+    gaps, above = 0, dict[int, int]()  # number of rows that a cell above still spans, keyed by column
     for row in table.rows:
         parts: list[str] = [""] * min(row.skipped, _LONGEST_SPAN)
         taken: dict[int, int] = {}
@@ -204,7 +210,7 @@ def _grid(table: Table) -> list[list[str]]:
 
 
 def _header(table: Table, lines: list[tuple[str, bool]]) -> str:
-    """The lines that name the columns, as far as they are repeated; "" where none do."""
+    """Return the header lines to repeat; "" if there is no header or it is too long."""
     marked = 0
     while marked < len(lines) and lines[marked][1]:
         marked += 1

@@ -1,5 +1,6 @@
-"""Reads plain text, tables and Markdown: hard line ends, and chapters that are only lines like "CHAPTER IV". Child
-only.
+"""Reads plain text, tables in text, Markdown and notebooks. Runs only in the child.
+
+Joins hard-wrapped lines into paragraphs. Finds chapters whose headings are only lines such as "CHAPTER IV".
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
-_NO_WRAP = 38  # characters; shorter lines were ended for another reason than a margin
-_NO_WRAP_WIDE = 3  # such characters in scripts whose characters are words
+_NO_WRAP = 38  # maximum characters of lines that were not wrapped at a margin
+_NO_WRAP_WIDE = 3  # as above, for scripts in which each character is a word
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
-_HARD_WRAP = 120  # characters; a text with longer lines has no hard line ends
+_HARD_WRAP = 120  # maximum characters of a wrapped line; a text with longer lines has one line per paragraph
 _NUMERAL = (
     r"(?:\d{1,3}|[ivxlcdm]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
     r"|twenty(?:[- ]\w+)?|the \w+|first|second|third|last)"
@@ -36,26 +37,26 @@ _ALONE = re.compile(
     r"(?:prologue|epilogue|preface|foreword|introduction|afterword|appendix|conclusion|etymology)\.?$", re.I
 )
 _COUNTED = re.compile(r"([IVXLC]+|\d{1,3})(?:\.?$|\.\s+\S.*$)")
-_COUNTED_LENGTH = 800  # characters between numbered headings on average; a list has fewer
+_COUNTED_LENGTH = 800  # minimum mean characters between numbered headings; a list has fewer
 _UPPER_PARTS = re.compile(r"(?:book|part|volume|act|buch|teil|livre|partie|libro|parte|часть|книга)\b", re.I)
 _LONGEST_HEADING = 90
-_CONTENTS_RUN = 3  # headings with nothing between them that form a list of contents
-_NOTHING = 60  # characters; fewer between two headings count as none
-_ALIVE = 2000  # paragraphs between two signs of life
-_LONGEST_GROUP = 2000  # lines without a blank one that are handled together; a list of words has any number
+_CONTENTS_RUN = 3  # minimum consecutive headings without text between them that are a table of contents
+_NOTHING = 60  # minimum characters between two headings that count as text
+_ALIVE = 2000  # paragraphs between two progress reports
+_LONGEST_GROUP = 2000  # maximum lines without a blank line that are handled together; a word list has any number
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
-_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # the closing signs of a heading, but not of "C#"
+_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # closing number signs of a heading, but not the one in "C#"
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # colours in output for a terminal
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # colour codes in terminal output
 _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
-    """Read a text, a table of text or a Markdown file; ``request["kind"]`` says which."""
+    """Read a text, table, Markdown or notebook file; ``request["kind"]`` names the format."""
     step(0, 1, None)
     data = path.read_bytes()
     if len(data) > 4 * limits.characters:
@@ -72,7 +73,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def losses(raw: str, name: str) -> list[str]:
-    """Warnings about a decoded text: unreadable characters, two mixed encodings, and signs of private fonts."""
+    """Return warnings about decoding: unreadable characters, mixed encodings, characters of private fonts."""
     said = []
     if wrong := raw.count("\ufffd"):
         said.append(f"{wrong} characters could not be read as {name} and are shown as \ufffd.")
@@ -105,7 +106,7 @@ def _markdown(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
 
 
 def _notebook(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
-    """Read a Jupyter notebook: words, program and output, in order. A damaged one stays as written."""
+    """Read a Jupyter notebook: text, code and output, in order. A damaged notebook is read as plain text."""
     try:
         cells = json.loads(raw)["cells"]
         parts = [part for cell in cells for part in _cell(cell)]
@@ -153,16 +154,16 @@ _PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {
 
 
 def _names(text: str) -> tuple[str, str]:
-    """Title and author where the head of a file names them, as Project Gutenberg's does."""
+    """Return title and author if the start of the text names them, as in Project Gutenberg's files; "" otherwise."""
     found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
     return (found["title"], found.get("author", "")) if "title" in found else ("", "")
 
 
 def _front_matter(text: str) -> tuple[str, str, str]:
-    """Read title and author from the settings that programs for web pages put at the head of a text. Return them with
-    the text after them.
+    """Read title and author from front matter (settings at the start, used by static site generators). Return both, and
+    the remaining text.
 
-    Other settings, such as a date, stay at its head.
+    Other settings, such as a date, stay in the text.
     """
     match = _FRONT_MATTER.match(text)
     if match is None:
@@ -174,7 +175,7 @@ def _front_matter(text: str) -> tuple[str, str, str]:
 
 
 def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:
-    """Chapters of a plain text with re-flowed paragraphs. ``alive`` is called now and then."""
+    """Split a plain text into chapters with each paragraph on one line. ``alive`` is called to report progress."""
     paragraphs = _paragraphs(text, alive)
     alive()
     heads = _headings(paragraphs)
@@ -194,12 +195,12 @@ def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[
 
 
 def flowed(text: str) -> str:
-    """A plain text with each paragraph on one line, without chapters."""
+    """Join each paragraph of a plain text into one line, without finding chapters."""
     return "\n\n".join(_paragraphs(text, lambda: None))
 
 
 def _headings(paragraphs: list[str]) -> dict[int, str]:
-    """The paragraphs that are chapter headings: index -> title. Lists of contents are excluded."""
+    """Return the chapter headings as paragraph index -> title, without those in a table of contents."""
     found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
     if len(found) < 2:
         found.update(_counted(paragraphs))
@@ -225,7 +226,7 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
 
 
 def _counted(paragraphs: list[str]) -> dict[int, str]:
-    """Headings that are or begin with numbers: they count from 1 without a gap, with text between them."""
+    """Return headings that start with numbers, if the numbers count from 1 without a gap and have text between them."""
     found: dict[int, str] = {}
     wanted = 1
     for at, text in enumerate(paragraphs):
@@ -251,7 +252,7 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _title(paragraphs: list[str], at: int) -> str:
-    """A heading's own words. A heading that is only a number is joined with the short line below it."""
+    """Return a heading's title. If the heading is only a number, the short line below it is added."""
     title = " ".join(paragraphs[at].split())
     bare = len(title.split()) <= 2
     below = paragraphs[at + 1] if bare and at + 1 < len(paragraphs) else ""
@@ -262,7 +263,7 @@ def _title(paragraphs: list[str], at: int) -> str:
 
 
 def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
-    """Put paragraphs on one line each where the file has hard line ends. Verse, lists, columns and code keep their
+    """Join each paragraph into one line if the file is hard-wrapped. Verse, lists, columns and code keep their
     lines.
     """
     groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
@@ -290,7 +291,7 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
 
 
 def _cut(group: str) -> list[str | list[Line]]:
-    """Divide a group into lines that are kept as one text, and the lines of each paragraph or item."""
+    """Split a group of lines. Lines to keep become one text; each paragraph or item becomes a list of lines."""
     parts: list[str | list[Line]] = []
     for kept, rows in lines.blocks(group.split("\n")):
         if kept:
@@ -310,7 +311,9 @@ def _parts(group: str) -> list[str]:
 
 
 def _lines(rows: list[str], hanging: bool) -> list[Line]:
-    """Lines in the form of a page's, with characters one wide and high. An item begins where its second line does."""
+    """Convert rows to ``Line`` objects with characters of width 1 and height 1. An item's first line gets the
+    indentation of its second.
+    """
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]
     found = []
@@ -322,7 +325,7 @@ def _lines(rows: list[str], hanging: bool) -> list[Line]:
 
 
 def markdown_blocks(text: str) -> list[Block]:
-    """Headings and paragraphs of Markdown; everything else stays as written."""
+    """Split Markdown into headings and paragraphs. Everything else stays as written."""
     blocks: list[Block] = []
     current: list[str] = []
     fenced = False
@@ -352,7 +355,7 @@ def markdown_blocks(text: str) -> list[Block]:
 
 
 def _unwrapped(rows: list[str]) -> str:
-    """Join a paragraph's lines. Lists, quotes, tables, code and forced line ends keep theirs."""
+    """Join the lines of a paragraph. Lists, quotes, tables, code and forced line breaks keep their lines."""
     if any(_FENCE.match(row) for row in rows):
         return "\n".join(rows)
     parts = [rows[0].rstrip()]
