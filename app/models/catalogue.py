@@ -1,16 +1,16 @@
-"""Models that suit whole books: pairs of a target and a draft, with the facts known before a download.
+"""The catalogue of models for whole books: pairs of a target and a draft model, with the facts known before a download.
 
-``catalogue.json`` holds the rows. ``sources`` of a model name where its ``shape`` (layers, widths, heads, parameters),
-``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026; values without a source are
-from memory. A test checks that the parameters follow exactly from the shape. Files of Qwen 3.5 and Gemma 4 also hold
-parts for vision, and some for hearing, which are not counted. All these values are only shown beforehand: before
-weights are fetched, the hub's own list of files and the model's real settings decide.
+``catalogue.json`` has the rows. ``sources`` of a model states where its ``shape`` (layers, widths, heads, parameters),
+``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026. Values without a source are
+from memory. A test checks that the parameters follow exactly from the shape. The vision and audio parts of Qwen 3.5 and
+Gemma 4 are not counted. All these values only inform the user: before a download, the hub's list of files and the
+model's own settings decide.
 
-``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Names and
-sizes come from other programs. Kinds that are not read from GGUF have no file.
+``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Their
+names and sizes are those that other programs use. An architecture that is not read from GGUF has no file.
 
-Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
-(``vocabulary``); pairs are of one family, or both on the tokenizer of Llama 2.
+Before a download, ``vocabulary`` checks with both tokenizers whether a draft has its target's vocabulary. The pairs
+here are of one family, or both use the tokenizer of Llama 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.plan import ModelShape, StateSize
 FILE = Path(__file__).with_suffix(".json")
 
 COUNTED = "counted from its parameters"
-"""The source of a size that was computed from its parameters. The row's note tells this to the person."""
+"""Source of a size that was computed from the parameters. The pair's note tells the user so."""
 
 _PICKLED = "Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _GATED = "Its maker wants the licence accepted on the hub first."
@@ -40,14 +40,15 @@ _RUN = "tested with these weights"
 
 @dataclass(frozen=True)
 class Model:
-    """One model.
+    """A model of the catalogue.
 
     Args:
         name: its hub id or folder.
-        shape: the model's numbers; None for a folder of this machine, whose files have them.
-        gated: whether its maker wants the licence accepted on the hub first.
-        pickled: whether its maker publishes only pickles; then the hub's conversion to safetensors is used, where there
-            is one.
+        shape: its dimensions; None for a folder on this machine, whose files state them.
+        licence: name of its licence.
+        gated: whether its licence must be accepted on the hub first.
+        pickled: whether its maker publishes only pickles. Then the hub's conversion to safetensors is used, if there is
+            one.
     """
 
     name: str
@@ -59,9 +60,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with its draft model; without a draft, proposals come from the book's own words.
+    """A target model with its draft model. Without a draft, only the book's own text is used for drafting.
 
-    ``tested`` tells how far Trifold was tested with the pair.
+    ``tested`` says how far Trifold was tested with the pair.
     """
 
     id: str
@@ -87,7 +88,7 @@ DEMO = Pair(
 
 
 def _short(name: str, note: str) -> Pair:
-    """The entry of a model with a short name."""
+    """Make the pair of a model with a short name."""
     source = SOURCES[name]
     model = Model(name, source.shape_of(name), source.LICENCE)
     return Pair(name, SHORT_NAMES[name], model, None, f"{note} {source.verdict(name)}", _RUN)
@@ -113,7 +114,7 @@ SHORT_PAIRS = (STARTER_PAIR, STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR)
 
 @lru_cache(maxsize=1)
 def pairs() -> tuple[Pair, ...]:
-    """The pairs of this machine, and then those of the file in its order."""
+    """Return the pairs with short names or on this machine, then those of the catalogue file in its order."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))
     models = {name: _model(name, row) for name, row in rows["models"].items()}
     files = (_file(row, models[row["of"]], rows) for row in rows["files"])
@@ -136,7 +137,7 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
 
 
 def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
-    """A file with 4-bit weights of a model in the catalogue."""
+    """Make the pair of a GGUF file with 4-bit weights of a model in the catalogue."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
     model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)
@@ -145,7 +146,7 @@ def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
 
 
 def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str:
-    """The row's own note, the notes that rows share, and the facts that follow from its data."""
+    """Join the row's own note, the remarks that it shares with other rows, and notes that follow from its data."""
     asked = target.shape.parameters_asked / 1e9 if target.shape else 0.0
     shared = [rows["remarks"][name].format(asked=asked) for name in row.get("remarks", ())]
     counted = rows["models"][target.name]["sources"].get("size") == COUNTED
@@ -154,11 +155,11 @@ def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str
 
 
 def find(target: str, draft: str | None) -> Pair | None:
-    """Find the pair with these two names."""
+    """Return the pair with these two names; None if there is none."""
     return next((pair for pair in pairs() if pair.names == (target, draft)), None)
 
 
 def known(name: str) -> Model | None:
-    """The catalogue's entry for one model."""
+    """Return the catalogue's model of this name; None if there is none."""
     models = [model for pair in pairs() for model in (pair.target, pair.draft) if model]
     return next((model for model in models if model.name == name), None)

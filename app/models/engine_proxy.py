@@ -1,7 +1,7 @@
-"""A proxy in front of the engine, so that another one can take its place while the program runs.
+"""A proxy for the engine, so that the engine can be replaced while the program runs.
 
-The app, the page and /v1 hold the proxy and never an engine. During an exchange the status is "loading", and questions
-wait or are refused.
+The app, the page and /v1 hold the proxy and never an engine. During a replacement the status is "loading", and
+questions wait or are refused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from engine.plan import BookFit
 
 Make = Callable[[], EngineLike]
-"""Begins to load an engine and returns at once, as ``engine.Engine(config)`` does."""
+"""Starts loading an engine and returns at once, as ``engine.Engine(config)`` does."""
 
-_LOOK_S = 0.05  # seconds between two checks whether a waiting question has been stopped
+_LOOK_S = 0.05  # seconds between two checks whether a waiting question was cancelled
 
 
 class EngineProxy:
-    """Forwards every call to the present engine (see ``engine.EngineLike``). There is none at first; ``put`` sets
-    one.
-    """
+    """Forwards every call to the current engine (see ``engine.EngineLike``). There is none until ``put`` sets one."""
 
     def __init__(self, detail: str = "The model is being loaded.") -> None:
         self._engine: EngineLike | None = None
@@ -42,7 +40,7 @@ class EngineProxy:
 
     @classmethod
     def around(cls, engine: EngineLike) -> EngineProxy:
-        """Make a proxy of an existing engine."""
+        """Make a proxy for an existing engine."""
         proxy = cls()
         proxy._engine, proxy._status = engine, None
         proxy._settled.set()
@@ -50,7 +48,7 @@ class EngineProxy:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no engine, or it has failed."""
+        """Whether there is no engine, or the engine failed to load."""
         return self._engine is None
 
     @property
@@ -105,21 +103,25 @@ class EngineProxy:
         self._settled.set()
 
     def tell(self, detail: str) -> None:
-        """Set the words about the wait for an engine, for as long as there is none."""
+        """Set the status text that is shown while no engine is loaded."""
         if not self._settled.is_set():
             self._status = Status("loading", detail)
 
     def fail(self, error: TrifoldError) -> None:
-        """Note that no engine could be loaded, with the error."""
+        """Record that no engine could be loaded, and why. Waiting callers get the error."""
         self._failure = error
         self._status = Status("failed", str(error))
         self._settled.set()
 
     def put(self, make: Make, detail: str) -> None:
-        """Close the present engine, put another in its place, and wait until it is loaded.
+        """Close the current engine, start the next one, and wait until it is loaded.
+
+        Args:
+            make: starts loading the next engine.
+            detail: status text while it is loaded.
 
         Raises:
-            TrifoldError: the new engine cannot be loaded. It has been closed, and there is no engine until the next
+            TrifoldError: the engine cannot be loaded. It has been closed, and there is no engine until the next
                 ``put``.
         """
         self._settled.clear()
@@ -140,16 +142,16 @@ class EngineProxy:
             if engine is not None:
                 engine.close()
             raise
-        if self._closed:  # the program has ended meanwhile
+        if self._closed:  # the proxy was closed during loading
             engine.close()
         self._status = None
         self._settled.set()
 
     def _settled_until(self, until: float, cancel: threading.Event | None) -> EngineLike:
-        """The engine, once it has been loaded.
+        """Wait until an engine is loaded, at most until ``until``, and return it.
 
         Raises:
-            Busy: the engine is still being loaded at that time, or ``cancel`` has been set meanwhile.
+            Busy: no engine was loaded in time, or ``cancel`` was set.
         """
         while not self._settled.is_set() and (left := until - time.monotonic()) > 0:
             if cancel is not None and cancel.is_set():
@@ -172,7 +174,7 @@ def _changing() -> Busy:
 
 
 def give_back_memory() -> None:
-    """Free the memory of a closed engine for the next one. torch keeps a GPU's memory until told to release it."""
+    """Free the memory of a closed engine. torch keeps a GPU's memory until told to release it."""
     gc.collect()
     if "torch" in sys.modules:
         from engine.devices import empty_caches

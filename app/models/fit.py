@@ -1,5 +1,6 @@
-"""Describes in words whether a pair of models fits on this machine: ``engine.plan`` has the numbers. Also estimates, as
-a range, the pair's times for a book of 300 pages. Observations of a model on this machine replace the estimate
+"""Describes whether a pair of models fits on this machine, and how long a book of 300 pages will take.
+
+``engine.plan`` has the numbers. Times are estimated as ranges, until observations on this machine replace them
 (``app.core.forecast.Experience``).
 """
 
@@ -26,17 +27,17 @@ from engine.plan import (
 BOOK_PAGES = 300
 
 TOKENS_PER_PAGE = BOOK_TOKENS // BOOK_PAGES
-"""Tokens of a printed page with 300 words."""
+"""Tokens of a printed page of about 300 words."""
 
 _CHAT_TOKENS = 1_024
-"""Tokens of the window for a question and its answer."""
+"""Tokens of the context window that are kept free for a question and its answer."""
 
 _GUESSED = 2.5
-"""Factor of plain decoding's speed at which a quotation is written (assets/measurements)."""
+"""Speed of writing a quotation, as a factor of plain decoding's speed (assets/measurements)."""
 
 
 def fit_in_words(found: ModelFit) -> str:
-    """Whether a pair fits, and the length of books that fit."""
+    """Say whether a pair fits, and up to which length of book."""
     free = found.free
     if not found.loads:
         return (
@@ -64,8 +65,8 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """The largest gain from the middle level after a book of 300 pages, for a model in which only some layers read the
-    whole book; empty for others.
+    """Say how much the retrieval cache speeds up answers at most, after a book of 300 pages. Empty unless the model has
+    layers that do not read the whole book.
     """
     gain = retrieval_gain(target, found)
     if gain is None:
@@ -78,8 +79,8 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
 
 
 def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
-    """The smallest class of GPU for a pair and a book of 32,768 tokens, with stored weights and with 4-bit weights;
-    empty where there is none.
+    """Name the smallest GPU for a pair and a book of 32,768 tokens, with stored weights and with 4-bit weights; "" if
+    no class of GPU is large enough.
     """
     whole, rounded = (gpu_class(target, draft, weights) for weights in ("stored", "4bit"))
     if whole is None:
@@ -88,18 +89,20 @@ def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
 
 
 def rounding_in_words(rounding: Rounding) -> str:
-    """The formats in words: "4-bit weights and an 8-bit cache"."""
+    """Describe the formats, such as "4-bit weights and an 8-bit cache"."""
     bits = [f"{BITS[rounding.weights]}-bit weights"] if rounding.weights else []
     return " and ".join(bits + (["an 8-bit cache"] if rounding.kv else []))
 
 
 def rounding_options(rounding: Rounding) -> str:
-    """The formats as options of the terminal."""
+    """Return the formats as command-line options."""
     return f"--weights {rounding.weights}" + (f" --kv {rounding.kv}" if rounding.kv else "")
 
 
 def pages_of(tokens: int) -> int:
-    """Printed pages that fit in this much context next to a question and its answer; the pages of a whole book."""
+    """Convert tokens of context to printed pages, after room for a question and its answer. A context for a whole book
+    of 300 pages counts in full.
+    """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 
 
@@ -109,7 +112,11 @@ def _books(tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """Expected times. ``pages`` of a 300-page book that fit; seconds to read them; words a second after them."""
+    """Expected times for a book.
+
+    ``pages``: pages of a 300-page book that fit. ``reading``: seconds to read them. ``writing``: words per second of
+    answers after them.
+    """
 
     pages: int
     reading: Range
@@ -117,16 +124,18 @@ class Pace:
 
     @property
     def words(self) -> str:
-        """The times in words: "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
+        """Describe the times, such as "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
         book = f"A {BOOK_PAGES}-page book" if self.pages == BOOK_PAGES else f"Up to {self.pages} pages of a book"
         return f"{book}: {expected(self.reading, self.writing)}."
 
 
 def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None:
-    """Estimate the times; None where the model does not fit.
+    """Estimate the times; None if the model does not fit.
 
     Args:
+        shape: dimensions of the target model.
         found: result of ``fit_pair`` for this model.
+        rates: speeds of this machine.
     """
     times = book_times(shape, found, rates)
     if times is None or times.tokens < TOKENS_PER_PAGE:

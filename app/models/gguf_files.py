@@ -1,12 +1,12 @@
-"""Finds GGUF files that a person already has from LM Studio, Ollama and llama.cpp, and prepares them for the engine.
+"""Finds GGUF files that LM Studio, Ollama and llama.cpp downloaded, and prepares them for the engine.
 
-Only the known folders are searched; a file elsewhere is named by its path. Its header is read in the bounded child
-process (``app.readers.gguf_facts``). To answer, its settings and vocabulary are written once into our own folder, by
-this program:
+Only the known folders are searched; the user names a file elsewhere by its path. The bounded child process reads the
+header (``app.readers.gguf_facts``). Before a file's first use, this program writes its settings and vocabulary into our
+own folder:
 
     python -m app.models.gguf_files get FILE FOLDER
 
-Its weights stay where they are and as they are (``engine.model.gguf``).
+The weights stay unchanged in their file (``engine.model.gguf``).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from engine.plan import ModelShape, shape_of
 logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
-_MOST_FILES = 60  # maximum files in all folders together
+_MOST_FILES = 60  # maximum files of all folders together
 _MOST_MANIFEST = 1 << 20  # maximum bytes of a manifest
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
-_VOCABULARY_BYTES = 50_000_000  # bytes of the largest vocabulary, as written
-_FORMAT = 2  # version of the folders of settings
+_VOCABULARY_BYTES = 50_000_000  # estimated bytes of the largest vocabulary's files
+_FORMAT = 2  # version of the folders of settings; files of an older version are prepared again
 _OTHER_ROUNDING = "Choose the file of another rounding, such as Q4_K_M."
 
-# llama.cpp's names of weight formats, by ``general.file_type``.
+# llama.cpp's names of weight formats, by ``general.file_type``
 _ROUNDED = {
     **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
     **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
@@ -57,8 +57,8 @@ _ROUNDED = {
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A file in a known folder. ``owner`` is the program that it belongs to; ``title`` is that program's name for
-    it.
+    """A GGUF file in a known folder. ``owner`` is the program that downloaded it; ``title`` is the file's name
+    there.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class GgufModel:
-    """The content of a file's header. ``files`` are all files of a model in parts."""
+    """The model that a header describes. ``files`` has all parts of a split model."""
 
     shape: ModelShape
     rounded: str
@@ -76,7 +76,7 @@ class GgufModel:
     files: tuple[Path, ...]
 
     def note(self, owner: str = "") -> str:
-        """A note about the model and its needs, for the person who chooses."""
+        """Return a note about the model's origin and format, for the user who chooses."""
         of = f" of {owner}" if owner else ""
         rounded = f", weights in {self.rounded}" if self.rounded else ""
         return f"A GGUF file{of}{rounded}, opened as it is stored: answers are exact for these weights."
@@ -86,7 +86,7 @@ class GgufModel:
 
 
 def found(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[GgufFile]:
-    """The files in the folders of LM Studio, Ollama and llama.cpp, each once, in order of their titles."""
+    """Return the files in the folders of LM Studio, Ollama and llama.cpp, each once, sorted by title."""
     home = Path(environ.get("USERPROFILE" if system == "win32" else "HOME") or Path.home())
     files: dict[Path, GgufFile] = {}
     for file in (*_lm_studio(home), *_ollama(environ, home), *_llama_cpp(environ, home, system)):
@@ -104,7 +104,7 @@ def _lm_studio(home: Path) -> Iterator[GgufFile]:
 
 def _ollama(environ: Mapping[str, str], home: Path) -> Iterator[GgufFile]:
     named = environ.get("OLLAMA_MODELS")
-    service = Path("/usr/share/ollama/.ollama/models")  # the folder of Ollama as a service for all users on Linux
+    service = Path("/usr/share/ollama/.ollama/models")  # folder of Ollama if it runs as a system service on Linux
     for folder in [Path(named).expanduser()] if named else [home / ".ollama" / "models", service]:
         for manifest in _listed(folder / "manifests" / "registry.ollama.ai", "*/*/*"):
             digest = _model_digest(manifest)
@@ -131,13 +131,13 @@ def _listed(folder: Path, pattern: str) -> list[Path]:
     try:
         files = sorted(path for path in folder.glob(pattern) if path.is_file() and parts_of(path)[0] == path)
         return files[:_MOST_FILES]
-    except OSError as error:  # another user's folder
+    except OSError as error:  # the folder may belong to another user
         logger.info("%s cannot be looked through: %s", folder, error.strerror)
         return []
 
 
 def _model_digest(manifest: Path) -> str:
-    """The digest of the weights that an Ollama manifest names; "" where it names none."""
+    """Return the digest of the weights that an Ollama manifest names; "" if it names none."""
     try:
         if manifest.stat().st_size > _MOST_MANIFEST:
             return ""
@@ -153,11 +153,11 @@ def _model_digest(manifest: Path) -> str:
 
 
 def look(path: Path) -> GgufModel:
-    """Read the header of a file, or of the model in parts to which it belongs.
+    """Read the header of a file, or of all parts of a split model.
 
     Raises:
         ModelNotFound: there is no such file, or a part is missing.
-        ModelError: the file is damaged, or of a kind that is not read from GGUF.
+        ModelError: the file is damaged, or its architecture is not read from GGUF.
     """
     seen = _seen(path)
     for file, each in seen:
@@ -170,10 +170,10 @@ def look(path: Path) -> GgufModel:
 
 
 def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
-    """The file, or all parts of its model, in order.
+    """Return the file, or all parts of its model in order, with file status.
 
     Raises:
-        ModelNotFound: a part is missing.
+        ModelNotFound: the file or a part is missing.
     """
     found, parts = [], parts_of(path)
     for part in parts:
@@ -229,7 +229,7 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """The folder of a file's settings. A changed file has another folder."""
+    """Return the folder for a file's settings. After a change of the file, it is a different folder."""
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
     key = hashlib.sha256(f"{_FORMAT} {named}".encode()).hexdigest()[:16]
@@ -237,7 +237,7 @@ def folder_of(models: Path, name: str) -> Path:
 
 
 def title_of(path: Path) -> str:
-    """The title of a file: its name, or Ollama's name for it."""
+    """Return the title of a file: its name without the extension, or Ollama's name of the model."""
     if path.suffix.lower() == GGUF_SUFFIX:
         part = Part.of(path.name)
         return on_one_line(part.title if part else path.stem)
@@ -249,7 +249,7 @@ def title_of(path: Path) -> str:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a file's settings exist, and the file has not changed since."""
+    """Whether a file's settings exist and the file has not changed since."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
     except ModelError:  # the settings are made again
@@ -260,7 +260,7 @@ def is_made(folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
+    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
     hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(Path(name).expanduser(), Path(folder), say))
@@ -281,13 +281,13 @@ def get(path: Path, folder: Path, say: Say) -> None:
 
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
-    """Write settings, vocabulary and marker. Raises the exceptions of the libraries that read the file."""
+    """Write settings, vocabulary and marker. Raises any exception of the libraries that read the file."""
     from engine import foreign
     from engine.model import gguf
 
     say("building", done=0, total=1)
     readme = f"# {title_of(path)}\n\nSettings and vocabulary of {path}, made by Trifold. Its weights stay there.\n"
-    shutil.rmtree(folder / PARTS, ignore_errors=True)  # left by a run that was killed
+    shutil.rmtree(folder / PARTS, ignore_errors=True)  # left by a process that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
         found = gguf.describe(model.files, Path(made), readme)

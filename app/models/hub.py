@@ -1,20 +1,19 @@
 """Downloads a model from the Hugging Face hub.
 
-This is its own program: only it, ``starter`` and ``reader`` use the network for models. The app starts, watches and
-stops it through the class ``Download``.
+This module is a program of its own. It, ``hub_gguf``, ``starter`` and ``reader`` are the only ones that use the network
+for models. The app starts, watches and stops it through the class ``Download``.
 
     python -m app.models.hub about OWNER/NAME            its settings, licence and size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it
     python -m app.models.hub small OWNER/NAME FOLDER     all but the weights
 
-Only weights in safetensors, settings and tokenizer are fetched. The program reports in lines of JSON on stdout. It ends
-when its stdin is closed, so that it never outlives the app.
+Only safetensors weights, settings and tokenizer are downloaded. The program reports in lines of JSON on stdout. It
+exits when its stdin is closed, so that it never outlives the app.
 
-``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` does not fit (version 2.4): it writes
-each file under a temporary name and deletes the file when it is stopped, so that the first 15 of 16 GB would be fetched
-again, and it compares sizes, never checksums. So this module transfers files itself: a file grows in the folder
-``.parts``, goes on where it was cut off, and gets its name once it has the SHA-256 (small files: git's SHA-1) that the
-hub states.
+``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` (version 2.4) is not used for two
+reasons. It deletes an unfinished file when it is stopped, so that the first 15 of 16 GB would be downloaded again. It
+compares sizes, never digests. So this module writes a file into the folder ``.parts`` and resumes it there after a
+break. The file is moved to its place once it has the digest that the hub states (SHA-256; git's SHA-1 for small files).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
 
 MARKER = "trifold-model.json"
-"""The marker file, which is written last: a folder with it holds all checked files that the hub had."""
+"""Name of the marker file. It is written last, so a folder with it has all of the model's files, checked."""
 PARTS = ".parts"
 
 WANTED = (
@@ -61,26 +60,27 @@ WANTED = (
     "chat_template.jinja",
     "chat_template.json",
 )
-UNWANTED = ("consolidated*", "adapter_*")  # a second copy of the weights, and pieces of other models
+UNWANTED = ("consolidated*", "adapter_*")  # a second copy of the weights, and adapters
 CONVERTER = "SFconvertbot"
-"""The hub's own account that converts pickled weights. Pull requests of other accounts are ignored."""
+"""The hub's own account that converts pickled weights. Pull requests from other accounts are ignored."""
 
 PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys(READERS, "app.models.reader")
-"""Modules that fetch models with short names, by these names."""
-DISK_RESERVE = 1_000_000_000  # bytes of the disk that stay free for other uses
+"""Modules that download models with short names, keyed by name."""
+DISK_RESERVE = 1_000_000_000  # bytes of the disk that must stay free for other uses
 FIRST_ANSWER_SECONDS = 6.0
-REPORT_SECONDS = 0.2  # seconds between two reports of a transfer
-_BLOCK = 1 << 20  # bytes of a block; a broken connection loses as much
-_LAST_WORDS = 400  # characters of the last words of a process that broke
+REPORT_SECONDS = 0.2  # minimum seconds between two progress reports
+_BLOCK = 1 << 20  # bytes written at once; a broken connection loses at most this much
+_LAST_WORDS = 400  # maximum characters quoted from a failed process's output
 
 Say = Callable[..., None]
-"""Reports progress to the process that started this one."""
+"""Reports progress to the parent process."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` bytes of one model have arrived. ``checking``: a file is compared with its checksum;
-    ``building``: the model is made from the files.
+    """Progress of one model: ``done`` of ``total`` bytes have arrived.
+
+    ``checking``: a file's checksum is being computed. ``building``: the model is being made from the downloaded files.
     """
 
     name: str
@@ -91,11 +91,11 @@ class Progress:
 
 
 class Cancelled(Exception):
-    """Raised where the person has stopped the download. Arrived bytes are kept."""
+    """Raised if the user stopped the download. The bytes that arrived are kept."""
 
 
 class Download:
-    """The app's side of a download: runs the program, one command after another. ``cancel`` ends it at once, from any
+    """The app's side of a download. Runs the download program, one command after another. ``cancel`` stops it from any
     thread.
     """
 
@@ -105,11 +105,14 @@ class Download:
         self._cancelled = False
 
     def about(self, name: str) -> dict[str, Any]:
-        """Ask the hub about a model: its ``config``, ``licence``, ``gated``, and bytes of ``weights`` and in all.
+        """Ask the hub about a model.
+
+        Returns:
+            ``config``, ``licence``, ``gated``, bytes of the ``weights``, and bytes in ``total``.
 
         Raises:
             TrifoldError: the model is not available; the message gives the reason.
-            Cancelled: the person has stopped it.
+            Cancelled: the user stopped the download.
         """
         answer: dict[str, Any] = {}
         for message in self._run("about", name):
@@ -117,7 +120,9 @@ class Download:
         return answer
 
     def get(self, name: str, folder: Path, show: Callable[[Progress], None], weights: bool = True) -> None:
-        """Download a model into a folder. Raises as in ``about``."""
+        """Download a model into a folder. ``weights=False`` downloads only the small files. Raises as ``about``
+        does.
+        """
         for message in self._run("get" if weights else "small", name, str(folder)):
             kind = message["kind"]
             if kind in ("plan", "progress", "checking", "building"):
@@ -166,12 +171,14 @@ class Download:
 
 
 def _last_words(said: str) -> str:
-    """The last words of a process that broke: the error, without the traceback, which names paths."""
+    """Return the last line of a failed process's output, which is the error. The traceback is left out, because it has
+    paths.
+    """
     return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
 
 def _program(name: str) -> str:
-    """The module that fetches a model of this name."""
+    """Return the module that downloads a model of this name."""
     if is_hub_gguf(name):
         return "app.models.hub_gguf"
     return "app.models.gguf_files" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
@@ -188,7 +195,7 @@ def _error(message: dict[str, Any]) -> TrifoldError:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
+    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
     configure_library()
     command, name, *rest = arguments
 
@@ -203,7 +210,7 @@ def main(arguments: list[str]) -> int:
 
 
 def as_program(work: Callable[[Say], None]) -> int:
-    """Do the work, report it on stdout, and end with the app. Returns the exit status."""
+    """Run ``work``, report its progress on stdout, and exit when the app exits. Return the exit status."""
 
     def say(kind: str, **what: Any) -> None:
         sys.stdout.write(json.dumps({"kind": kind, **what}) + "\n")
@@ -219,15 +226,16 @@ def as_program(work: Callable[[Say], None]) -> int:
 
 
 def configure_library() -> None:
-    """Set variables that the hub's library reads when it is imported."""
+    """Set environment variables that huggingface_hub reads when it is imported."""
     os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_VERBOSITY="error")
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):  # the person has asked for this download
+    # the user asked for this download, so offline mode must not prevent it
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ.pop(name, None)
 
 
 def read_quietly() -> None:
-    """Set variables that transformers reads when it is imported, here and in children: it fetches and reports
-    nothing.
+    """Set environment variables that transformers reads when it is imported, here and in children. It then downloads
+    nothing and prints nothing.
     """
     os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
@@ -238,7 +246,7 @@ def _end_with_parent() -> None:
 
 
 def about(name: str, say: Say) -> None:
-    """Report the facts about a model, without its weights."""
+    """Report the facts about a model without downloading its weights."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -259,8 +267,8 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
 
     Raises:
         ModelError: the model has no safetensors weights, or a file arrived damaged twice.
-        ResourceError: the disk is too small.
-        Exception: any exception of the hub's library (``error_words`` has the words for it).
+        ResourceError: the disk is too full.
+        Exception: any exception of huggingface_hub; ``error_words`` explains them.
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -284,7 +292,7 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file on the hub. ``digest`` is "sha256:..." or git's "blob:..."."""
+    """A file on the hub. ``digest`` is "sha256:...", or "blob:..." with git's SHA-1."""
 
     name: str
     size: int
@@ -297,10 +305,9 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubModel:
-    """The hub's facts about a model: its revision (a commit), the wanted files, its licence.
+    """The hub's facts about a model: its revision (a commit), the files to download, its licence.
 
-    ``converted`` is the pull request of the hub's converter from which the files come; "" for files that the maker
-    published.
+    ``converted`` is the pull request of the hub's converter that has the files; "" if the maker published them.
     """
 
     id: str
@@ -314,13 +321,13 @@ class HubModel:
 def look_up(name: str) -> HubModel:
     """Ask the hub for a model's files.
 
-    Old models often hold pickled weights only, which are never taken. For many of them the hub's own converter has
-    proposed the same weights in safetensors, in a pull request that was not merged. Such a request is used, as
-    transformers itself does, where it is the only commit after the maker's.
+    Old models often have only pickled weights, which are never downloaded. For many of them, the hub's converter has
+    proposed the same weights as safetensors in a pull request that was not merged. Such a pull request is used, as in
+    transformers, if it adds exactly one commit to the published revision.
 
     Raises:
         ModelError: there are no weights in safetensors, or no settings.
-        Exception: any exception of the hub's library.
+        Exception: any exception of huggingface_hub.
     """
     from huggingface_hub import HfApi
 
@@ -342,13 +349,13 @@ def look_up(name: str) -> HubModel:
 
 
 def licence_of(info: Any) -> str:
-    """The licence that a repository states; "" where it states none."""
+    """Return the licence that a repository states; "" if it states none."""
     card: Any = info.card_data or {}
     return str(card.get("license_name") or card.get("license") or "")
 
 
 def _conversion(hub: Any, name: str, published: str) -> str | None:
-    """The pull request in which the converter added safetensors to exactly the published revision."""
+    """Return the pull request in which the converter added safetensors to the published revision; None without one."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -359,10 +366,10 @@ def _conversion(hub: Any, name: str, published: str) -> str | None:
                 continue
             reference = str(proposal.git_reference)
             commits = hub.list_repo_commits(name, revision=reference)
-            # not a conversion of weights that were replaced since
+            # otherwise the converted weights have been replaced since
             if len(commits) > 1 and commits[1].commit_id == published:
                 return reference
-    except HfHubHTTPError:  # its maker has turned discussions off, so there are no pull requests
+    except HfHubHTTPError:  # the repository has discussions and pull requests turned off
         return None
     return None
 
@@ -381,7 +388,7 @@ def _has_weights(files: list[HubFile]) -> bool:
 
 
 def _wanted(name: str) -> bool:
-    """The wanted files, of the first level only: folders hold the same model in other formats."""
+    """Whether to download a file. Files in folders are skipped, because they have the same model in other formats."""
     plain = "/" not in name and "\\" not in name
     refused = any(fnmatch.fnmatchcase(name, pattern) for pattern in UNWANTED)
     return plain and not refused and any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
@@ -391,18 +398,20 @@ def _wanted(name: str) -> bool:
 
 
 def _is_here(folder: Path, file: HubFile) -> bool:
-    """Whether the file has arrived. It gets its name after its checksum is compared, so its size is enough."""
+    """Whether a file has arrived. It is renamed only after its checksum matches, so its size is enough."""
     path = folder / file.name
     return path.is_file() and path.stat().st_size == file.size
 
 
 def part_of(folder: Path, file: HubFile) -> Path:
-    """The path at which a file grows. It is named after the content, so that another revision never continues it."""
+    """Return the path of a file during download. The name has part of the digest, so that a different revision never
+    continues it.
+    """
     return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
 
 
 def _arrived(folder: Path, file: HubFile) -> int:
-    """Bytes of a file that have arrived, whole or still growing."""
+    """Return how many bytes of a file have arrived."""
     if _is_here(folder, file):
         return file.size
     part = part_of(folder, file)
@@ -419,9 +428,13 @@ def check_disk(folder: Path, name: str, need: int) -> None:
 
 
 def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
-    """Fetch one file, compare its checksum, and give it its name. A damaged file is fetched once more from its start.
+    """Download one file, check it against its digest, and rename it. A damaged file is downloaded once more.
 
     Args:
+        model: the model on the hub.
+        file: the file.
+        folder: the model's folder.
+        say: reports progress.
         others: bytes of the other files that have arrived.
     """
     part = part_of(folder, file)
@@ -441,7 +454,7 @@ def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: i
 
 
 def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], None]) -> None:
-    """Append the missing bytes to those that have arrived. Broken connections are resumed."""
+    """Append the missing bytes to those that have arrived. A broken connection is resumed."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -459,7 +472,7 @@ def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], 
 
 
 class _ProgressHook:
-    """Replaces the library's progress bar: reports a few times a second how many bytes are written."""
+    """Replaces huggingface_hub's progress bar. Reports the bytes written, at most every ``REPORT_SECONDS``."""
 
     def __init__(self, tell: Callable[[int], None], initial: int = 0, **_: Any) -> None:
         self._tell = tell
@@ -473,7 +486,7 @@ class _ProgressHook:
         return None
 
     def update(self, count: int) -> None:
-        """Called before ``count`` more bytes are written."""
+        """Count bytes. The library calls this before it writes them."""
         now = time.monotonic()
         if self._written > self._initial and now - self._told > REPORT_SECONDS:
             self._told = now
@@ -482,7 +495,7 @@ class _ProgressHook:
 
 
 def digest_of(path: Path, like: str) -> str:
-    """The checksum of a file, of the same kind as ``like``."""
+    """Compute the digest of a file, of the same kind as ``like``."""
     kind = like.partition(":")[0]
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
@@ -510,24 +523,24 @@ def _finish(model: HubModel, folder: Path) -> None:
 
 @contextlib.contextmanager
 def error_words(name: str) -> Iterator[None]:
-    """Turn exceptions of the hub's library and the disk into a cause and a remedy."""
+    """Turn exceptions of huggingface_hub and the disk into errors with a cause and a remedy."""
     try:
         yield
     except TrifoldError:
         raise
     except OSError as error:
         raise disk_error(error) or _hub_error(name, error) from error
-    except Exception as error:  # none of the library's many errors may reach a person unchanged
+    except Exception as error:  # the library has many exceptions, and the user must see none of them raw
         raise _hub_error(name, error) from error
 
 
 @contextlib.contextmanager
 def reading_words(work: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
-    """Turn exceptions of memory, the disk, and libraries that read foreign formats into a cause and a remedy.
+    """Turn exceptions of memory, the disk and libraries that read files into errors with a cause and a remedy.
 
     Args:
         work: the work that may lack memory, such as "open the reader".
-        broken: the error for all other exceptions, none of which may reach a person unchanged.
+        broken: makes the error for all other exceptions.
     """
     try:
         yield

@@ -1,10 +1,9 @@
-"""Fetches a GGUF file from the hub, named as owner/name/FILE.gguf, for weights in 4 bits instead of 16. Any part of a
-model in parts names the whole model.
+"""Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. Such files have weights in 4 bits instead of 16.
 
-The file is fetched with the hub's checksum like other models (``hub``), then opened like any GGUF file (``gguf``). A
-program of its own:
+The name of any part of a split model stands for the whole model. The file is checked against the hub's digest like
+other models (``hub``), then opened like any GGUF file (``gguf_files``). A program of its own:
 
-    python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            whether the hub has it, its size and licence
+    python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            its size and licence, if the hub has it
     python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       all of it, and its settings
 """
 
@@ -19,23 +18,23 @@ from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from engine.errors import ModelNotFound
 from engine.model.gguf_header import parts_of
 
-_WRITTEN_BYTES = 60_000_000  # bytes of settings and vocabulary
+_WRITTEN_BYTES = 60_000_000  # estimated bytes of settings and vocabulary
 
 
 def parts(name: str) -> tuple[str, str]:
-    """Split a name into the repository and the file in it."""
+    """Split a name into the repository and the name of the file in it."""
     repository, _, file = name.rpartition("/")
     return repository, file
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """The folder of a file and its settings."""
+    """Return the folder for a file and its settings."""
     repository, file = parts(name)
     return models.joinpath(*repository.split("/"), gguf_files.title_of(Path(file)))
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
+    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
     hub.configure_library()
     command, name, *rest = arguments
 
@@ -51,11 +50,11 @@ def main(arguments: list[str]) -> int:
 
 
 def look_up(name: str) -> HubModel:
-    """Ask the hub for a file, or all parts of a model.
+    """Ask the hub for a file, or for all parts of a split model.
 
     Raises:
         ModelNotFound: the repository lacks the file or a part.
-        Exception: any exception of the hub's library.
+        Exception: any exception of huggingface_hub.
     """
     from huggingface_hub import HfApi
 
@@ -72,10 +71,10 @@ def look_up(name: str) -> HubModel:
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Download the missing part of a file, and write its settings into the same folder.
+    """Download the missing bytes of a file, and write its settings into the same folder.
 
     Raises:
-        TrifoldError: the file is not available, damaged or of an unsupported kind, or the disk is too full.
+        TrifoldError: the file is not available, damaged or of an unsupported architecture, or the disk is too full.
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)

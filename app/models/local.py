@@ -1,7 +1,6 @@
-"""Finds models on this machine: in folders that a person names, in our own downloads, and in the cache of the hub's
-tools.
+"""Finds models on this machine: in folders that the user names, in our own downloads, and in the hub tools' cache.
 
-Owns the folder ``models`` inside the data folder, one folder per model as owner/name. Fetches nothing.
+Owns the folder ``models`` in the data folder, with a folder OWNER/NAME for each model. Downloads nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class LocalModels:
     """The models on this machine.
 
     Args:
-        folder: where downloads are kept.
-        environ: names the cache of the hub's own tools.
+        folder: folder of the downloads.
+        environ: environment variables, which name the cache of the hub's tools.
     """
 
     def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -35,7 +34,7 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """The folder for a download of this hub id, for a model with a short name, or for the settings of a GGUF file.
+        """Return the folder for the download of a hub id or a short name, or for the settings of a GGUF file.
 
         Raises:
             ModelNotFound: the name is no hub id, or there is no such file.
@@ -52,11 +51,11 @@ class LocalModels:
         return self._folder / owner / title
 
     def find(self, name: str) -> str | None:
-        """Find the folder from which the engine loads this model, or None if the model is not whole on this machine.
+        """Return the folder or hub id that the engine loads; None if the model is not complete on this machine.
 
         Raises:
-            ModelNotFound: the name is neither a folder or a GGUF file of this machine nor a hub id.
-            ModelError: the folder's weights are damaged.
+            ModelNotFound: the name is neither a folder or GGUF file on this machine nor a hub id.
+            ModelError: the weights in the folder are damaged.
         """
         if name in SHORT_NAMES:
             return str(self.own(name)) if self._made(name) else None
@@ -76,7 +75,7 @@ class LocalModels:
         return name if cached is not None and _is_whole(cached) else None
 
     def folder(self, name: str) -> Path | None:
-        """The folder with this model's settings, if it is on this machine."""
+        """Return the folder with a model's settings; None if it is not on this machine."""
         if name in SHORT_NAMES:
             return self._made(name)
         if is_any_gguf(name):
@@ -87,7 +86,7 @@ class LocalModels:
         return own if (own / MARKER).is_file() else self._cached(name)
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether the model can be loaded without a network. A model with a short name may still have to be made."""
+        """Whether the model can be loaded without a network. A model with a short name may still have to be built."""
         if name in SHORT_NAMES:
             return SOURCES[name].is_at_hand(self._folder, name)
         if is_gguf(name):
@@ -95,19 +94,19 @@ class LocalModels:
         return self.folder(name) is not None
 
     def gguf_files(self) -> list[GgufFile]:
-        """The GGUF files of LM Studio, Ollama and llama.cpp on this machine."""
+        """Return the GGUF files of LM Studio, Ollama and llama.cpp on this machine."""
         return gguf_files.found(self._environ)
 
     def _made(self, name: str) -> Path | None:
         return self.own(name) if SOURCES[name].is_made(self._folder, name) else None
 
     def size(self, name: str) -> int:
-        """Bytes of a download that have arrived."""
+        """Return how many bytes of a download have arrived."""
         folder = self.own(name)
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
 
     def _cached(self, name: str) -> Path | None:
-        """The newest revision in the cache of the hub's tools."""
+        """Return the newest revision in the cache of the hub's tools; None without one."""
         cache = self._hub_cache() / f"models--{name.replace('/', '--')}"
         try:
             revision = (cache / "refs" / "main").read_text(encoding="ascii").strip()
@@ -127,5 +126,5 @@ class LocalModels:
 def _is_whole(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # other tools leave unfinished downloads: ours starts from the beginning
+    except ModelError:  # an unfinished download of another tool; ours starts from the beginning
         return False

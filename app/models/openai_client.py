@@ -1,8 +1,8 @@
-"""A server that speaks OpenAI's protocol, asked with the official client: its address, its models, a chat as a stream.
+"""Asks a server in OpenAI's protocol with the official client: parses its address, lists its models, streams a chat.
 
 The key and the book go to the named host only: redirects are not followed, headers about this machine are left out, and
-proxies are used only for other machines. A server's answers are bounded before they are kept, and its own messages are
-shown to a person in one short line at most.
+a proxy is used only for other machines. The length of a line in an answer is limited. The server's own error messages
+are shown as one short line.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     import openai
 
 CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 600.0  # a server may read a whole book before its first word
+SILENCE_SECONDS = 600.0  # maximum seconds without data; a server may read a whole book before its first word
 _LIST_SECONDS = 10.0
-_LONGEST_LINE = 1 << 20  # maximum bytes of a line
-_WORDS = 200  # characters of a server's own explanation that are shown
+_LONGEST_LINE = 1 << 20  # maximum bytes of a line of the answer
+_WORDS = 200  # maximum characters shown of a server's own error message
 _HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")
-# errors of reading JSON with another content
+# raised for JSON that is invalid or has unexpected content
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _EXAMPLE = "It looks like http://127.0.0.1:8000/v1 or https://gpu.example.org/v1."
 _MOST_CHARACTERS = 500
@@ -37,7 +37,9 @@ _MOST_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Address:
-    """``base`` ends before /chat/completions; ``host`` is shown to the person."""
+    """The address of a server. ``base`` is the URL up to, but without, /chat/completions. ``host`` is shown to the
+    user.
+    """
 
     base: str
     host: str
@@ -46,10 +48,10 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read an address that a person typed.
+    """Parse an address that the user typed.
 
     Raises:
-        OptionError: the text is no address, or holds a password.
+        OptionError: the text is no address, or contains a password.
     """
     text = text.strip()
     if "://" not in text:
@@ -69,8 +71,8 @@ def parse_address(text: str) -> Address:
 
 
 def _stays_here(host: str) -> bool:
-    """Whether an address is on this machine, by its spelling alone: a name could mean another machine when it is
-    used.
+    """Whether an address is on this machine, by its spelling. Names other than localhost are not resolved, because a
+    name may resolve differently when it is used.
     """
     if host == "localhost":
         return True
@@ -84,8 +86,8 @@ class Client:
     """A client of one server.
 
     Args:
-        address: the server.
-        key: the server's key, or "".
+        address: the server's address.
+        key: the server's key; "" for none.
     """
 
     def __init__(self, address: Address, key: str = "") -> None:
@@ -93,10 +95,10 @@ class Client:
         self._key = key
 
     async def models(self) -> list[dict[str, Any]]:
-        """List the server's models: entries with an ``id``.
+        """List the server's models as entries with an ``id``.
 
         Raises:
-            TrifoldError: the server cannot be reached, wants another key, or speaks another protocol.
+            TrifoldError: the server cannot be reached, refuses the key, or speaks another protocol.
         """
         async with self._open(_LIST_SECONDS) as client:
             try:
@@ -108,11 +110,11 @@ class Client:
                 ) from error
 
     async def chat(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Yield the chunks of one streamed answer. The connection ends with the iteration.
+        """Yield the chunks of one streamed answer. The connection is closed when the iteration ends.
 
         Args:
-            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` takes options that are not
-                OpenAI's.
+            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` has options that OpenAI
+                lacks.
 
         Raises:
             TrifoldError: as in ``models``; or the server is busy, finds the book too long, or breaks off.
@@ -134,8 +136,8 @@ class Client:
 
     @asynccontextmanager
     async def _open(self, silence: float) -> AsyncIterator[openai.AsyncOpenAI]:
-        """A connection whose errors become words for a person."""
-        import openai  # takes a second or two, so only users of a server import it
+        """Open a connection. Its exceptions become errors with a cause and a remedy."""
+        import openai  # takes 1 to 2 seconds, so it is imported only when a server is used
 
         http = openai.DefaultAsyncHttpxClient(
             trust_env=not self._address.stays_here,  # a proxy must not see requests that stay on this machine
@@ -161,12 +163,13 @@ class Client:
             raise EngineError(f"The server reports an error. {said}".strip(), "Ask again.") from error
 
     async def _keep_headers(self, request: httpx2.Request) -> None:
-        """Keep the headers that the protocol needs. The client would add system, versions and keys of the
+        """Remove all headers that the protocol does not need. The client adds the system, versions, and keys from the
         environment.
         """
         for name in request.headers.keys() - set(_HEADERS):
             del request.headers[name]
-        request.headers["accept-encoding"] = "identity"  # a few packed bytes must not unpack to gigabytes
+        # no compression, because a few compressed bytes could expand to gigabytes
+        request.headers["accept-encoding"] = "identity"
         if self._key:
             request.headers["authorization"] = f"Bearer {self._key}"
 
@@ -197,13 +200,13 @@ class Client:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Bound the memory of an answer, and unpack nothing: packed answers were not requested."""
+    """Limit the lines of an answer, and prevent decompression, which was not requested."""
     response.headers.pop("content-encoding", None)
     response.stream = _BoundedLines(response.stream)
 
 
 class _BoundedLines(httpx2.AsyncByteStream):
-    """A body whose lines have a limited length. JSON that is no stream of events is one line."""
+    """A response body with a maximum length of its lines. JSON that is not an event stream is one line."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -222,7 +225,7 @@ class _BoundedLines(httpx2.AsyncByteStream):
 
 
 def _said(content: bytes) -> str:
-    """The server's own explanation, on one line."""
+    """Return the server's own error message on one line; "" without one."""
     try:
         said = json.loads(content)
         for key in ("error", "message"):
@@ -235,14 +238,14 @@ def _said(content: bytes) -> str:
 
 
 def text_of(chunk: Mapping[str, Any]) -> str:
-    """The new words in a chunk."""
+    """Return the new text in a chunk; "" without any."""
     choice = _choice(chunk)
     words = (choice.get("delta") or {}).get("content")
     return words if isinstance(words, str) else ""
 
 
 def finish_of(chunk: Mapping[str, Any]) -> str:
-    """Why the answer ended, if this chunk says so."""
+    """Return why the answer ended; "" if it goes on after this chunk."""
     return str(_choice(chunk).get("finish_reason") or "")
 
 

