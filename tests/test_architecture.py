@@ -51,7 +51,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
 APP: tuple[tuple[str, ...], ...] = (
     ("app.core.settings",),
     ("app.launcher",),
-    ("app.readers", "app.citations"),
+    ("app.readers", "app.quoted", "app.citations"),
     ("app.core",),
     ("app.models",),
     ("app.web",),

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from app.citations import BookIndex, PageSpan, fold
 from app.core.languages import spellings
+from app.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
 
 How = Literal["words", "inside", "near"]

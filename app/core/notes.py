@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from app.citations import fold
 from app.core import format
 from app.core.db import Database
+from app.quoted import fold
 from app.readers.passages import folded, locate
 from engine.document import Document, Member, Page
 from engine.errors import OptionError

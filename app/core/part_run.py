@@ -19,9 +19,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.citations import VERSION, Notes, NoteTaker, evidence, sentences
+from app.citations import VERSION, Notes, NoteTaker, evidence
 from app.core.abilities import Abilities
 from app.core.parts import Part, Plan, Reach, cut
+from app.quoted import sentences
 from engine import HANDOVER_S, EngineLike, Question, Turn
 from engine.document import Document
 from engine.errors import ContextTooSmall

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from app.citations import excerpt, fold
 from app.core.contents import chapters
 from app.core.find import Finder, Hit
 from app.core.format import page_name, places_named
+from app.quoted import excerpt, fold
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document
 from engine.errors import ContextTooSmall

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.citations import sentences
 from app.core.languages import Language, language_of
+from app.quoted import sentences
 from engine.document import Document
 
 MOST = 5

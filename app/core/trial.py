@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from app.citations import check_answer
 from app.core import speed
 from app.core.abilities import Abilities
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.quoted import check_answer
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document

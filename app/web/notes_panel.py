@@ -20,12 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.citations import fold, sentences
 from app.core import export, notes
 from app.core.format import View, counted, place_named
 from app.core.notes import Note
 from app.core.references import FORMS, sources_of
 from app.core.state import AppState
+from app.quoted import fold, sentences
 from app.web.auth import AllowedRoute
 from app.web.library import WordsAsked
 from app.web.routes import SMALL_BODY, Asked, Handler, MessageAsked, NumberIfSaid, Text, answer_or_refusal, parsed, said

@@ -25,12 +25,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.citations import excerpt
 from app.core import notes
 from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
 from app.core.format import View, counted, page_name, page_of
 from app.core.state import AppState
+from app.quoted import excerpt
 from app.readers import recognition
 from app.readers.page_images import PageImages, Passage, Rectangle
 from app.web import messages

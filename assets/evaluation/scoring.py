@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.citations import sentences
+from app.quoted import sentences
 from assets.starter.recipe import asking
 from engine import Document
 from engine.evidence import Evidence, EvidenceIndex

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.citations import (
+from app.quoted import (
     BookIndex,
     check_quotation,
     closest_sentence,

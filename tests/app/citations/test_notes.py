@@ -7,18 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from app.citations import (
-    MOST_ATTENDED,
-    MOST_PAGES,
-    AttentionBaseline,
-    BookIndex,
-    NoteTaker,
-    attended_pages,
-    evidence,
-    fold,
-)
+from app.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages, evidence
 from app.core.chats import Chat, Exchange
 from app.core.export import as_markdown
+from app.quoted import BookIndex, fold
 from app.web.messages import card, marked
 from engine.document import Document
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource

@@ -1,0 +1,340 @@
+"""Looks the words of an answer up in the book: its quotations, and the sentences and excerpts of both.
+
+    index = BookIndex(document)
+    check_quotation(index, "it burns thirteen lamps")     QuotationCheck(verified=True, spans=(PageSpan(...),), ...)
+
+A quotation is checked against the text of the pages: that is a fact. Text is folded to the part that two printings of
+the same words share: letters and digits in order, without case, accents and ligatures. Spacing, hyphens (also those at
+the end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides
+must follow each other.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from engine.document import Document
+
+_BORDER = "\n"  # a sign that no fold contains
+_DROPPED = re.compile(r"[\W_]+")
+_NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_MOST_PLACES = 32  # occurrences of one passage that are examined
+_MOST_MAPPED = 64  # pages whose offsets are remembered
+# Code, which is no prose, in the same forms that the chat leaves unchanged.
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
+# The end of a sentence: its mark with any closing signs after it, or the end of its paragraph.
+_END = re.compile(
+    r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
+    r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
+)
+_WORD = re.compile(r"\w+(?:[’'-]\w+)*")
+_LONGEST_QUOTE = 3000
+_QUOTED = re.compile(
+    rf"“([^“”]{{1,{_LONGEST_QUOTE}}}(?:“[^“”]{{1,500}}”[^“”]{{0,500}}){{0,4}})(”|\n[ \t]*\n|\Z)"
+    rf"|„([^„“”]{{1,{_LONGEST_QUOTE}}})([“”]|\n[ \t]*\n|\Z)"
+    rf"|«([^«»]{{1,{_LONGEST_QUOTE}}})(»|\n[ \t]*\n|\Z)"
+    rf'|(?<!\w)"(?!\s)([^"\n]{{1,{_LONGEST_QUOTE}}})(")(?!\w)'
+)
+_CLOSERS = ("”", "“", "»", '"')
+
+_FEWEST_WORDS = 3
+"""Words of a quotation at least: fewer between quotation marks are a name or a term."""
+
+_ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
+_MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
+_APART = 4000  # folded characters within which the parts of one quotation follow each other
+_FEWEST_SHARED = 4  # neighbouring words that a missing quotation must share with the book for them to be shown
+_MOST_WORDS = 150  # words of a missing quotation that are compared
+_EXCERPT_AROUND = 160  # characters on either side of an excerpt
+_LONGEST_EXCERPT = 700
+_FEWEST_LETTERS = 4  # letters of a meaningful word at least
+_SPACES = re.compile(r"\s+")
+
+
+def fold(text: str) -> str:
+    """The letters and digits of a text. The fold of a join is the join of the folds."""
+    return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
+
+
+def places(text: str) -> list[int]:
+    """For every character of ``fold(text)``, the index in ``text`` that it comes from."""
+    return [index for index, sign in enumerate(text) for _ in fold(sign)]
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers in a text, by their value: 10.5 is not 105, but 1,912 is 1912."""
+    return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
+
+
+@dataclass(frozen=True)
+class PageSpan:
+    """Characters [start, end) of the text of ``document.pages[page]``."""
+
+    page: int
+    start: int
+    end: int
+
+
+class BookIndex:
+    """A book in which passages are found, whatever their spacing and across the borders of pages.
+
+    Args:
+        document: the book, whose pages are folded at the first search.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._mapped: dict[int, list[int]] = {}
+
+    @cached_property
+    def _folded(self) -> tuple[str, list[int]]:
+        parts: list[str] = []
+        starts, length = [], 0
+        for stretch in self.document.stretches:
+            if length:  # no passage is found across the border of two documents
+                parts.append(_BORDER)
+                length += len(_BORDER)
+            for part in (fold(page.text) for page in stretch.pages):
+                parts.append(part)
+                starts.append(length)
+                length += len(part)
+        return "".join(parts), starts
+
+    @property
+    def letters(self) -> str:
+        """The fold of the whole book."""
+        return self._folded[0]
+
+    def find(self, passage: str) -> Iterator[int]:
+        """The places of a folded passage as whole words: offsets for ``spans``, in the order of the book."""
+        text, _ = self._folded
+        found, seen = text.find(passage), 0
+        while passage and found >= 0 and seen < _MOST_PLACES:
+            seen += 1
+            if self._whole_words(found, found + len(passage)):
+                yield found
+            found = text.find(passage, found + 1)
+
+    def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
+        """The characters of the folded stretch [start, end) on each of its pages."""
+        _, starts = self._folded
+        spans = []
+        page = max(0, bisect.bisect_right(starts, start) - 1)
+        while page < len(starts) and starts[page] < end:
+            way = self._way_back(page)
+            first, last = max(0, start - starts[page]), min(len(way), end - starts[page])
+            if first < last:
+                spans.append(PageSpan(page, way[first], way[last - 1] + 1))
+            page += 1
+        return tuple(spans)
+
+    def text(self, span: PageSpan) -> str:
+        return self.document.pages[span.page].text[span.start : span.end]
+
+    def _whole_words(self, start: int, end: int) -> bool:
+        spans = self.spans(start, end)
+        if not spans:
+            return False
+        before = self.document.pages[spans[0].page].text[: spans[0].start][-1:]
+        after = self.document.pages[spans[-1].page].text[spans[-1].end :][:1]
+        return not (before.isalnum() or after.isalnum())
+
+    def _way_back(self, page: int) -> list[int]:
+        if page not in self._mapped:
+            while len(self._mapped) >= _MOST_MAPPED:
+                self._mapped.pop(next(iter(self._mapped)))
+            self._mapped[page] = places(self.document.pages[page].text)
+        return self._mapped[page]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters [start, end) of an answer."""
+
+    start: int
+    end: int
+
+    def touches(self, other: Span) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """The text between two quotation marks. ``whole`` includes the marks. ``closed``: whether the second mark has
+    come.
+    """
+
+    inner: Span
+    whole: Span
+    closed: bool
+
+
+def sentences(text: str) -> list[Span]:
+    """The sentences of an answer in Markdown, without white space around them and without code."""
+    masked = _masked(text)
+    found, start = [], 0
+    for end in _END.finditer(masked):
+        if end.end() < len(masked) and _ABBREVIATION.search(masked[start : end.end()]):
+            continue
+        body = masked[start : end.end()]
+        words = body.strip()
+        if words and _WORD.search(words):
+            begin = start + len(body) - len(body.lstrip())
+            found.append(Span(begin, begin + len(words)))
+        start = end.end()
+    return found
+
+
+def quotations(text: str) -> list[Quotation]:
+    """Passages in quotation marks, in order. A single quotation mark may be an apostrophe, and opens none."""
+    masked = _masked(text)
+    found = []
+    for match in _QUOTED.finditer(masked):
+        group = next(number for number in (1, 3, 5, 7) if match[number] is not None)
+        closed = match[group + 1] in _CLOSERS
+        end = match.end(group + 1) if closed else match.end(group)
+        found.append(Quotation(Span(*match.span(group)), Span(match.start(), end), closed))
+    return found
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, unchanged."""
+    return _WORD.findall(text)
+
+
+def _masked(text: str) -> str:
+    return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code.group(0)), text)
+
+
+@dataclass(frozen=True)
+class QuotationCheck:
+    """The result of looking an answer's quotation up in the book.
+
+    Args:
+        verified: whether the whole quotation is in the book.
+        spans: its place; for a quotation that was not found, the place of the longest run of its words.
+        matched: words of that run, of ``total`` words.
+    """
+
+    verified: bool
+    spans: tuple[PageSpan, ...] = ()
+    matched: int = 0
+    total: int = field(default=0, compare=False)
+
+
+def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()) -> QuotationCheck | None:
+    """Look a quoted passage up in the book.
+
+    Args:
+        favour: a weight for each page; among several places, the page with the highest weight is named.
+
+    Returns:
+        None if the passage is too short to be a quotation.
+    """
+    passage = _MARKUP.sub("", passage)
+    total = len(words(passage))
+    if total < _FEWEST_WORDS:
+        return None
+    parts = [part for part in _ELLIPSIS.split(passage) if fold(part)]
+    spans = _in_order(index, parts, favour)
+    if spans:
+        return QuotationCheck(True, spans, total, total)
+    matched, spans = _longest_run(index, passage, favour)
+    return QuotationCheck(False, spans, matched, total)
+
+
+def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
+    """Look up every quotation of a finished answer."""
+    inner = (answer[quotation.inner.start : quotation.inner.end] for quotation in quotations(answer))
+    return [found for passage in inner if (found := check_quotation(index, passage)) is not None]
+
+
+def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
+    """The places where all parts follow each other, each as whole words."""
+    folded = [fold(part) for part in parts]
+    found: list[tuple[PageSpan, ...]] = []
+    for start in index.find(folded[0]):
+        at, stretches = start, [(start, start + len(folded[0]))]
+        for part in folded[1:]:
+            end = stretches[-1][1]
+            at = next((place for place in index.find(part) if end <= place <= end + _APART), -1)
+            if at < 0:
+                break
+            stretches.append((at, at + len(part)))
+        if len(stretches) < len(folded):
+            continue
+        spans = tuple(span for first, last in stretches for span in index.spans(first, last))
+        if numbers(" ".join(parts)) == numbers(" ".join(index.text(span) for span in spans)):
+            found.append(spans)
+    return max(found, key=lambda spans: _weight(spans, favour), default=())
+
+
+def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
+    """The longest run of the passage's neighbouring words that is in the book, if it is long enough."""
+    places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
+    best: tuple[int, tuple[PageSpan, ...]] = (0, ())
+    first, size = 0, _FEWEST_SHARED
+    while first + size <= len(places):
+        spans = _in_order(index, [passage[places[first][0] : places[first + size - 1][1]]], favour)
+        if spans:
+            best = (size, spans)
+            size += 1
+        else:
+            first += 1
+    return best
+
+
+def _weight(spans: tuple[PageSpan, ...], favour: Sequence[float]) -> float:
+    page = spans[0].page
+    return favour[page] if page < len(favour) else 0.0
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A passage with its surroundings. ``hit`` is the passage as printed; ``before`` and ``after`` are the text around
+    it, with spaces kept.
+    """
+
+    before: str
+    hit: str
+    after: str
+
+
+def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
+    """The characters [start, end) of a page with ``around`` characters on either side, lines joined, cut at words."""
+    left, right = max(0, start - around), min(len(text), end + around)
+    before, after = text[left:start], text[end:right]
+    if left:
+        before = "…" + before[before.find(" ") + 1 :]
+    if right < len(text):
+        after = after[: after.rfind(" ") + 1].rstrip() + "…"
+    hit = text[start:end]
+    if len(hit) > _LONGEST_EXCERPT:
+        hit, after = hit[:_LONGEST_EXCERPT].rstrip() + "…", ""
+    before, hit, after = (_SPACES.sub(" ", part) for part in (before, hit, after))
+    return Excerpt(before.lstrip(), hit, after.rstrip())
+
+
+def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
+    """Characters [start, end) of the page's sentence that shares most words with a given one; None if none shares
+    any.
+    """
+    wanted = _telling(sentence)
+    best, found = 1, None
+    for span in sentences(page):
+        shared = sum((wanted & _telling(page[span.start : span.end])).values())
+        if shared > best:
+            best, found = shared, (span.start, span.end)
+    return found
+
+
+def _telling(text: str) -> Counter[str]:
+    return Counter(folded for word in words(text) if len(folded := fold(word)) >= _FEWEST_LETTERS)
