@@ -1,1 +1,1 @@
-"""Models from transformers, unmodified: loaded, walked layer by layer, and the kernels that compute them."""
+"""Loads unmodified transformers models, runs them layer by layer, and provides the kernels that compute them."""

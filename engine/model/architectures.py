@@ -1,8 +1,9 @@
-"""Tells by a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
+"""Derives from a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
 
-Refuses architectures for which the walk of ``engine.model.backends`` is not right. The differences between families are
-in the table of ``families``, and nowhere else. Reads no weights, and imports torch and transformers only to load: the
-app judges a model by the same facts before its download. Sizes are in tokens, bytes and floating point operations.
+Refuses architectures that the walk of ``engine.model.backends`` would compute wrongly. The differences between families
+are in the table of ``families``, and nowhere else. Reads no weights, and imports torch and transformers only to load a
+configuration, so that the app can judge a model by the same facts before its download. Sizes are in tokens, bytes and
+floating point operations.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MLP_NUMBERS = (
     "decoder_sparse_step",
     "block_multiple_of",
 )
-"""Settings about MLPs and experts. No family has all of them."""
+"""Settings of MLPs and experts. No family has all of them."""
 
 STATE_NUMBERS = {
     RECURRENT: (
@@ -43,30 +44,32 @@ STATE_NUMBERS = {
     CONVOLUTION: ("conv_L_cache",),
     MAMBA: ("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_head"),
 }
-"""Settings about the states of each kind of recurrent layer."""
+"""Settings of recurrent states, keyed by the kind of the layer."""
 
 WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
-"""``model_type`` of models that also see, of which only the text part is loaded. ``TEXT_WEIGHTS`` names its weights."""
+"""``model_type`` of models that also take images. Only their text part is loaded; ``TEXT_WEIGHTS`` names its
+weights.
+"""
 
 TEXT_WEIGHTS = {
     r"^language_model\.model\.": "model.",
     r"^language_model\.lm_head\.": "lm_head.",
     r"^model\.language_model\.": "model.",
 }
-"""Patterns of the text part's weights: their names in the files of a wrapper, and in the text model itself."""
+"""Patterns that map the names of the text part's weights in a wrapper's files to their names in the text model."""
 
 DRAFT_HEAD = "draft_head_tokens"
-"""The setting of a distilled draft for the number of rows of its target's head. Such a draft shares the target's
-embedding.
+"""The setting of a distilled draft that gives the number of rows it uses of its target's head. Such a draft shares the
+target's embedding.
 """
 
 SHARED_VOCABULARY = 0.95
-"""Minimum share of the target's tokens, with the same ids, that a draft must know."""
+"""Minimum share of the target's tokens that a draft must know under the same ids."""
 
-# of the largest model that a processor holds in float32, where it does not multiply pairs of bfloat16
+# Maximum parameters of a model that a processor holds in float32, if it does not multiply pairs of bfloat16.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
-# Upper bounds of settings, far beyond every existing model.
+# Upper bounds of settings, far above those of every existing model.
 _MAXIMA = {
     **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
     **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
@@ -90,37 +93,36 @@ _POSITIVE = (
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
     *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
-# settings with a list over layers, in which 0 means a layer without RoPE
+# settings that are lists over the layers; 0 means a layer without RoPE
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
-_QUERY_SCALE = "llama_4_scaling_beta"  # the factor by which queries grow with their position
+_QUERY_SCALE = "llama_4_scaling_beta"  # setting with the factor by which queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
-    *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has experts or not
+    *("num_local_experts", "num_experts_per_tok"),  # in Granite 4 a model may have experts or none
     *("num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
-_MAMBA_EXPANDS = 2  # the heads of a state are together this many times the model's width
+_MAMBA_EXPANDS = 2  # ratio of the width of all heads of a state together to the model's width
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# Settings that are refused where the family does not know them, with their meaning in words.
+# Settings that are refused if the family does not know them, with their meaning in words.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_EYES_ALONE = "vision"  # a value of ``use_bidirectional_attention``: tokens of text see no later tokens
+_EYES_ALONE = "vision"  # a value of ``use_bidirectional_attention`` with which text tokens still see no later tokens
 _RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
-_REASON = 200  # characters of a library's message
+_REASON = 200  # maximum characters quoted from a library's message
 
 
 def load_config(name: str) -> Any:
-    """Load the model's configuration; for a model that also sees, the configuration of its text part.
+    """Load a model's configuration. For a model that also takes images, this is the configuration of its text part.
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: transformers does not know the architecture without remote code, or the place of its text part
-            is unknown.
-        ModelError: the files of settings are broken or absurdly large, or hold impossible values.
+        UnsupportedModel: transformers needs remote code for the architecture, or it is unknown where its text part is.
+        ModelError: a settings file is damaged or far too large, or holds impossible values.
     """
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -153,13 +155,13 @@ def load_config(name: str) -> Any:
 
 
 def text_config(whole: Any) -> Any:
-    """The configuration of a model's text part, completed by the settings that only the whole model's configuration
+    """The configuration of a model's text part, with the settings added that only the configuration of the whole model
     has.
     """
     text = getattr(whole, "text_config", None)
     if text is None:
         return _with_both_heads(whole)
-    # Where the two disagree, the files hold both matrices, and transformers does not tie them.
+    # If the settings disagree, the files hold both matrices, so transformers does not tie them.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -169,15 +171,15 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """A setting that only some families know; ``otherwise`` for all other families."""
+    """A setting that only some families know; for all other families ``otherwise``."""
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 
 def _with_both_heads(config: Any) -> Any:
-    """Put the head counts of full layers under the names of ``config.json``, where transformers keeps them layer by
-    layer.
+    """Store the head counts of full layers under the names of ``config.json``, for families whose counts transformers
+    stores layer by layer.
 
-    Where full layers differ among themselves the head size becomes 0, which is refused later.
+    If full layers differ from one another the head size becomes 0, which is refused later.
     """
     own = FAMILIES.get(config.model_type, ORDINARY).reads
     if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
@@ -195,7 +197,7 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``text_config`` for a parsed ``config.json`` with any content. Missing numbers are filled in."""
+    """``text_config`` for a parsed ``config.json`` with any content. Missing numbers get defaults."""
     text, outer = settings.get("text_config"), {}
     if isinstance(text, Mapping):
         outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
@@ -213,7 +215,7 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the heads of full layers, which transformers saves layer by layer."""
+    """Read the head counts of full layers, which transformers saves layer by layer."""
     layers = settings.get("per_layer_config")
     own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
@@ -221,12 +223,13 @@ def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(config: Any, name: str) -> None:
-    """Refuse settings that no model has, before memory is allocated by them.
+    """Refuse settings that no model can have, before memory is allocated for them.
 
     Raises:
-        ModelError: names the setting and its value.
+        ModelError: a setting is impossible; the message has its name and value.
     """
-    if config.model_type not in FAMILIES:  # other families have other names for it, or another number in every layer
+    # other families name it differently, or have a different number in each layer
+    if config.model_type not in FAMILIES:
         return
     for key, largest in _MAXIMA.items():
         value = getattr(config, key, None)
@@ -257,7 +260,7 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """Check that each kind of layers has settings of its own where they have their own RoPE, and only there."""
+    """Check that settings per kind of layer exist exactly if the kinds of layers have different RoPEs."""
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
         if own:
@@ -273,14 +276,14 @@ def _meaningless(name: str, what: str) -> ModelError:
 
 
 def check_architecture(config: Any, name: str, window: int) -> None:
-    """Refuse a model for which the walk is not right.
+    """Refuse a model that the walk would compute wrongly.
 
     Args:
-        config: a transformers configuration, or any object with the names of a ``config.json``.
+        config: a transformers configuration, or any object with the attributes of a ``config.json``.
         window: tokens that the model will be used with.
 
     Raises:
-        UnsupportedModel: says in a sentence what is missing.
+        UnsupportedModel: the message says what is not supported.
     """
     kind, title = config.model_type, display_name(name)
     quantized = getattr(config, "quantization_config", None)
@@ -318,14 +321,14 @@ def check_architecture(config: Any, name: str, window: int) -> None:
 
 
 def is_expanded(config: Any) -> bool:
-    """Whether a model's weights are stored in a format of 4 bits and expanded when they are loaded."""
+    """Whether a model's weights are stored in a 4-bit format and expanded when they are loaded."""
     quantized = getattr(config, "quantization_config", None)
     method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
     return bool(method) and method == FAMILIES.get(config.model_type, ORDINARY).stored
 
 
 def _other_layers(config: Any) -> str:
-    """Describe the features of the layers that are not supported; empty if all are supported."""
+    """Describe the unsupported features of the layers; empty if all are supported."""
     others = set(layer_kinds(config)) - {FULL}
     if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
         others -= {FAMILIES[config.model_type].others}
@@ -334,7 +337,7 @@ def _other_layers(config: Any) -> str:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of every layer, with the names of ``layer_types``; empty where all layers are alike and no kind is
+    """The kind of every layer, with the names of ``layer_types``; empty if all layers are alike and no kind is
     named.
     """
     named = getattr(config, "layer_types", None)
@@ -359,14 +362,15 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
-    """The layers whose tokens see the newest ``sliding_window`` tokens alone, where that is supported; those among
-    them that read the KV of another one too."""
+    """The layers whose tokens see only the newest ``sliding_window`` tokens, if that is supported. Includes layers that
+    read the KV of another layer.
+    """
     return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
 
 
 def kv_sources(config: Any) -> dict[int, int]:
-    """The layers without keys and values of their own, each with the layer whose KV it reads: the last one of its kind
-    that has KV.
+    """Maps each layer without its own keys and values to the layer whose KV it reads: the last layer of its kind that
+    has KV.
     """
     return _sources(config) if _shared_kv_layers(config) else {}
 
@@ -377,7 +381,7 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """``kv_sources`` of a model with shared KV; empty where a layer would find no layer to read from."""
+    """``kv_sources`` of a model with shared KV; empty if some layer would have no layer to read from."""
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
     last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
@@ -386,7 +390,7 @@ def _sources(config: Any) -> dict[int, int]:
 
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
-    """The number of KV heads of a layer of this kind, and the size of one head's key or value."""
+    """The number of KV heads of a layer of this kind, and its head_dim."""
     heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
     if kind != FULL or own is None:
         return heads, width
@@ -395,13 +399,13 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 
 def inputs_of_layers(config: Any) -> int:
-    """Numbers of a token's own embedding for each layer; 0 where layers have none."""
+    """Width of the per-layer embedding that each token has for every layer; 0 if there is none."""
     width = setting(config, "hidden_size_per_layer_input")
     return width if type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
-    """The layers with a state instead of KV, where they are supported."""
+    """The layers with a state instead of KV, if they are supported."""
     return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
@@ -426,8 +430,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people: a hub id unchanged, or the last two parts of a folder, since pairs often lie in one
-    folder as target and draft.
+    """The name shown to people: a hub id unchanged; for a folder its last two parts, since target and draft often lie
+    in one folder.
     """
     return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
 
@@ -437,12 +441,12 @@ def looks_like_path(name: str) -> bool:
 
 
 def head_dim_of(config: Any) -> int:
-    """Numbers in a key or value of one head."""
+    """Numbers in the key or value of one head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def rotated_layers(config: Any) -> tuple[bool, ...]:
-    """For every layer, whether its queries and keys are rotated by their positions (RoPE)."""
+    """For every layer, whether RoPE rotates its queries and keys."""
     layers = config.num_hidden_layers
     for key in _ROPE_BY_LAYER:
         if (named := setting(config, key)) is not None:
@@ -453,26 +457,26 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
 
 
 def rope_kinds(config: Any) -> tuple[str, ...]:
-    """The kinds of layers that have their own RoPE; empty where all layers share one."""
+    """The kinds of layers if each kind has its own RoPE; empty if all layers share one."""
     if not FAMILIES[config.model_type].rope_by_kind:
         return ()
     return (FULL, SLIDING) if sliding_layers(config) else (FULL,)
 
 
 def embedding_multiplier(config: Any) -> float:
-    """The factor of embeddings before the first layer."""
+    """The factor that embeddings are multiplied by before the first layer."""
     return float(getattr(config, "embedding_multiplier", 1.0))
 
 
 def logits_divisor(config: Any) -> float:
-    """The divisor of logits."""
+    """The number that logits are divided by."""
     if factor := FAMILIES[config.model_type].logits_factor:
         return 1.0 / float(getattr(config, factor))
     return float(getattr(config, "logits_scaling", 1.0))
 
 
 def logits_cap(config: Any) -> float | None:
-    """The bound of logits, which pass through a hyperbolic tangent of this height; None where logits are unbounded."""
+    """The cap of the logits, cap * tanh(logits / cap); None if logits have no cap."""
     cap = setting(config, "final_logit_softcapping")
     return None if cap is None else float(cap)
 
@@ -481,9 +485,9 @@ def logits_cap(config: Any) -> float | None:
 class MixtureShape:
     """A mixture of experts.
 
-    Each of ``layers`` has ``count`` MLPs with ``inner`` numbers, of which ``chosen`` are active for a token. All other
-    layers have one MLP. ``shared`` is the inner size of an MLP in the same layers that is active for every token, 0
-    without one.
+    Each of ``layers`` has ``count`` MLPs of inner size ``inner``, of which ``chosen`` are active for a token. All other
+    layers have one MLP. ``shared`` is the inner size of an additional MLP in these layers that is active for every
+    token; 0 without one.
     """
 
     count: int
@@ -494,11 +498,11 @@ class MixtureShape:
 
 
 def experts_of(config: Any) -> MixtureShape | None:
-    """The experts of a model; None where it has no experts, or none that are supported."""
+    """The experts of a model; None if it has none, or if they are not supported."""
     family = FAMILIES.get(config.model_type, ORDINARY)
     if not family.experts or not _count_experts(config):
         return None
-    # in every layer or in none, in addition to an MLP that is active for every token
+    # experts in every layer or in none, in addition to an MLP that is active for every token
     if "enable_moe_block" in family.reads:
         if not setting(config, "enable_moe_block"):
             return None
@@ -520,12 +524,12 @@ def _count_experts(config: Any) -> int:
 
 
 def is_distilled(config: Any) -> bool:
-    """Whether a model is a distilled draft, which has neither embedding nor head of its own."""
+    """Whether a model is a distilled draft, which has neither an embedding nor a head."""
     return getattr(config, DRAFT_HEAD, None) is not None
 
 
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
-    """Choose the dtype of weights and KV: the configured one, or one that suits the device and the model's size."""
+    """Choose the dtype of weights and KV: the configured one, or one that fits the device and the size of the model."""
     import torch
 
     from engine import devices
@@ -537,24 +541,24 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # A model with numbers beyond float16 is refused when its first segment has been read.
+    # A model whose numbers exceed float16 is refused after its first segment has been read.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
 
 def stored_bytes_per_weight(config: Any) -> float:
-    """Bytes of a weight in GGUF files, whose format a processor keeps (``engine.model.gguf``); 0 on other devices."""
+    """Bytes of a weight in a GGUF file whose format a processor keeps (``engine.model.gguf``); 0 on other devices."""
     stated = getattr(config, "stored_bytes_per_weight", 0.0)
     return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0
 
 
 def cpu_holds_halves(parameters: int) -> bool:
-    """Whether a processor holds weights and KV in bfloat16, in half the bytes of float32.
+    """Whether a processor holds weights and KV in bfloat16, which takes half the bytes of float32.
 
-    A processor that multiplies pairs of bfloat16 does: a token of the demo pair then takes 7.3 ms instead of 12.7, and
-    a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The ability is queried and not timed: on a busy
-    machine timing would choose otherwise, and books would have to be read again. Other processors round in many
-    instructions, which pays only where float32 would not fit.
+    A processor with instructions that multiply pairs of bfloat16 does. A token of the demo pair then takes 7.3 ms
+    instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The processor is asked for its
+    abilities and not timed, because on a busy machine a timing could give a different choice, and all books would have
+    to be read again. Other processors need many instructions to round, so bfloat16 pays only if float32 would not fit.
     """
     from engine.model.kernels import native
 
@@ -562,18 +566,18 @@ def cpu_holds_halves(parameters: int) -> bool:
 
 
 def estimate_parameters(config: Any) -> int:
-    """Parameters of a model, from its configuration alone; good to a few per cent."""
+    """Estimate the parameters of a model from its configuration alone, to within a few per cent."""
     return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
 
 
 def parameters_of_block(config: Any) -> int:
-    """Parameters of one decoder block, without norms and biases; the mean where blocks differ."""
+    """Parameters of one decoder block, without norms and biases. The mean if blocks differ."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.count if experts else 0)
 
 
 def parameters_asked(config: Any) -> int:
-    """Parameters of one decoder block that are active for a token: only the chosen experts count."""
+    """Parameters of one decoder block that are active for a token: of the experts only the chosen ones."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
@@ -583,7 +587,7 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    of_queries = 3 if family.gated else 2  # with the output product, and its gate
+    of_queries = 3 if family.gated else 2  # the product of queries and the output product, and the gate if there is one
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
     if states := len(recurrent_layers(config)):
@@ -596,13 +600,13 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if found is None:
         return int(mixing // layers + family.mlp_matrices * width * _inner(config))
     asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    dense = layers - found.layers  # without dense layers their size may be missing
+    dense = layers - found.layers  # a model without dense layers may lack their size
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
 def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
-    """Parameters of all blocks of a model whose layers differ in their heads, or in having KV of their own."""
+    """Parameters of all blocks of a model whose layers differ in their heads, or in whether they have KV."""
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
     matrices, found = 0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
@@ -618,9 +622,7 @@ def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
 
 
 def _inner(config: Any) -> int:
-    """Numbers between the matrices of an MLP. LFM2 takes two thirds of the configured size, times a factor,
-    rounded up.
-    """
+    """Inner size of an MLP. LFM2 takes two thirds of the configured size, times a factor, and rounds up."""
     family = FAMILIES.get(config.model_type, ORDINARY)
     inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
     if not setting(config, "block_auto_adjust_ff_dim"):
@@ -631,8 +633,8 @@ def _inner(config: Any) -> int:
 
 
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head where it is another matrix. A distilled draft has only its
-    copy of some rows.
+    """Parameters of the embedding, and of the output head if it is a separate matrix. A distilled draft has only copies
+    of some rows.
     """
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
@@ -641,6 +643,6 @@ def embedding_parameters(config: Any) -> int:
 
 
 def parameters_of_inputs(config: Any) -> int:
-    """Parameters of the layers' own inputs of a token: an embedding, of which a token uses one row, and a matrix."""
+    """Parameters of the per-layer embeddings: a table, of which a token uses one row, and a matrix."""
     inputs = config.num_hidden_layers * inputs_of_layers(config)
     return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

@@ -1,16 +1,16 @@
-"""One attention primitive: exact attention over a piece of the context, and the merge of pieces.
+"""Computes exact attention over pieces of the context, and merges the pieces.
 
-``attend`` answers queries against keys that they all see; ``attend_causal`` answers new tokens against themselves;
-``joined`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident and
-streamed, GPU and CPU); ``attend_newest`` computes all of it for one contiguous buffer. The rows of one KV head's
-queries (the GQA group times the queries) are packed together, so each key and value is read once.
+``attend`` computes attention to keys that all queries see, ``attend_causal`` attention of new tokens to themselves.
+``joined`` merges such parts exactly by their log-sum-exp, so that pieces may lie in different buffers (resident and
+streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The rows of one KV head's queries
+(the GQA group times the queries) are packed together, so each key and value is read once.
 
 Also owns the bridge to transformers: ``register`` installs an attention function that passes the layer's queries, keys
 and values to a cache's view, the call's argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
-(heads,), in models with sink scores: a further score in the softmax that takes weight and adds no value. ``cap``, in
-models that have one, bounds the scores (``engine.model.kernels``).
+(heads,) is an additional score in the softmax that takes weight and adds no value, in models that have one. ``cap`` is
+the cap of the scores (``engine.model.kernels``), in models that have one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 IMPLEMENTATION = "trifold"
-"""Name under which ``register`` installs the attention function in transformers."""
+"""The name of the attention function that ``register`` installs in transformers."""
 
-_WINDOW_ROWS = 512  # tokens that are computed together under one window
-# rows of a KV head's queries that a processor takes together, whose scores of a piece stay in its cache
+_WINDOW_ROWS = 512  # tokens that are computed together under one sliding window
+# query rows of a KV head that a processor computes at once: their scores for a piece of keys stay in its cache
 _TURN_ROWS = 96
 
 
@@ -68,11 +68,11 @@ def _forward(
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of every query to every key, unmasked.
+    """Compute the attention of every query to every key, without a mask.
 
     Returns:
-        out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). Without keys: zeros and minus infinity, the
-            neutral element of ``merge``.
+        out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). Without keys these are zeros and minus infinity,
+            the neutral element of ``merge``.
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
@@ -85,9 +85,8 @@ def attend(
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
-    """Measure the attention kernels on a model's GPUs while memory is free. ``heads`` is the number of query heads.
-
-    Where memory is short the kernels are measured in the first pass, which spills layers.
+    """Measure the attention kernels on a model's GPUs while memory is free. ``heads`` is the number of query heads. If
+    memory is short, the first pass measures the kernels instead, because it can spill layers.
     """
     for part in shape.parts:
         if part.device.type not in cuda.MEASURED:
@@ -104,7 +103,7 @@ def choose_kernels(shape: KvShape, heads: int) -> None:
 
 
 class Seen:
-    """The keys that each of n tokens of a pass sees, in the forms that kernels take. Made once for all layers.
+    """The keys that each of n tokens of a pass sees, as the kernels take them. Made once for all layers.
 
     Args:
         keys: (n, seq) bool.
@@ -116,36 +115,38 @@ class Seen:
         self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def rows(self, group: int) -> torch.Tensor:
-        """The mask (group * n, seq) for the packed rows of a KV head that serves ``group`` heads."""
+        """The mask (group * n, seq) for the packed query rows of a KV head that serves ``group`` heads."""
         if group not in self._rows:
             self._rows[group] = self.keys.repeat(group, 1)
         return self._rows[group]
 
     def bias(self, group: int, dtype: torch.dtype) -> torch.Tensor:
-        """The addend for the scores of these rows, in the form that ``cuda.efficient_seen`` takes."""
+        """The bias to add to the scores of these rows, in the layout of ``cuda.efficient_seen``."""
         if (group, dtype) not in self._biases:
             self._biases[group, dtype] = cuda.bias_of(self.rows(group), dtype)
         return self._biases[group, dtype]
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Undo the packing of queries by KV head in a part. Several parts may be stacked along the first axis."""
+    """Undo the packing of queries by KV head in a part of the result. Several parts may be stacked along the first
+    axis.
+    """
     return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
 
 
 def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
+    """Merge parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
     if len(parts) == 1:
         return parts[0][0]
     return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tensor | None) -> torch.Tensor:
-    """Join parts (out, lse) over disjoint keys into the attention over all keys. Each part may stack several along the
-    first axis.
+    """Merge parts (out, lse) over disjoint keys into the attention over all keys. A part may itself be several parts,
+    stacked along the first axis.
 
-    Sinks take their weight only here, where the weight of all keys of a query is known. A token's heads fill whole
-    vectors, so that its result has the same bits whatever other tokens are in the pass.
+    Sinks are applied only here, because their weight depends on all keys of a query. The heads of a token fill whole
+    vectors, so a token's result has the same bits whatever other tokens are in the pass.
     """
     out = merge(parts)
     if sinks is None:
@@ -165,15 +166,16 @@ def attend_newest(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of n new tokens that are the last n of the keys, as one forward pass needs it.
+    """Compute causal attention of n new tokens, whose keys are the last n keys, as a forward pass needs it.
 
-    With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
-    alone, where q is. Where ``reads_levels`` allows it, k and v may have the 8-bit storage format. A single token needs
-    no mask. A few tokens on a CPU take one call with a mask over the keys, which costs half of two calls and a merge.
-    Many tokens on a CPU take such calls in turn where our kernel is faster than torch's, or where torch's has no cap.
-    Otherwise past and new tokens are computed apart and merged.
+    With a ``window`` a token sees that many of the newest keys, including its own. Shapes as in ``attend``; returns
+    only out, on the device of q. k and v may be in the 8-bit storage format if ``reads_levels`` allows it. A single
+    token needs no mask. A few tokens on a CPU are computed in one call with a mask, which takes half the time of two
+    calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is faster than torch's, or if
+    torch's kernel has no cap. Otherwise the attention to past keys and the attention among the new tokens are computed
+    separately and merged.
     """
-    if q.device != k.device:  # a layer may read the KV of a layer on another card
+    if q.device != k.device:  # a layer may read the KV of a layer on a different card
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
@@ -211,7 +213,9 @@ def _attend_in_turn(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """``attend_newest`` on a processor, a few tokens at a time, each time with only the keys that these tokens see."""
+    """Compute ``attend_newest`` on a processor a few tokens at a time, each time with only the keys that these tokens
+    see.
+    """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     step = max(1, _TURN_ROWS * k.shape[1] // q.shape[1])
     out = torch.empty_like(q)
@@ -232,7 +236,7 @@ def _attend_windows(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """``attend_newest`` with a window, in pieces, so that the keys of a piece are not many more than its window."""
+    """Compute ``attend_newest`` with a window in pieces, so that a piece reads few keys beyond its window."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
     for start in range(0, n, _WINDOW_ROWS):
@@ -243,7 +247,7 @@ def _attend_windows(
         newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
         seen = (places <= newest) & (places > newest - window)
         keys, values = k[:, :, first:stop], v[:, :, first:stop]
-        # torch's fused kernel returns no log-sum-exp, which sinks need, and has no cap.
+        # torch's fused kernel has no cap, and does not return the log-sum-exp that sinks need.
         if sinks is not None or cap is not None:
             outs.append(attend_seen(some, keys, values, scaling, Seen(seen), sinks, cap))
             continue
@@ -255,7 +259,9 @@ def _attend_windows(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes KV in the 8-bit storage format (``engine.model.kv_shape``) for these queries."""
+    """Whether ``attend_newest`` can read KV in the 8-bit storage format (``engine.model.kv_shape``) for these
+    queries.
+    """
     return q.device.type == "cpu" and cpu.reads_levels(q)
 
 
@@ -268,9 +274,9 @@ def attend_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of n tokens to the keys that ``seen`` marks. Other keys may hold any finite numbers.
+    """Compute the attention of n tokens to the keys that ``seen`` marks. All other keys must be finite.
 
-    Shapes as in ``attend``; returns out alone. For passes whose shapes may not depend on the number of held tokens.
+    Shapes as in ``attend``; returns only out. Used by passes whose shapes must not depend on the number of held tokens.
     """
     return joined([_attend_masked(q, k, v, scaling, seen, cap)], sinks)
 
@@ -285,8 +291,8 @@ def attend_past_and_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """``attend`` where every query sees the first ``past`` keys, and ``seen`` marks which of the others it sees. The
-    kernel for many keys then computes all but a few of them.
+    """Compute ``attend`` if every query sees the first ``past`` keys, and ``seen`` marks which of the remaining keys it
+    sees. The kernel for many keys then computes all keys but a few.
     """
     newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen, cap)
     return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer], sinks)
@@ -304,8 +310,8 @@ def _attend_masked(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as in ``attend`` with seq
-    = n.
+    """Compute causal attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as in ``attend`` with
+    seq = n.
     """
     if cap is not None:
         seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()

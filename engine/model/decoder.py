@@ -1,4 +1,4 @@
-"""A loaded model: its pieces, the backend that runs its passes, and its properties for other modules."""
+"""Holds a loaded model: its pieces, the backend that runs its passes, and its properties for other modules."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Decoder(Pieces):
     Args:
         model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
         name: the model's name for people.
-        window: tokens that the model will be used with; decides RoPE kinds that depend on the length.
-        dtype: dtype of the activations; None takes that of the weights. Packed weights may have another dtype.
-        split: which layers lie on which device; None puts all of them on the model's.
-        host_weights: weights that wait in host memory, by layer and name; each is on the device only while its layer
-            computes.
+        window: maximum tokens of a context; some kinds of RoPE depend on it.
+        dtype: dtype of the activations; None takes the dtype of the weights. Packed weights may have a different dtype.
+        split: the device of each layer; None puts all layers on the model's device.
+        host_weights: weights that wait in host memory, keyed by layer and name. They are on the device only while their
+            layer computes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Decoder(Pieces):
         return len({name.split(".")[2] for name in self._host_weights})
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of weights with its name, sorted by name."""
+        """Every weight tensor with its name, sorted by name."""
         for name, held in sorted(self.model.named_parameters()):
             yield name, self._host_weights.get(name, held)
 
@@ -85,8 +85,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a step of one token reads. Left out are an embedding that is not also the head, of
-        which a step reads one row, and experts that are not chosen.
+        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out, and so is an
+        embedding that is not also the head, because a step reads only one row of it.
         """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
@@ -97,19 +97,19 @@ class Decoder(Pieces):
 
     @property
     def expert_bytes_read_by_step(self) -> int:
-        """Bytes of experts that a step of one token reads; 0 without experts."""
+        """Bytes of experts that a one-token step reads; 0 without experts."""
         found = experts_of(self.config)
         return experts.nbytes(self.model) * found.chosen // found.count if found else 0
 
     @property
     def waits_for_experts(self) -> bool:
-        """Whether every pass waits to learn which experts it uses."""
+        """Whether the host waits in every pass to learn which experts the pass uses."""
         return experts.waits_for_host(self.model)
 
     @cached_property
     def block_parameters(self) -> int:
-        """Parameters of one layer that are active for a token, in whatever format they are stored: a share of the work
-        of every block of a prompt.
+        """Parameters of one layer that are active for a token, whatever their format. The work of a block of a prompt
+        is proportional to them.
         """
         return parameters_asked(self.config)
 
@@ -119,7 +119,7 @@ class Decoder(Pieces):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Token ids that end a text by the model's own settings."""
+        """Ids of the tokens that end a text according to the model's own settings."""
         ends: list[int] = []
         for source in (self.config, getattr(self.model, "generation_config", None)):
             value = getattr(source, "eos_token_id", None)
@@ -134,12 +134,14 @@ class Decoder(Pieces):
 
     @property
     def num_passages(self) -> int:
-        """Number of passages of the book that the model's own settings want with a question (``engine.passages``)."""
+        """Number of passages of the book that the model's own settings ask for with a question
+        (``engine.passages``).
+        """
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
 
     def not_finite(self) -> ModelError:
-        """Make the error of a pass whose numbers are not finite."""
+        """Make the error for a pass whose results are not finite."""
         if self.dtype is torch.float16:
             return ModelError(
                 f"{self.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
@@ -147,7 +149,7 @@ class Decoder(Pieces):
         return ModelError(f"{self.name} computes what is no number: its weights are damaged.", "Download it again.")
 
     def not_telling(self) -> ModelError:
-        """Make the error of a first pass behind which all tokens are as likely."""
+        """Make the error for a first pass after which all tokens are equally likely."""
         return ModelError(
             f"{self.name} finds any word as likely as any other: its weights are damaged.", "Download it again."
         )
@@ -172,11 +174,11 @@ class Decoder(Pieces):
         return self.backend.forward(input_ids, view, rows)
 
     def rounded(self, weights: str) -> Backend | None:
-        """Make a backend of the same model whose products over a few tokens have weights of "8bit" or "4bit".
-        Everything else is shared.
+        """Make a backend of the same model whose products over a few tokens use "8bit" or "4bit" weights. Everything
+        else is shared.
 
-        On a processor the head has 8 bits, on a GPU it stays as it is. None where our own kernels do not compute the
-        layers, or where a GPU lacks torch's product with 4 bits.
+        On a processor the head has 8 bits; on a GPU it is unchanged. None if our own kernels cannot compute the layers,
+        or if the GPU lacks torch's product with 4-bit weights.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None

@@ -1,10 +1,10 @@
-"""A distilled draft: a few layers of its own between its target's embedding and some rows of its target's head.
+"""Loads and saves distilled drafts: a few layers between the target's embedding and some rows of the target's head.
 
-Its folder holds ``config.json``, the target's with fewer layers, and ``model.safetensors``: the layers, the last norm,
-the ids of the tokens that it can say, and a few rows of the target's embedding, by which the right target is
-recognised. Tokenizer, embedding and head are the target's. All other tokens have probability 0 in the draft's
-distribution. Such a distribution keeps the text exact like any other: rejection sampling makes up for tokens that are
-never proposed.
+The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The latter has
+the layers, the last norm, the ids of the tokens that the draft can produce, and a few rows of the target's embedding,
+which identify the right target. Tokenizer, embedding and head are the target's. All other tokens have probability 0 in
+the draft's distribution. The text stays exact with such a distribution as with any other, because rejection sampling
+makes up for tokens that are never proposed.
 
 ``engine.distill`` makes such folders. Knows no training.
 """
@@ -32,21 +32,21 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# Rows of the target's embedding that are kept, spread over all of them, and the share of the largest number by which
-# they may differ: weights are stored and loaded in several dtypes.
+# Number of rows of the target's embedding that are kept, evenly spaced, and the maximum relative difference when they
+# are compared. Weights are stored and loaded in several dtypes, so rows are never exactly equal.
 _SAMPLED_ROWS, _TOLERANCE = 16, 0.01
-# Largest ratio of parameters by the configuration to parameters in the file.
+# Maximum ratio of the parameters that the configuration describes to the parameters in the file.
 _MAX_DESCRIBED = 2
 _READABLE = 0o644
 _AGAIN = "Distil it again: python -m engine.distill."
 
 
 class PartialHead(nn.Module):
-    """A head over some tokens of a vocabulary. All other tokens get probability 0.
+    """A head for some of the tokens of a vocabulary. All other tokens get probability 0.
 
     Args:
-        linear: from hidden states to logits of these tokens.
-        token_ids: (tokens,), ids of these tokens.
+        linear: maps hidden states to logits of these tokens.
+        token_ids: (tokens,), the ids of these tokens.
         vocabulary: number of tokens of the whole vocabulary.
     """
 
@@ -63,12 +63,12 @@ class PartialHead(nn.Module):
 
 
 def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
-    """Make the configuration of a draft that begins as some layers of a target.
+    """Make the configuration of a draft whose layers are copied from a target.
 
     Args:
         target: the target's configuration.
-        kept: indices of these layers, in order.
-        head_tokens: number of tokens that the draft can say.
+        kept: indices of the copied layers, in order.
+        head_tokens: number of tokens that the draft can produce.
     """
     said = target.to_dict()
     count = said["num_hidden_layers"]
@@ -79,8 +79,8 @@ def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Make a transformers causal LM with a draft's configuration. Its weights are not initialised, and embedding and
-    head are placeholders.
+    """Make a transformers causal LM with a draft's configuration. Its weights are uninitialised; embedding and head are
+    placeholders.
     """
     from transformers import AutoModelForCausalLM
 
@@ -98,7 +98,9 @@ def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
-    """Take the rows of a target's head for tokens (n,). ``target`` is a transformers causal LM, packed or not."""
+    """Make a head from the rows of a target's head for tokens (n,). ``target`` is a transformers causal LM, packed or
+    not.
+    """
     ids = token_ids.to(target.device)
     head = target.lm_head
     rows = head.rows(ids) if isinstance(head, PackedLinear) else head.weight[ids]
@@ -113,7 +115,7 @@ def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: 
     Args:
         draft: the trained model.
         config: the configuration from ``draft_config``.
-        token_ids: (tokens,) that the draft can say.
+        token_ids: (tokens,), the tokens that the draft can produce.
         target: the model whose embedding and head the draft shares.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,13 +162,13 @@ def load(name: str, target: Decoder) -> Decoder:
         fuse_norms(model, family)
     model.eval()
     pack(model, family)
-    # The target's embedding comes last: it may be packed already.
+    # The target's embedding is set last, because it may be packed already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)
 
 
 def check_alone(name: str, config: Any) -> None:
-    """Refuse a distilled draft that is loaded as a target.
+    """Refuse to load a distilled draft as a target.
 
     Raises:
         ModelError: the model is a distilled draft.

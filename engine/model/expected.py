@@ -1,4 +1,4 @@
-"""Derives from a configuration the tensors and devices that a model needs, before and after it is loaded."""
+"""Derives from a configuration which tensors and devices a model needs, before and after it is loaded."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a GPU may compute a model's middle level with a copy in ``weights``. Weights in 8 bits do not pay there:
-    in torch's product one thread reads the weights of an output, far from those that its neighbours read (pytorch
-    190529).
+    """Whether a GPU may compute a model's middle level with a copy of the weights in ``weights``. 8-bit weights do not
+    pay on a GPU, because in torch's product one thread reads all weights of an output, far from those that the next
+    threads read (pytorch 190529).
     """
     known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
     return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4

@@ -1,12 +1,14 @@
-"""Mixtures of experts: a router chooses a few of a layer's many MLPs for every token.
+"""Runs mixtures of experts: a router chooses a few of a layer's many MLPs for every token.
 
 transformers holds the experts of a layer as tensors of three axes. In this module each expert is two ordinary linear
-layers, which are packed and rounded like all others, and come from host memory one by one (``host_weights``): only the
-chosen experts are read. On a processor with our own kernels, router and experts give a token the same bits whatever
-other tokens are in the pass, so a verification chooses the same experts as a plain step.
+layers. They are packed and rounded like all linear layers, and are brought from host memory one by one
+(``host_weights``), so that only the chosen experts are read. On a processor with our own kernels, router and experts
+give a token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain
+step.
 
-A GPU that has a kernel for grouped products, with weights in their stored format, keeps transformers' products
-(``devices.multiplies_groups``), which choose on the device. With this module's experts the host must know the choice.
+A GPU with a kernel for grouped products, and weights in their stored format, keeps transformers' products
+(``devices.multiplies_groups``). They choose experts on the device, whereas the experts of this module need the host to
+know the choice.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
 
 _Asked = tuple[int, torch.Tensor]
-"""An expert, with its places in the list of choices."""
+"""A chosen expert, with the places that it has in the list of choices."""
 
 
 class Router(nn.Module):
@@ -38,20 +40,20 @@ class Router(nn.Module):
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # Shares are relative to the chosen experts or to all experts; in the latter case they may have to be
-        # normalised.
+        # Shares are relative to all experts or to the chosen ones. In the first case they may have to be normalised.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
-        self._factor: float | None = getattr(router, "routed_scaling_factor", None)  # factor of shares
+        # factor that shares are multiplied by
+        self._factor: float | None = getattr(router, "routed_scaling_factor", None)
 
     def forward(
         self, hidden_states: torch.Tensor, expert_bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Score experts (n, experts) for tokens (n, hidden). Return the scores with the shares and numbers of the
+        """Score experts (n, experts) for tokens (n, hidden). Return the scores, and the shares and numbers of the
         chosen experts, both (n, chosen).
 
         Args:
-            expert_bias: (experts,), added to shares for the choice only.
+            expert_bias: (experts,), added to the shares only to make the choice.
         """
         scores = self.product(hidden_states)
         if self._factor is not None:
@@ -71,7 +73,7 @@ class Router(nn.Module):
 
 
 class NormedRouter(nn.Module):
-    """The router of Gemma 4, which norms its input and gives experts factors of their own.
+    """The router of Gemma 4, which normalises its input and has a factor for each expert.
 
     Args:
         router: transformers' router.
@@ -113,15 +115,17 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """The activation of gates, times the numbers that they gate."""
+        """The activation: computes it from the gates, and multiplies it by the numbers that they gate."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
-        """Iterates over the chosen experts, with each one's weights on the compute device."""
+        """Iterates over the chosen experts. During each iteration the expert's weights are on the compute device."""
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """Each expert's output for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
+        """Functions that compute one expert each for at most ``most_rows`` tokens
+        (``engine.model.backends.program``).
+        """
         self.most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
@@ -139,7 +143,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # Added one after another: the order in which torch sums over an axis depends on the shape.
+        # Added one after another, because the order in which torch sums over an axis depends on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -147,7 +151,7 @@ class Experts(nn.Module):
 
 
 class WithShared(nn.Module):
-    """A mixture with a shared expert, which is active for every token and has a gate.
+    """A mixture with an additional gated expert that is active for every token.
 
     Args:
         block: transformers' block, with the replaced parts above.
@@ -166,7 +170,7 @@ class WithShared(nn.Module):
 
 
 def install(blocks: Iterable[Any]) -> None:
-    """Replace the experts of some layers of a transformers causal LM by linear layers, if there are any."""
+    """Replace the experts of a transformers causal LM by linear layers, in those layers that have experts."""
     for layer in blocks:
         block = _mixture_of(layer)
         if block is None:
@@ -180,7 +184,7 @@ def install(blocks: Iterable[Any]) -> None:
 
 
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:
-    """The layers of a transformers block that choose and weight experts."""
+    """The layers of a transformers block that choose experts and weight their outputs."""
     for part in block.modules():
         if isinstance(part, Router | NormedRouter):
             yield part.product
@@ -200,25 +204,25 @@ def nbytes(model: Any) -> int:
 
 
 def chooses(name: str) -> bool:
-    """Whether a layer's weight, by its name in transformers, scores experts."""
+    """Whether a weight of a layer, given by its name in transformers, scores experts."""
     return name in ["router.proj.weight", *(f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS)]
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # added to the sum of shares (LFM2)
+_LEAST_SHARE = 1e-6  # added to the sum of shares before the division (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:
-    """The part of a layer that has experts, or the layer itself; None where it has no experts."""
+    """The part of a layer that holds experts, or the layer itself; None if it has no experts."""
     blocks = (layer, *(getattr(layer, name, None) for name in _BLOCKS))
     return next((block for block in blocks if hasattr(block, "experts")), None)
 
 
 def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
-    """Each expert in ``ids`` (places,), with its places there."""
+    """Yield each expert in ``ids`` (places,) with its places there."""
     order = ids.argsort(stable=True)
     at = 0
-    for expert, group in itertools.groupby(ids[order].tolist()):  # waits for a GPU here
+    for expert, group in itertools.groupby(ids[order].tolist()):  # reading the ids waits for a GPU
         stop = at + sum(1 for _ in group)
         yield expert, order[at:stop]
         at = stop
@@ -240,20 +244,20 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -
 
 
 def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
-    """The matrix (out, in) of this name of each expert, one after another."""
+    """The matrix (out, in) with this name, of each expert in order."""
     if isinstance(experts, StoredExperts):
         return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
 
 
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Module]:
-    """One matrix of each of transformers' experts, as linear layers.
+    """Make a linear layer from the same matrix of each of transformers' experts.
 
     Args:
-        interleaved: whether rows of gates and gated numbers alternate in the file; in the layers one half follows the
-            other.
+        interleaved: whether the rows of gates and of gated numbers alternate in the file. In the layers, all gates come
+            first.
     """
-    if hasattr(experts, "linear_layers"):  # in the blocks of a GGUF file
+    if hasattr(experts, "linear_layers"):  # experts in the blocks of a GGUF file
         yield from experts.linear_layers(name)
         return
     biases = getattr(experts, f"{name}_bias", None)

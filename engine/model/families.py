@@ -1,6 +1,6 @@
-"""The families of supported models: one table of the facts that set each apart from Llama.
+"""Tables the families of supported models: the facts in which each differs from Llama.
 
-Facts and names of settings only; ``architectures`` derives from them what a configuration means.
+Holds facts and names of settings only. ``architectures`` derives from them what a configuration means.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Family:
-    """The facts about an architecture that the walk must know and that its layers do not settle by themselves.
+    """The facts about an architecture that the walk needs and that transformers' layers do not implement by themselves.
 
     Args:
         title: the family's name for people.
         mlp_matrices: matrices of a block's MLP: three with a gate, two without.
-        tied: whether embedding and output head are one matrix where ``config.json`` leaves it open.
-        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of preceding
-            it.
-        plain: whether its blocks equal Llama's except for names, so that ``engine.model.backends.program`` computes
-            them.
-        gated: whether attention has a gate for its output, as wide as its queries.
-        others: the supported kind of layers that do not keep the whole context; empty without one.
+        tied: whether embedding and output head are one matrix if ``config.json`` does not say.
+        norms_after_rope: names of the norms of queries and of keys, if they come after RoPE instead of before it.
+        plain: whether its blocks differ from Llama's only in names, so that ``engine.model.backends.program`` can
+            compute them.
+        gated: whether the attention output is multiplied by a gate, which is as wide as the queries.
+        others: the one supported kind of layers that do not keep the whole context; empty if there is none.
         experts: whether its MLPs are mixtures of experts.
-        stored: a format of quantized weights that can be expanded; empty where there is none.
-        full_every: one layer in this many keeps the whole context, where ``config.json`` names no kinds.
+        stored: the format of quantized weights that can be expanded; empty if there is none.
+        full_every: every how many layers one keeps the whole context, if ``config.json`` names no kinds.
         overflows: whether its activations are known to leave the range of float16.
         norm_offset: the number that RMS norms add to their weights.
-        last_norm_offset: the number that the last norm adds; None where it is the same.
+        last_norm_offset: the number that the last norm adds; None if it is ``norm_offset``.
         rotates_apart: whether its RoPE rotates queries and keys in separate calls.
         rope_by_kind: whether each kind of layers has its own RoPE. rope_in_windows: whether only layers with a window
-            have RoPE, where there are such layers.
-        rope_left_out: whether a layer without RoPE must be given no cosines and sines; in other families the layer
-            itself ignores them.
+            have RoPE, in a model with such layers.
+        rope_left_out: whether a layer without RoPE must not be given cosines and sines. In other families the layer
+            ignores them.
         last_norm: the name of the norm after the last layer.
-        dense_inner: the setting with the width of an MLP.
-        without_head: whether transformers has no causal LM of it (``muse``).
-        logits_factor: the setting with the factor of logits; empty where there is none.
+        dense_inner: the setting with the inner size of an MLP.
+        without_head: whether transformers lacks a causal LM of the family (``muse``).
+        logits_factor: the setting with the factor of logits; empty if there is none.
         reads: settings that have a meaning in this family and are ignored in others (``setting``).
         defaults: numbers that ``config.json`` may leave out.
     """
@@ -67,17 +66,17 @@ class Family:
     defaults: Mapping[str, int | str] = field(default_factory=dict)
 
     def norm_offset_of(self, path: str) -> float:
-        """The number that the RMS norm at this place in a causal LM adds to its weights."""
+        """The number that the RMS norm with this path in a causal LM adds to its weights."""
         is_last = self.last_norm_offset is not None and path == f"model.{self.last_norm}"
         return self.last_norm_offset or 0.0 if is_last else self.norm_offset
 
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 MAMBA = "mamba"
-"""Kinds of layers, with the names of ``layer_types``. transformers names Mamba's layers ``linear_attention`` too."""
+"""Kinds of layers, named as in ``layer_types``. transformers uses ``linear_attention`` for Mamba's layers too."""
 
 MXFP4 = "mxfp4"
-"""A format of weights in 4 bits, by its name in ``quant_method``."""
+"""A format of 4-bit weights, named as in ``quant_method``."""
 
 _GEMMA_2 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -221,7 +220,7 @@ FAMILIES = {
         others=MAMBA,
         experts=True,
         full_every=10,
-        dense_inner="shared_intermediate_size",  # the other setting is the width of experts
+        dense_inner="shared_intermediate_size",  # the other setting is the inner size of experts
         reads=("position_embedding_type",),
         defaults=_GRANITE_4,
     ),
@@ -248,7 +247,7 @@ FAMILIES["qwen3_next"] = replace(
     title="Qwen3-Next",
     defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
 )
-"""Supported families by ``model_type``. All or some of their decoder layers keep the whole context."""
+"""Supported families, keyed by ``model_type``. All or some of their decoder layers keep the whole context."""
 
 ORDINARY = Family("")
-"""Takes the place of a family that is not supported."""
+"""Used for a family that is not supported."""

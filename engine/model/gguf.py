@@ -1,10 +1,10 @@
-"""Opens a GGUF file as it is stored: its weights are mapped, and never written anywhere.
+"""Opens a GGUF file in place: its weights are mapped into memory and never written anywhere.
 
 ``describe`` writes a folder with everything in a file except its weights: settings (``engine.model.gguf_kinds``), the
 vocabulary in transformers' form (made in a bounded child process), and ``INDEX``, which gives the place of each tensor.
-``build`` makes the model of such a folder. The weights of linear layers and embeddings stay blocks
-(``engine.model.products.blocks``), whose rows are put back into transformers' order. ``app.models.gguf_files`` has
-judged beforehand by the header whether a file is whole and of a readable kind.
+``build`` makes the model of such a folder. Linear layers and embeddings keep the file's blocks
+(``engine.model.products.blocks``), with the rows in transformers' order. ``app.models.gguf_files`` has already checked
+the header: the file is complete and of a supported kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
-    """Write the settings of a model into an empty folder. The weights may be one file or several parts.
+    """Write the settings of a model into an empty folder. The model may be one file or several parts.
 
     Returns:
         The result of the tokenizer's trial, for ``foreign.keep``.
@@ -85,7 +85,7 @@ def is_described(folder: Path) -> bool:
 
 
 def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool) -> Any:
-    """Build the model of a folder that ``describe`` wrote, as a transformers causal LM.
+    """Build a transformers causal LM from a folder that ``describe`` wrote.
 
     Args:
         dtype: dtype of activations.
@@ -107,13 +107,13 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
 
     index = weights.gguf_index(folder)
     title, kind = Path(index["files"][0]["path"]).name, KINDS[index["architecture"]]
-    with init_empty_weights(include_buffers=False):  # buffers, such as RoPE's frequencies, are in no file
+    with init_empty_weights(include_buffers=False):  # buffers, such as the frequencies of RoPE, are not in the file
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     model.generation_config = GenerationConfig.from_pretrained(folder)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
-    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer for predicting several tokens
+    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer that predicts several tokens
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
     for tensor, stored in _stored(index, kind, config):
@@ -142,7 +142,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             values = values - 1.0
         if last == STATE_DECAY:
             values = (-values).log()
-        # Other weights are small, and our own kernels take them in float32.
+        # All other weights are small. Our own kernels take them in float32.
         kept = values if as_stored else values.to(dtype)
         if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
             biases[path] = kept
@@ -158,7 +158,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
     if kind.tiled:
         for layer in model.model.layers:
-            if hasattr(layer, "linear_attn"):  # the input of its output product stays in the file's order
+            if hasattr(layer, "linear_attn"):  # the input of the layer's output product stays in the file's order
                 back = np.argsort(_tiled(config, config.linear_value_head_dim))
                 layer.linear_attn.output_order = torch.from_numpy(back)
     for path, bias in biases.items():
@@ -221,15 +221,14 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """The index in a file's tensor of each row or number in transformers' tensor; None where the order is the same.
-
-    For queries and keys llama.cpp rotates neighbouring numbers where transformers rotates the halves of a head.
+    """For each row or number of transformers' tensor, its index in the file's tensor; None if the order is the same. In
+    queries and keys, llama.cpp's RoPE rotates neighbouring numbers, whereas transformers rotates the halves of a head.
     """
     import numpy as np
 
     own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
     heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
-    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # otherwise the shape check refuses it
+    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # otherwise the check of shapes refuses it
         return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
     if (
         not kind.tiled
@@ -245,7 +244,9 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """The places in a file of each value head's numbers, in transformers' order; each head has ``size`` numbers."""
+    """For the numbers of each value head in transformers' order, their places in a file. A head has ``size``
+    numbers.
+    """
     import numpy as np
 
     groups = config.linear_num_key_heads
@@ -253,7 +254,7 @@ def _tiled(config: Any, width: int) -> Any:
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
-    """Map a file into memory, read-only: pages are read on use. A writable mapping would make private copies of
+    """Map a file into memory, read-only, so that pages are read on use. A writable mapping would make private copies of
     pages.
     """
     with Path(file["path"]).open("rb") as opened:
@@ -261,7 +262,7 @@ def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
 
 
 def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
-    """Release the pages within a span of the mapping, where the system can. They are read again on use."""
+    """Release the pages of a part of the mapping, if the system can. They are read again on use."""
 
     def let_go() -> None:
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

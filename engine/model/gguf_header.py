@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file: its fields, and the places of its tensors.
 
-``app.readers.gguf_facts`` has checked the file in a bounded child process; this module checks nothing again. Standard
-library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+``app.readers.gguf_facts`` has already checked the file in a bounded child process, so this module does not check again.
+Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ BLOCKS = {
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 23: (256, 136)},
     39: (32, 17),
 }
-"""Weights and bytes of a block for each kind of tensor that is read, by GGML's number of the kind.
-``engine.model.kernels.formats`` describes the blocks.
+"""Weights and bytes of a block, keyed by GGML's number for the kind of a tensor. ``engine.model.kernels.formats``
+describes the blocks.
 """
 
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_LONGEST_LIST = 4096  # numbers in a list of settings at most; longer lists belong to the vocabulary
+_LONGEST_LIST = 4096  # maximum numbers of a list that is a setting; longer lists belong to the vocabulary
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """The place of a tensor. ``shape`` is in torch's order; ``kind`` is GGML's number; ``offset`` counts from the
+    """The place of a tensor. ``shape`` is in torch's order. ``kind`` is GGML's number. ``offset`` is in bytes from the
     beginning of the file.
     """
 
@@ -57,7 +57,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a split model that a file name denotes, in llama.cpp's naming."""
+    """The part of a split model that a file name stands for, in llama.cpp's naming."""
 
     title: str
     number: int
@@ -65,18 +65,18 @@ class Part:
 
     @classmethod
     def of(cls, name: str) -> Part | None:
-        """Parse a file name; None for the name of a whole model."""
+        """Parse a file name; None if it is the name of an unsplit model."""
         found = _PART.fullmatch(name)
         part = found and cls(found["title"], int(found["number"]), int(found["count"]))
         return part if part and 1 <= part.number <= part.count else None
 
     def name(self, number: int) -> str:
-        """The file name of another part."""
+        """The file name of another part of the same model."""
         return f"{self.title}-{number:05}-of-{self.count:05}.gguf"
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of the model to which a file belongs, in order, whether they exist or not."""
+    """The names of all files of the model to which a file belongs, in order. The files need not exist."""
     part = Part.of(path.name)
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 
@@ -85,8 +85,8 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
     """Read the fields and tensors of a file.
 
     Args:
-        number: the file's number, which its tensors get.
-        vocabulary: whether to read long lists and lists of words, of which otherwise only the length is returned.
+        number: the file's number, which is stored in its tensors.
+        vocabulary: whether to read long lists and lists of words. Otherwise only their lengths are returned.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         tensors, count = struct.unpack_from("<QQ", held, 8)
@@ -122,7 +122,7 @@ def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
-    """Read a field's value. Return it with the offset of its end."""
+    """Read the value of a field. Return it with the offset after it."""
     (kind,) = struct.unpack_from("<I", held, at)
     at += 4
     if kind == _STRING:
@@ -141,7 +141,7 @@ def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
 
 
 def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
-    """Read ``count`` words. Where they are not wanted, only their lengths are read."""
+    """Read ``count`` words. If they are not wanted, only their lengths are read."""
     words = []
     for _ in range(count):
         start = at + 8

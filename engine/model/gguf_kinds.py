@@ -1,8 +1,8 @@
-"""The kinds of models that are read from GGUF files: a header's meaning as a ``config.json``, and the weight that each
-tensor is.
+"""Defines the kinds of models that are read from GGUF files: translates a header into a ``config.json``, and names the
+weight that each tensor holds.
 
-Refuses unsupported files by the header's fields alone. The changes that llama.cpp's converter makes to tensors are
-named here and undone in ``engine.model.gguf``. Standard library only: the app asks before any work.
+Refuses unsupported files by the fields of the header alone. This module names the changes that llama.cpp's converter
+makes to tensors; ``engine.model.gguf`` undoes them. Standard library only, because the app asks before any other work.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from engine.errors import ModelError
 LLAMA_3_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field holds them."""
+"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field holds these factors."""
 
 EXPERTS = ".experts"
 """The end of the path of a layer's experts."""
 
 STATE_NORM = "linear_attn.norm"
-"""The norm of a state's output, which is never stored with one added."""
+"""The norm of a state's output. Unlike other norms, it is never stored with one added."""
 
 STATE_DECAY = "A_log"
-"""The decay of a state, which is stored as its meaning, the negative exponential."""
+"""The decay of a state. The file stores the negative exponential of transformers' parameter."""
 
 OUTPUT = "output.weight"
-"""The tensor of the output head. A model without it uses its embedding."""
+"""The tensor of the output head. A model without this tensor uses its embedding as the head."""
 
 _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
 _AGAIN = "Get the file again."
 _VOCABULARIES = ("gpt2", "llama")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_LLAMA_3_FACTORS = (8.0, 32.0)  # factors of Llama 3.1 and 3.3, and of 3.2
-_CLOSE = 1e-3  # relative difference of factors that were rounded to 32 bits
-_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # layers of the models whose queries have their own scale
-_GEMMA_LOCAL_THETA = 10_000.0  # RoPE's theta in layers with a window
+_LLAMA_3_FACTORS = (8.0, 32.0)  # factors of Llama 3.1 and 3.3, and of Llama 3.2
+_CLOSE = 1e-3  # relative tolerance for factors that were rounded to 32 bits
+_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # numbers of layers of the models whose queries have a special scale
+_GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
-_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that no file states
+_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that files do not state
 
-# Fields of every architecture, without its name, with the settings that they become.
+# Fields that every architecture has, without its name, with the settings that they become.
 _NUMBERS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -59,7 +59,7 @@ _SAMPLING = {
     "penalty_repeat": "repetition_penalty",
 }
 _ENDS = ("eos", "eot", "eom")
-"""Tokens that end a text, a turn and a message: a model stops after each of them."""
+"""Fields with the tokens that end a text, a turn and a message. A model stops after each of them."""
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _NAMES = {
@@ -70,7 +70,7 @@ _NAMES = {
     "ffn_norm": "post_attention_layernorm",
     **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
 }
-"""Names of a layer's weights after its number, in the file and in transformers."""
+"""Names of a layer's weights after the layer number, in the file and in transformers."""
 
 _GEMMA_NAMES = {
     **_NAMES,
@@ -91,7 +91,7 @@ _AFTER_ATTENTION = {
     **{name: here for name, here in _EXPERT_NAMES.items() if name != "ffn_norm"},
     "post_attention_norm": "post_attention_layernorm",
 }
-"""Names in kinds whose second norm is called otherwise."""
+"""Names that differ in kinds whose second norm has a different name."""
 
 _GPT_OSS_NAMES = {
     **_AFTER_ATTENTION,
@@ -125,7 +125,7 @@ class Header:
     """The content of a header.
 
     Args:
-        fields: fields by name.
+        fields: values of the fields, keyed by name.
         names: names of tensors.
         vocabulary: number of tokens of the vocabulary.
         file: the file's name for messages.
@@ -136,11 +136,11 @@ class Header:
         self.architecture = str(fields.get("general.architecture", ""))
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """A field of the model's architecture."""
+        """The value of a field of the model's architecture."""
         return self.fields.get(f"{self.architecture}.{name}", otherwise)
 
     def number(self, name: str, otherwise: float | None = None) -> Any:
-        """A field of the model's architecture that must be a number.
+        """The value of a field of the model's architecture, which must be a number.
 
         Raises:
             ModelError: the field is missing or no number.
@@ -151,14 +151,14 @@ class Header:
         return value
 
     def token(self, name: str) -> int | None:
-        """A token's id; None where the field is missing or its id is beyond the vocabulary, which some files have for
-        padding.
+        """The id of a special token; None if the field is missing, or if the id is outside of the vocabulary, as in
+        some files for padding.
         """
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
 
     def refusal(self, what: str) -> ModelError:
-        """Make the error for something unsupported in a file."""
+        """Make the error for an unsupported property of a file."""
         return ModelError(f"{self.file} {what} read from GGUF.", _ELSEWHERE)
 
 
@@ -168,13 +168,13 @@ class Kind:
 
     Args:
         model_type: ``model_type`` in transformers.
-        names: names of a layer's weights, without their last part where it is the same.
+        names: names of a layer's weights, without the last part if it is the same in both.
         top: names of weights outside of layers.
-        more: settings in addition to those of every architecture.
-        has_heads: whether its settings give the size of a head.
+        more: additional settings of this architecture.
+        has_heads: whether its settings state head_dim.
         centred: whether norms are stored with one added.
-        halves: whether rows of queries and keys are stored in the order of llama.cpp's RoPE.
-        tiled: whether value heads alternate between key heads, where transformers keeps the value heads of a key head
+        halves: whether the rows of queries and keys are stored in the order that llama.cpp's RoPE needs.
+        tiled: whether value heads of different key heads alternate. transformers keeps the value heads of a key head
             together.
         experts: whether it is a mixture of experts.
     """
@@ -190,7 +190,7 @@ class Kind:
     experts: bool = False
 
     def name(self, tensor: str) -> str | None:
-        """The name in transformers of a weight or bias; None where it has none."""
+        """The name in transformers of a weight or bias; None if it has none there."""
         path, _, last = tensor.rpartition(".")
         if not path.startswith("blk."):
             found = self.top.get(path)
@@ -206,7 +206,7 @@ def settings_of(header: Header) -> dict[str, Any]:
     """Make the content of the model's ``config.json``.
 
     Raises:
-        ModelError: the model is not supported; the message gives the reason.
+        ModelError: the model is not supported; the message says why.
     """
     architecture = header.architecture
     kind = KINDS.get(architecture)
@@ -233,8 +233,8 @@ def settings_of(header: Header) -> dict[str, Any]:
 
 
 def generation_of(header: Header) -> dict[str, Any]:
-    """Make the content of the model's ``generation_config.json``: the tokens that begin and end a text, and sampling
-    settings.
+    """Make the content of the model's ``generation_config.json``: the tokens that begin and end a text, and the
+    sampling settings.
     """
     ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
     ends = (header.token(f"{end}_token_id") for end in _ENDS)
@@ -245,7 +245,8 @@ def generation_of(header: Header) -> dict[str, Any]:
 
 
 def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) -> None:
-    """Change settings by the factors of positions, one for each pair of a head's values, by the names of ``FACTORS``.
+    """Change RoPE settings according to the factors that stretch positions. ``factors`` has one factor for each pair of
+    a head's numbers, keyed by the names in ``FACTORS``.
 
     Raises:
         ModelError: the factors are of an unsupported kind.
@@ -259,7 +260,7 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
 
 
 def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
-    """Find the settings that stretch RoPE by these factors, one for each pair of a head's values.
+    """Find the settings with which RoPE is stretched by these factors, one for each pair of a head's numbers.
 
     Raises:
         ModelError: the factors are not those of Llama 3.
@@ -273,7 +274,7 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
-    """The factor by which a wave of ``2 pi inverse`` tokens is stretched (transformers'
+    """The factor by which Llama 3 stretches a wave of ``2 pi inverse`` tokens (transformers'
     ``_compute_llama3_parameters``).
     """
     original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
@@ -287,7 +288,7 @@ def _llama_3_factor(inverse: float, factor: float) -> float:
 
 
 def _head_dim(header: Header) -> int | None:
-    """Numbers of a head; None where no field gives them."""
+    """The head_dim; None if no field gives it."""
     width, heads = header.get("embedding_length"), header.get("attention.head_count")
     usual = width // heads if type(width) is int and type(heads) is int and heads else None
     found = header.get("attention.key_length", usual)
@@ -295,7 +296,7 @@ def _head_dim(header: Header) -> int | None:
 
 
 def _rope(header: Header) -> dict[str, Any]:
-    """RoPE's settings in layers that keep the whole context.
+    """The RoPE settings of layers that keep the whole context.
 
     Raises:
         ModelError: the header names an unsupported kind of RoPE.
@@ -316,7 +317,7 @@ def _rope(header: Header) -> dict[str, Any]:
 
 
 def _window(header: Header) -> int | None:
-    """Tokens of a sliding window; None where there is none."""
+    """The tokens of a sliding window; None if there is none."""
     return header.get("attention.sliding_window") or None
 
 
@@ -364,7 +365,7 @@ def _qwen3_moe(header: Header) -> Mapping[str, Any]:
     return {
         **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
         **{"moe_intermediate_size": header.get("expert_feed_forward_length"), "norm_topk_prob": True},
-        # A file with experts only may lack the width of a dense MLP.
+        # A file that has only experts may lack the inner size of a dense MLP.
         "intermediate_size": header.get("feed_forward_length", header.get("expert_feed_forward_length")),
     }
 
@@ -388,7 +389,7 @@ def _lfm2(header: Header) -> Mapping[str, Any]:
         **{"num_key_value_heads": max(heads), "conv_L_cache": header.get("shortconv.l_cache")},
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
-        "block_auto_adjust_ff_dim": False,  # the width in the file is the final one
+        "block_auto_adjust_ff_dim": False,  # the inner size in the file is the final one
     }
 
 
@@ -399,7 +400,7 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
         raise header.refusal("has a window that was stretched in a way that is not")
     sections = header.get("rope.dimension_sections", [])
     found = {
-        # A last layer for predicting several tokens is no part of the model.
+        # A last layer that predicts several tokens is not part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
         **{"linear_num_value_heads": heads, "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads},
@@ -421,8 +422,8 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """The number whose root is the scale of queries. No file holds it: llama.cpp recognises the largest models by their
-    layers.
+    """The number whose root scales queries. No file holds it: llama.cpp recognises the largest models by their number
+    of layers.
     """
     if header.get("block_count") != largest:
         return _head_dim(header)
@@ -447,4 +448,4 @@ KINDS = {
     "gemma2": Kind("gemma2", names=_GEMMA_NAMES, more=_gemma2, centred=True),
     "gemma3": Kind("gemma3_text", names=_GEMMA_NAMES, more=_gemma3, centred=True),
 }
-"""Kinds by the name of the architecture in the file."""
+"""Kinds of models, keyed by the name of the architecture in the file."""

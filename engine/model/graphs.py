@@ -1,19 +1,20 @@
-"""Records passes of a few tokens once and replays them: on a GPU as a CUDA graph, so that Python does not set the pace.
+"""Records passes of a few tokens once, on a GPU as a CUDA graph, and replays them, so that Python's overhead does not
+limit the speed.
 
-Draft steps, middle passes and verifications have the same shapes again and again. Only the places of their tokens
-differ, which are given in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are made once
-and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
-tokens are cropped: only the contents of the buffers change, and not their addresses. The buffers of the full cache grow
-and are spilled, and most of its keys are read without a mask. So its recordings are bound to its memory and to the
-number of unmasked keys (``FullCache.fixed_span``), and made again when either changes.
+Draft steps, middle passes and verifications repeat the same shapes. Only the positions of their tokens differ, and
+these are passed in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are allocated once per
+cache. A recording therefore stays valid when the selection is refreshed, another book is read or tokens are cropped,
+because only the contents of the buffers change. The buffers of the full cache grow and may be spilled, and most of its
+keys are read without a mask. Its recordings therefore depend on its memory and on the number of unmasked keys
+(``FullCache.fixed_span``), and are made again when either changes.
 
-Where layers lie on several GPUs, each run of layers on one GPU is a graph of its own, and hidden states cross between
-two graphs.
+If layers lie on several GPUs, each run of layers on one GPU is a separate graph, and hidden states are copied between
+graphs.
 
 A recording is used only if its first replay equals the ordinary pass, and if it is faster on this machine. An exception
 or a difference ends all recording of the level, with a line in the log. ``--graphs off`` records nothing. A wrong
-replay of a cheap level can cost speed, never the answer, since its tokens are only proposals. A verification decides
-the answer, so its replays are compared with the ordinary pass now and then, for as long as the program runs.
+replay of a cheap level can cost speed but cannot change the answer, because its tokens are only proposals. A
+verification decides the answer, so its replays are compared with the ordinary pass again and again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import torch
 from engine.devices import KINDS, stream_of
 
 Outputs = tuple[torch.Tensor, ...]
-"""The outputs of a pass: its logits first, then the tensors for an observer."""
+"""The outputs of a pass: the logits first, then the tensors for an observer."""
 
 Pass = Callable[[], Outputs]
 
@@ -41,14 +42,14 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# Passes of a shape before it is recorded; recordings at most; tokens of the longest recorded pass.
+# Ordinary passes of a shape before it is recorded; maximum number of recordings; maximum tokens of a recorded pass.
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
-# Runs before a recording, in which libraries allocate what they keep; timed runs, of which the best counts.
+# Runs before a recording, in which libraries allocate their buffers; timed runs, of which the best counts.
 _WARM_UPS, _TIMED = 2, 3
-# The first version of torch whose failed captures free their memory (pytorch 180395).
+# The first version of torch that frees the memory of a failed capture (pytorch 180395).
 _FIRST_TORCH = (2, 12)
-# Largest difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Other
-# kernels round differently, more so in half precision; a wrong pass differs by the whole.
+# Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
+# kernels round differently, more so in half precision. A wrong pass differs by far more.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
 
@@ -57,21 +58,21 @@ class Recorder(Protocol):
     """Records work that launches the same operations on the same memory whenever it runs."""
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        """Record ``work``. The returned replay gives the same tensors every time, with new contents."""
+        """Record ``work``. Return a replay, which gives the same tensors every time, with new contents."""
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """Milliseconds of ``work``, including the wait for its end."""
+        """Milliseconds that ``work`` takes, including the wait for its end."""
 
     def forget(self) -> None:
         """Free the memory of all recordings. None of them may be replayed afterwards."""
 
 
 class CudaRecorder:
-    """Records CUDA graphs of one level, whose layers lie on one device or on several.
+    """Records the CUDA graphs of one level, whose layers lie on one device or on several.
 
-    torch keeps one workspace of cuBLAS per stream. The workspace of a capturing stream lies in the pool of the first
-    graph captured on it, and is freed with any graph of that pool (pytorch 193402): the others would compute in freed
-    memory. So each recorder captures on streams of its own, and its graphs are freed together.
+    torch keeps one cuBLAS workspace per stream. The workspace of a capturing stream lies in the pool of the first graph
+    captured on it, and is freed with any graph of that pool (pytorch 193402). The remaining graphs would then compute
+    in freed memory. So each recorder has its own capture streams, and its graphs are freed together.
 
     Args:
         device: where passes begin and end.
@@ -114,20 +115,20 @@ class CudaRecorder:
         return (self._seconds() - began) * 1000.0
 
     def _seconds(self) -> float:
-        """The clock in seconds, once all launched work is done."""
+        """Read the clock, in seconds, after all launched work has finished."""
         for device in self._streams:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
 
 class _Capture:
-    """One pass that is captured: a graph for each run of layers on one device, and copies between devices in between.
+    """Captures one pass: a graph for each run of layers on one device, with copies between devices in between.
 
-    A capture covers one device, and its thread may not allocate memory on another one meanwhile. So tensors that cross
-    get their memory in the rehearsal, and are copied after the graph that made them.
+    A capture covers one device, and its thread may not allocate memory on another device meanwhile. So tensors that
+    cross devices get their memory in the rehearsal, and are copied after the graph that computes them.
 
     Args:
-        streams: streams to capture on, by device.
+        streams: the streams to capture on, keyed by device.
         graphs: receives the graphs that are made.
     """
 
@@ -148,7 +149,7 @@ class _Capture:
 
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Capture the launched work, which begins on this device."""
+        """Begin to capture the work that is launched on this device."""
         self._sent = 0
         self._begin(device)
         try:
@@ -160,7 +161,7 @@ class _Capture:
         self._end()
 
     def send(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Copy x to another device. Work that reads the copy is launched after ``move`` has gone to that device."""
+        """Copy x to another device. Work that reads the copy is launched after ``move`` has switched to that device."""
         if self._sent == len(self._into):
             self._into.append(torch.empty_like(x, device=device))
         into = self._into[self._sent]
@@ -181,12 +182,11 @@ class _Capture:
     def _begin(self, device: torch.device) -> None:
         graph, pool, stream = torch.cuda.CUDAGraph(), self._pools[device], self._streams[device]
         self._graphs.append(graph)
-        # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or saving
-        # the book meanwhile. Its work is not part of the capture and need not pause. It never waits for the device: it
-        # waits for events of its own store (``HostStore.arrived``), which were recorded before any capture, since no
-        # recorded pass writes to such a store. It works on streams that do not block a capturing one. The outer block
-        # restores the stream: a capture that fails leaves its own stream in place. Graphs of one device share their
-        # memory: they are replayed in the order of their capture.
+        # A capture first waits for the whole device. Another thread may be bringing spilled layers or saving the book
+        # meanwhile. Its work is not captured and need not pause: it never waits for the device, only for events of its
+        # own store (``HostStore.arrived``), and it uses streams that do not block a capture. The outer stack restores
+        # the stream, because a failed capture leaves its own stream in place. Graphs of a device share their memory, so
+        # they must be replayed in the order of their capture.
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
@@ -206,7 +206,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def _handing_over(capture: _Capture) -> Iterator[None]:
-    """Within this context, this thread's passes run for the capture."""
+    """Within this context, passes of this thread run for the capture."""
     _here.capture = capture
     try:
         yield
@@ -215,7 +215,7 @@ def _handing_over(capture: _Capture) -> Iterator[None]:
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send a tensor to another GPU without a wait of the host: torch makes the streams of both wait for each other."""
+    """Send a tensor to another GPU. The host does not wait: torch makes the two streams wait for each other."""
     if x.device == device:
         return x
     capture: _Capture | None = getattr(_here, "capture", None)
@@ -233,8 +233,8 @@ def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def recorder_for(device: torch.device, *others: torch.device) -> Recorder | None:
-    """Make the recorder of a device, and of others with layers; None where recording is impossible, or where launching
-    costs little.
+    """Make the recorder for a device and for other devices with layers; None if recording is impossible, or if
+    launching costs little.
     """
     if not KINDS[device.type].streams:
         return None
@@ -253,7 +253,7 @@ class Replays:
         recorder: records and times the passes.
         level: the level's name, for the log.
         dtype: dtype of the passes' computation. Logits come in float32 in any case.
-        check_every: replays after which one is compared with the ordinary pass again; 0 is never.
+        check_every: number of replays after which one is compared with the ordinary pass again; 0 means never.
     """
 
     def __init__(
@@ -268,11 +268,11 @@ class Replays:
         self._faster: set[tuple[int, ...]] = set()
         self._bound: Hashable = None
         self.off = False
-        """Whether recording has ended for good."""
+        """Whether recording was ended for good."""
         self.replayed = 0
-        """Passes that were replayed."""
+        """Number of replayed passes."""
         self.recorded = 0
-        """Passes that were recorded or failed to be: each took longer than an ordinary pass."""
+        """Number of passes that were recorded or whose recording failed. Each took longer than an ordinary pass."""
 
     def run(
         self,
@@ -285,12 +285,11 @@ class Replays:
         """Run one pass. Return its logits and other outputs, which the next replay may overwrite.
 
         Args:
-            key: the numbers that shapes depend on; the first is the count of tokens.
+            key: the numbers that shapes depend on; the first is the number of tokens.
             eager: the ordinary pass. It may give fewer rows of logits.
-            fixed: the pass as a function of ``inputs`` alone, with no number in it that changes from one pass to the
-                next.
+            fixed: the pass as a function of ``inputs`` alone. It contains no number that changes from pass to pass.
             inputs: small tensors on the device.
-            bound: everything else that a recording depends on; a recording with another ``bound`` is void.
+            bound: everything else that a recording depends on. A recording with a different ``bound`` is invalid.
         """
         if bound != self._bound:
             self._bound = bound
@@ -321,7 +320,9 @@ class Replays:
     def _record(
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
-        """Record a pass and compare the first replay with the ordinary pass, whose outputs are returned."""
+        """Record a pass and compare its first replay with the ordinary pass. Return the outputs of the ordinary
+        pass.
+        """
         self.recorded += 1
         logits, *others = eager()
         expected = (logits.clone(), *others)
@@ -339,8 +340,8 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager: Pass, replay: Pass) -> bool:
-        """Time replay and ordinary pass, once for each key: a recording that only replaces one with another ``bound``
-        is no slower.
+        """Time the replay against the ordinary pass, once for each key: a recording that differs only in ``bound`` is
+        equally fast.
         """
         slow, fast = (min(self._recorder.milliseconds(work) for _ in range(_TIMED)) for work in (eager, replay))
         what = "replayed" if fast < slow else "not replayed"
@@ -354,7 +355,7 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all keys but these, which are not worth a recording."""
+        """Forget all recordings except those with these keys, which are not worth recording."""
         self._recordings = kept
         self._recorder.forget()
 
@@ -365,7 +366,7 @@ class Replays:
 
 
 class _Recording:
-    """One recorded pass with the memory that its inputs are copied to."""
+    """A recorded pass with the memory that its inputs are copied to."""
 
     def __init__(self, recorder: Recorder, fixed: Callable[..., Outputs], inputs: tuple[torch.Tensor, ...]) -> None:
         self._inputs = [given.clone() for given in inputs]
@@ -375,12 +376,12 @@ class _Recording:
         for mine, given in zip(self._inputs, inputs, strict=True):
             mine.copy_(given)
         logits, *others = self._replay()
-        return (logits.clone(), *others)  # logits outlive the next replay, which writes to the same memory
+        return (logits.clone(), *others)  # the logits are copied, because the next replay overwrites them
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference in the rows of ``expected``, as a share of the largest value; NaN counts as 1. Logits of minus
-    infinity, for tokens that a head leaves out, must be at the same places and count no further.
+    """Maximum difference in the rows of ``expected``, as a share of the largest value. NaN counts as 1. Logits of minus
+    infinity, for tokens that a head leaves out, must be in the same places and are otherwise ignored.
     """
     found = found[: len(expected)]
     out = expected == float("-inf")

@@ -1,12 +1,13 @@
-"""Keeps weights of a GPU's layers in host memory: pinned, and brought to the device ahead of their layer.
+"""Keeps weights of a GPU's layers in pinned host memory, and brings them to the device before their layer computes.
 
-A card that cannot hold a model leaves the weights of some layers in host memory, and every pass brings them. Two pieces
-of the card's memory take them in turns: while a layer computes, the next one comes over the bus on its own stream.
-Between two calls of a layer its parameters are those in host memory, so other readers of weights find them whole.
+If a card cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the card.
+The card has two buffers for them: while a layer computes from one, a separate stream copies the next layer into the
+other. Between two calls of a layer its parameters are the tensors in host memory, so that other readers of weights find
+complete tensors.
 
-Only the chosen experts are brought, once their router has chosen: while one expert computes, the next one comes. They
-have as much of the card's memory as the experts of two layers. The experts used last stay there for tokens that choose
-them again.
+Of experts only the chosen ones are copied, after their router has chosen: while one expert computes, the next one is
+copied. Their buffers on the card have room for the experts of two layers. The experts used last stay there for tokens
+that choose them again.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from engine.devices import KINDS, pin, stream_of
 from engine.model.experts import Experts
 from engine.model.products import fixed
 
-# Bytes to which weights are aligned: more than any kernel needs.
+# Alignment of weights in bytes: more than any kernel needs.
 _ALIGNED = 256
-# Layers whose weights have room on the card at the same time.
+# Number of layers whose weights have room on the card at the same time.
 _LAYERS = 2
 
 
 class _Piece:
-    """Weights that are brought together, contiguous in host memory.
+    """Weights that are copied together, contiguous in host memory.
 
     Args:
-        named: the modules of the weights, with the weights' names there.
-        held: memory of ``size`` bytes, a part of ``whole``, which is pinned as long as it lives.
+        named: the modules that own the weights, with the names of the weights there.
+        held: memory of ``size`` bytes. It is a part of ``whole``, which stays pinned as long as it exists.
     """
 
     def __init__(self, named: Sequence[tuple[nn.Module, str]], held: torch.Tensor, whole: torch.Tensor) -> None:
@@ -72,7 +73,7 @@ class _Piece:
 
 
 class _Slot:
-    """Memory of the device for one piece. ``key`` names the piece that it has or is receiving."""
+    """Device memory for one piece. ``key`` names the piece that the slot holds or is receiving."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device=device)
@@ -81,23 +82,24 @@ class _Slot:
 
 
 class _Places:
-    """Pieces in host memory, with places for some of them on a device.
+    """Manages pieces in host memory and their slots on a device.
 
     Args:
-        count: number of places.
+        count: number of slots.
     """
 
     def __init__(self, pieces: Mapping[Any, _Piece], count: int, device: torch.device) -> None:
         self._pieces, self._device, self._streams = pieces, device, KINDS[device.type].streams
         self._stream: Any = stream_of(device, "weights") if self._streams else None
         size = max(len(piece.held) for piece in pieces.values())
-        self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]  # the last item was used last
-        if self._stream is not None:  # a copy that is still under way would touch memory that has been given to others
+        # ordered by use; the last item was used last
+        self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]
+        if self._stream is not None:  # a copy in progress would write to memory that has been freed and reused
             for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False
 
     def bring(self, key: Hashable, following: Hashable = None) -> None:
-        """Make a piece ready to compute on the device, and begin to bring the piece that follows."""
+        """Make a piece ready to compute on the device, and begin to copy the next piece."""
         slot = self._begin(key)
         if self._streams:
             torch.cuda.current_stream(self._device).wait_event(slot.filled)
@@ -106,11 +108,11 @@ class _Places:
             self._begin(following)
 
     def wait(self, key: Hashable) -> None:
-        """Note that a piece has computed."""
+        """Note that a piece has finished computing."""
         self._pieces[key].wait()
 
     def _begin(self, key: Hashable) -> _Slot:
-        """The place of a piece, which is there or is being brought."""
+        """Return the slot of a piece. Begin to copy the piece if no slot has it."""
         slot = next((slot for slot in self._slots if slot.key == key), self._slots[0])
         self._slots.remove(slot)
         self._slots.append(slot)
@@ -124,7 +126,7 @@ class _Places:
         if not self._streams:
             memory.copy_(held)
             return
-        # Work that has been enqueued so far may still read this place.
+        # Work that is already enqueued may still read this slot.
         before = torch.cuda.current_stream(self._device).record_event()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
@@ -133,8 +135,8 @@ class _Places:
 
 
 def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[str, torch.Tensor]:
-    """Let the weights of decoder blocks, by the number of their layer, wait in host memory. Return them by their names
-    in the model. The blocks' calls bring them to the device.
+    """Let the weights of decoder blocks wait in host memory. ``blocks`` is keyed by layer number. Calls of the blocks
+    copy the weights to the device. Returns the weights, keyed by their names in the model.
     """
     mixtures = {
         number: part for number, block in blocks.items() for part in block.modules() if isinstance(part, Experts)
@@ -170,12 +172,12 @@ def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[
 
 
 def _whole(count: int) -> int:
-    """Bytes that ``count`` bytes of weights take with the gap after them."""
+    """Bytes that ``count`` bytes of weights take, including the gap after them."""
     return -(-count // _ALIGNED) * _ALIGNED
 
 
 def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
-    """The modules' weights with these names."""
+    """The weights of the modules that have these names."""
     return [weights.detach() for part, name in named if (weights := part._parameters[name]) is not None]
 
 
@@ -208,7 +210,7 @@ def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callabl
 
 
 def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
-    """Make ``Experts.at_hand`` of a layer."""
+    """Make the function ``Experts.at_hand`` of a layer."""
 
     def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
         order = list(asked)

@@ -1,7 +1,7 @@
-"""Backends, which run passes: the one boundary to the hardware.
+"""Defines backends, which run passes. They are the only boundary to the hardware.
 
-``Walk`` goes through transformers' layers and defines the right result. ``ProgramBackend`` runs a processor's passes as
-one program of our own kernels. ``TiledBackend`` has weights in 4 bits on a GPU. ``RecordedBackend`` replays another
+``Walk`` runs transformers' layers and defines the right result. ``ProgramBackend`` runs a processor's passes as one
+program of our own kernels. ``TiledBackend`` has weights in 4 bits on a GPU. ``RecordedBackend`` replays another
 backend's passes on a GPU. Draft models and the middle level use the same kinds of backends.
 """
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Runs passes of one model over new tokens."""
+    """Runs the passes of one model over new tokens."""
 
     @property
     def bits(self) -> int:
-        """Bits of weights that were made in addition to the model's own; 0 where there are none."""
+        """Bits of the weights if they were rounded for this backend; 0 if it uses the model's own weights."""
 
     @property
     def most_rows(self) -> int:
-        """Rows of the widest pass that is computed row by row, where any is. The results of wider passes may differ in
+        """Maximum rows of a pass that is computed row by row, if there are such passes. Wider passes may give different
         bits.
         """
 
     @property
     def token_device(self) -> torch.device:
-        """The device on which logits come and tokens are drawn."""
+        """The device on which logits arrive and tokens are drawn."""
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Make a tensor (n,) of token ids on the device where tokens are drawn."""
+        """Make a tensor (n,) of token ids on ``token_device``."""
 
     def scaling(self, layer: int) -> float:
-        """The factor of the products of a layer's queries and keys."""
+        """The factor that the products of a layer's queries and keys are multiplied by."""
 
     def decoding(self) -> AbstractContextManager[object]:
-        """A context for passes over a few tokens, and for work on their logits."""
+        """A context manager for passes over a few tokens and for work on their logits."""
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run one layer over hidden states (1, n, hidden), attending through ``view``."""
+        """Run one layer over hidden states (1, n, hidden). Its attention goes through ``view``."""
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """Run all layers over n new tokens. Return logits (rows, vocabulary) of the last ``rows`` tokens, or of all if
-        None.
+        """Run all layers over n new tokens. Return the logits (rows, vocabulary) of the last ``rows`` tokens, or of all
+        tokens if ``rows`` is None.
         """

@@ -1,12 +1,12 @@
-"""Layers of a processor as one program of our own kernels.
+"""Runs all layers on a processor as one program of our own kernels.
 
-transformers runs a layer in about forty small operations. In a step of one token of a small model they cost more than
-the layer's computation. Here the packed products and the operations between them are one program of kernels for all
-layers (``FusedLayers``). Where the KV of all layers is in place, the program includes attention, so that a pass is one
-call: a step of SmolLM2-135M after 64 tokens takes 10.2 ms, where two calls for each layer took 11.8 ms; with weights in
-8 bits 5.8 instead of 7.9 ms (2 cores with AVX-512 BF16, bfloat16). Families whose layers equal Llama's except for names
-(``engine.model.architectures``) share the program. Other families, layers with an unknown part, and passes of more rows
-go through transformers.
+transformers runs a layer as about forty small operations. In a one-token step of a small model, starting these
+operations costs more time than computing them. Here the packed products and the operations between them are one program
+of kernels for all layers (``FusedLayers``). If the KV of all layers lies in one memory, the program includes attention,
+so that a pass is one call: a step of SmolLM2-135M after 64 tokens takes 10.2 ms, where two calls for each layer took
+11.8 ms; with 8-bit weights a step takes 5.8 ms instead of 7.9 (2 cores with AVX-512 BF16, bfloat16). Families whose
+layers differ from Llama's only in names (``engine.model.families``) share the program. Other families, layers with an
+unknown part, and passes with more rows are run by transformers.
 
 Each expert is its own program (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits instead of
 2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-_GATE_PIECE = 1024  # numbers in a tile of gates
+_GATE_PIECE = 1024  # numbers of gates in a tile
 
 
 def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
-    """Pack a transformers causal LM on a processor for our own kernels, in place, where they can be compiled.
+    """Pack a transformers causal LM on a processor for our own kernels, in place, if the kernels can be compiled.
 
     Args:
-        dtype: dtype of its activations; None takes that of its weights.
+        dtype: dtype of the activations; None takes the dtype of the weights.
     """
     kernels, dtype = native.own(), dtype or model.dtype
     if kernels is None or dtype not in (torch.float32, torch.bfloat16):
@@ -58,12 +58,12 @@ def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None
 
 
 class FusedLayers:
-    """Packed decoder layers for at most ``MOST_ROWS`` rows, as one program of kernels.
+    """Runs packed decoder layers over at most ``MOST_ROWS`` rows, as one program of kernels.
 
-    Where a cache has the KV of all layers in place, a pass is one call (``through``). Otherwise a layer is two calls,
-    with attention through the cache's view between them (``layer``). A layer computes in float32 from its input to its
-    output, except for the inputs of products of pairs. A row has the same bits in both ways, whatever other rows are in
-    the pass.
+    If a cache has the KV of all layers in one memory, a pass is one call (``through``). Otherwise a layer takes two
+    calls, and attention through the cache's view runs between them (``layer``). A layer computes in float32 from input
+    to output, except that the inputs of products of pairs are bfloat16. Both ways give a row the same bits, whatever
+    other rows are in the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
@@ -81,18 +81,17 @@ class FusedLayers:
         width = self._heads * self._head_dim
         self._q, self._answers = (self._memory.of(name, width, dtype) for name in ("queries", "answers"))
         self._lse = self._memory.of("sums", self._heads)
-        self._held: list[Any] = [found]  # the program refers to their addresses
+        self._held: list[Any] = [found]  # kept alive, because the program uses their addresses
         self.attends = self._head_dim % kernels.lanes == 0
         """Whether the program can include attention."""
         self._known: WeakKeyDictionary[Blocks, _KvMemory] = WeakKeyDictionary()
-        # Indices of each layer's calls whose arguments depend on the pass.
+        # For each layer, the indices of the calls whose arguments depend on the pass.
         self._places = np.array([self._add(parts) for parts in found])
         self._begun = int(self._places[0, 2])
 
     def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
-        """Append a layer to the program. Return its entry of ``_places``: the indices of its first kernel, of the
-        kernel after the joint product, of attention, of the kernel after attention, of the one after the output
-        product, and of its last kernel.
+        """Append a layer to the program. Return its entry of ``_places``: the indices of six kernels: the first, the
+        one after the joint product, attention, the one after attention, the one after the output product, and the last.
         """
         kernels, memory, program, head_dim = self._kernels, self._memory, self._program, self._head_dim
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
@@ -159,7 +158,7 @@ class FusedLayers:
         return entered, turned, attended, collected, added, left
 
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
-        """Arguments of the kernel that adds a product to the residual stream."""
+        """The arguments of the kernel that adds a product to the residual stream."""
         return {
             **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
             **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
@@ -172,7 +171,9 @@ class FusedLayers:
         return bias.data_ptr()
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run a layer. Return hidden states (1, n, hidden) after it; attention goes through ``view``."""
+        """Run a layer over hidden states. Return the hidden states (1, n, hidden) after it. Its attention goes through
+        ``view``.
+        """
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -192,7 +193,7 @@ class FusedLayers:
         return out
 
     def through(self, hidden: torch.Tensor, rope: Rope, place: InPlace) -> torch.Tensor:
-        """Run all layers. Return hidden states (1, n, hidden) after them. The layers read and write their KV in
+        """Run all layers. Return the hidden states (1, n, hidden) after the last. The layers read and write their KV in
         place.
         """
         kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
@@ -207,7 +208,7 @@ class FusedLayers:
         size = heads, group * rows, self._head_dim
         seen, first = newest_seen(rows, place.start, group), from_first(group * rows)
         q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
-        if place.observe is not None:  # an observer keeps each layer's queries
+        if place.observe is not None:  # an observer needs each layer's queries
             q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
             queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:
@@ -227,7 +228,7 @@ class FusedLayers:
             arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
-            program.run(0, self._begun)  # sleeping workers wake up at the end of a call
+            program.run(0, self._begun)  # workers that went to sleep are woken at the end of a call
             program.run(self._begun)
         if place.observe is not None:
             for layer, own in enumerate(q):
@@ -235,14 +236,16 @@ class FusedLayers:
         return out
 
     def _memory_of(self, blocks: Blocks) -> _KvMemory:
-        """The addresses of a cache's blocks. No other place takes them."""
+        """The addresses of a cache's blocks. Addresses are taken only here."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = _KvMemory.of(blocks)
         return found
 
     def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Say where hidden states come from and go to, and what RoPE turns by, in layers at (6, ...) ``places``."""
+        """Set the addresses of hidden states and of the cosines and sines of RoPE, for layers with (6, ...)
+        ``places``.
+        """
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments
         arguments[entered, Residual.X] = arguments[added, Residual.X] = entering
@@ -252,9 +255,9 @@ class FusedLayers:
 
 @dataclass(frozen=True)
 class _KvMemory:
-    """The memory of all layers' KV in the form that kernels take. ``addresses`` (2, layers) are those of keys and
-    values; ``unturned`` (layers,) are those of unrotated keys, zeros where there are none; ``head_stride`` counts
-    numbers from one head to the next.
+    """The memory of all layers' KV as kernels take it. ``addresses`` (2, layers) are those of keys and of values.
+    ``unturned`` (layers,) are the addresses of unrotated keys, or zeros. ``head_stride`` is the stride between heads,
+    in numbers.
     """
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
@@ -272,7 +275,7 @@ class _KvMemory:
 
 
 class ProgramBackend(Walk):
-    """A processor's backend: the program runs passes of a few rows, transformers' layers run all others.
+    """The backend of a processor: the program runs passes of a few rows, and transformers' layers run all other passes.
 
     Args:
         layers: the program.
@@ -298,21 +301,20 @@ class ProgramBackend(Walk):
 
 
 class FusedExpert:
-    """An expert of packed layers as one program: gate and up product, their activation, down product.
-
-    A row has the same bits whatever other rows are in the pass.
+    """Runs an expert of packed layers as one program: gate and up product, activation, down product. A row has the same
+    bits whatever other rows are in the pass.
 
     Args:
         gates, down: the expert's layers, without biases.
         kernels: the kernels that the layers were packed for.
         memory: working memory, shared with the other experts.
-        nothing: the bias of the gates, zeros.
+        nothing: zeros, used as the bias of the gates.
     """
 
     def __init__(
         self, gates: PackedLinear, down: PackedLinear, kernels: Native, memory: Memory, nothing: torch.Tensor
     ) -> None:
-        self._held = gates, down, memory, nothing  # the program refers to their addresses
+        self._held = gates, down, memory, nothing  # kept alive, because the program uses their addresses
         self._x = memory.of("asked", gates.in_features, gates.input_dtype)
         self._program = program = Program(kernels)
         out = gates.add_to(program, self._x, memory)
@@ -321,7 +323,7 @@ class FusedExpert:
         self._out = down.add_to(program, gated, memory)[:, : down.out_features]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the expert's output for x (n, hidden), in float32. The next expert overwrites it."""
+        """Compute the expert's output for x (n, hidden), in float32. The next expert overwrites the output."""
         rows = x.shape[0]
         self._x[:rows] = x
         self._program.resize(rows)
@@ -330,7 +332,7 @@ class FusedExpert:
 
 
 def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
-    """Append the activation of an MLP's gates. ``bias`` is an address."""
+    """Append the activation of an MLP's gates to the program. ``bias`` is an address."""
     width = gated.shape[1]
     pieces = -(-width // _GATE_PIECE)
     program.add(
@@ -344,7 +346,7 @@ def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: i
 
 
 def fuse_experts(model: Any, kernels: Native) -> None:
-    """Make the experts of a packed transformers causal LM compute a few tokens in one call each, where they are Llama's
+    """Make each expert of a packed transformers causal LM compute a few tokens in one call, if the experts are Llama's
     MLPs.
     """
     memory = Memory()
@@ -363,7 +365,7 @@ def fuse_experts(model: Any, kernels: Native) -> None:
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:
-    """Fuse the layers of a packed transformers causal LM; None where a layer has an unknown part.
+    """Fuse the layers of a packed transformers causal LM; None if a layer has an unknown part.
 
     Args:
         weights: "8bit" or "4bit" to round their products, in a copy; "stored" uses the model's own weights.
@@ -385,12 +387,12 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
 
 
 def _lanes(most: int, *widths: int) -> int:
-    """The widest vectors that divide all widths; 0 if no width fits."""
+    """The number of lanes of the widest vectors that divide all widths; 0 if none do."""
     return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
 
 
 def parts_of(layer: Any) -> dict[str, Any] | None:
-    """The parts of a packed layer by their purpose, if the layer has exactly these; else None."""
+    """The parts of a packed layer, keyed by purpose; None if the layer has other parts than these."""
     names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
     if names != set(_PARTS):
         return None
@@ -415,7 +417,7 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 
 
 def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
-    """The product that computes the layers of these names jointly, or the layer ``whole`` where the model has it."""
+    """The product that computes the layers with these names jointly, or the layer ``whole`` if the model has it."""
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]

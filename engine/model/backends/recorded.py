@@ -1,4 +1,4 @@
-"""Another backend's passes, replayed where they have been recorded (``engine.model.graphs``)."""
+"""Replays recorded passes of another backend (``engine.model.graphs``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecordedBackend:
-    """Replays passes for which a view has a fixed form. The inner backend runs all others.
+    """Replays the passes for which a view has a fixed form. The inner backend runs all other passes.
 
     Args:
         inner: the backend whose passes are recorded.
@@ -52,7 +52,7 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """``forward`` of the inner backend. The view's observer gets the queries after the pass."""
+        """Run ``forward`` of the inner backend. Afterwards the view's observer gets the queries of the pass."""
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
         if form is None:

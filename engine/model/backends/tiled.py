@@ -1,4 +1,4 @@
-"""Decoder blocks of a GPU with weights in 4 bits that torch's own product reads directly, for a few rows."""
+"""Runs the decoder blocks of a GPU on a few rows with 4-bit weights, which torch's own product reads directly."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def tiled_blocks(
     model: Any, devices: Sequence[torch.device], in_host: Iterable[torch.Tensor] = ()
 ) -> list[nn.Module] | None:
-    """Copies of the decoder blocks of a transformers causal LM in bfloat16 on GPUs, with linear layers in 4 bits, for
-    passes over at most ``MOST_TILED_ROWS`` rows. All other tensors are shared. None where torch's product does not
-    support the blocks.
+    """Copy the decoder blocks of a bfloat16 transformers causal LM on GPUs, with the linear layers in 4 bits, for
+    passes over at most ``MOST_TILED_ROWS`` rows. All other tensors are shared. None if torch's product does not support
+    the blocks.
 
     Args:
         devices: the device of each block.
-        in_host: whether weights of blocks wait in host memory. Their copies lie on the devices and share nothing.
+        in_host: whether weights of blocks wait in host memory. The copies then lie on the devices and share nothing.
     """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):
@@ -42,7 +42,7 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Runs passes over a few rows through tiled blocks, and all others through the model's own.
+    """Runs passes over a few rows through tiled blocks, and all other passes through the model's own blocks.
 
     Args:
         tiled: the blocks.
@@ -62,13 +62,13 @@ class TiledBackend(Walk):
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # these, and ``at_hand``, bring the block's weights from host memory for every pass
+        hooks.clear()  # the hooks would bring the block's weights from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
             layer.at_hand = iter
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
-    for part in twin.modules():  # the remaining weights that wait in host memory are copied
+    for part in twin.modules():  # weights that wait in host memory are copied to the device
         for name, held in part._parameters.items():
             if held is not None and held.device.type == "cpu":
                 part._parameters[name] = fixed(held.detach().to(device))

@@ -1,4 +1,4 @@
-"""Runs passes through transformers' own layers, one after another. Every other backend is compared with this one."""
+"""Runs passes through transformers' own layers, one after another. Tests compare every other backend with this one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """The backend that walks through transformers' layers.
+    """Runs passes through transformers' layers.
 
     Args:
         pieces: the model's pieces.
-        head: the product from hidden states to logits; None is the model's own.
-        bits: bits of this backend's weights, where they are not the model's own.
+        head: the product from hidden states to logits; None takes the model's own.
+        bits: bits of this backend's weights, if they are not the model's own.
     """
 
     most_rows = MOST_ROWS
@@ -55,7 +55,7 @@ class Walk:
         return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)
 
     def logits(self, hidden: torch.Tensor, rows: int | None) -> torch.Tensor:
-        """Logits of the last ``rows`` of the hidden states (1, n, hidden) after the last layer."""
+        """The logits of the last ``rows`` hidden states (1, n, hidden) after the last layer."""
         return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
