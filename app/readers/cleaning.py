@@ -62,7 +62,7 @@ _CLOSED_FIRST = frozenset(
         " back down hand him her our your them copy",
     )
 )
-"""First parts that English writes in one word with the second part far more often than with a hyphen."""
+"""First parts after which English seldom writes a hyphen, such as "over" in "overlap"."""
 
 _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
 

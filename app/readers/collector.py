@@ -42,7 +42,7 @@ _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _LONGEST_TITLE = 1000
 PUT_AWAY = "\ue000"
-"""Stands for a "<" that begins no tag while the text is parsed."""
+"""Replaces, during parsing, each "<" that begins no tag."""
 
 _KEPT_CLASSES = frozenset(("mwe-math-mathml-a11y", "mwe-math-mathml-inline", "katex-mathml", "mjx_assistive_mathml"))
 _REPEATED_CLASSES = frozenset(
@@ -69,7 +69,7 @@ _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
 _NEAR = 4  # number of parts of a block that are examined in front of a superscript or subscript
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
-_DEEPEST_FRAME = 40  # maximum open elements with a frame; elements within more are read as plain text
+_DEEPEST_FRAME = 40  # maximum nested elements with a frame; deeper elements are read as plain text
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
 _SWITCHED = ("MathML", "xhtml", "svg")  # namespaces that are read if an ``epub:case`` requires them
@@ -134,7 +134,7 @@ class BlockCollector:
         self._anchors: list[str] = []
         self._level = 0
         self._skipped: list[str] = []  # open elements, starting with the outermost skipped one
-        # why the outermost element is skipped: key of the count of omitted characters, "" to count none
+        # key under which the skipped characters are counted; "" to not count them
         self._reason = ""
         self._captured: list[str] = []  # text of a skipped style or script element
         self._preformatted = 0
@@ -257,7 +257,9 @@ class BlockCollector:
     # Skipped elements
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
-        """Return why to skip an element (the key of its count of characters, "" to count none); None to read it."""
+        """Return the key under which the characters of a skipped element are counted ("" to not count them); None to
+        read the element.
+        """
         if tag in _FRAMES:
             self._remember_frame(attributes)
         if tag in _SKIPPED:

@@ -1,7 +1,8 @@
 """Detects a file's format from its content, and calls its parser. Runs only in the child.
 
-The file name only distinguishes Markdown and tables from plain text, and HTML fragments. The error for an unsupported
-file names its format. Also sets what every book needs whatever its format: a title, an author, limits.
+The file name matters only for Markdown, notebooks, tables and HTML fragments, which can look like plain text. The error
+for an unsupported file names its format. Also sets what every book needs whatever its format: a title, an author,
+limits.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> str:
-    from app.readers import docx  # imported here because it takes 0.1 s, which other formats need not pay
+    from app.readers import docx  # takes 0.1 s, so it is imported only for zip files
 
     try:
         with archive.open_bounded(path, limits) as files:
@@ -243,7 +244,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import mail, rows
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # a zip file after other bytes
+        if zipfile.is_zipfile(path):  # zip data after other bytes
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

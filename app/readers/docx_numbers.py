@@ -27,8 +27,7 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    # level (from 1) that restarts this one, as do the levels above it; 0: none does; None: any level above this one
-    # does
+    # this level restarts after the given level (from 1) or a higher one; 0: never; None: after any higher level
     restart: int | None = None
     legal: bool = False
     style: str = ""

@@ -45,7 +45,7 @@ class Style:
 
 _MOVED = 4  # minimum offset in half points; text with a smaller offset stays on the line
 RAISED, SUNK = "raised", "sunk"
-"""Scripts of text with a vertical offset. Only if the text is short, it counts as superscript or subscript."""
+"""Text with a vertical offset. Short text counts as a superscript or subscript, longer text as ordinary text."""
 
 _PLAIN = Style()
 

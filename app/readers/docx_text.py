@@ -30,8 +30,7 @@ _HIDDEN, _DELETED = "hidden", "deleted"
 _TICKED, _OPEN = "☒", "☐"
 _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
-# maximum characters of text with a vertical offset that counts as superscript or subscript, such as a power or a note's
-# mark
+# maximum characters of vertically offset text that counts as a superscript or subscript
 _LONGEST_SCRIPT = 4
 _LONGEST_NUMBER = 8  # maximum characters of a page number
 _ALIVE = 500  # paragraphs between two progress reports
@@ -39,7 +38,8 @@ _ALIVE = 500  # paragraphs between two progress reports
 _DEEPEST = 12
 _LONGEST_ANCHOR = 120  # characters after which the passage of a comment is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-_COLUMNS = 2  # more tab-separated parts in a line than this count as columns; two parts do only in more lines than this
+# a line with more tab-separated parts has columns; lines with two parts need a group of more lines than this
+_COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
@@ -147,7 +147,7 @@ class Walk:
                 yield from self._loose(part)
 
     def _parts(self, node: ElementTree.Element) -> Iterator[ElementTree.Element]:
-        """Yield paragraphs, tables and the elements between them, out of any wrappers."""
+        """Yield paragraphs, tables and the elements between them, also from inside wrapper elements."""
         stack = [*reversed(node)]
         while stack:
             current = stack.pop()
@@ -510,7 +510,7 @@ def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    """Yield the rows of a table or the cells of a row, out of any wrappers."""
+    """Yield the rows of a table or the cells of a row, also from inside wrapper elements."""
     stack = [*reversed(node)]
     while stack:
         current = stack.pop()

@@ -1,9 +1,8 @@
-"""Guesses a legacy encoding of text with bytes beyond ASCII.
+"""Guesses a legacy encoding of text with bytes beyond ASCII. Runs only in the child.
 
 Works on a single line as well as on a book. Knows nothing of byte order marks, escape sequences and UTF-8. Decodes the
-text in every encoding, and scores every character from 0 to 1: how usual the letter is in a language, or the symbol at
-its place. The encoding with the best mean score is chosen; a small penalty prefers more common encodings. Runs only in
-the child.
+text in each known encoding, and scores each character from 0 to 1 by how usual it is in a language and at its place.
+The encoding with the best mean score is chosen. A small penalty prefers more common encodings.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import lru_cache
 
 _BYTES = 8 << 10  # bytes examined, from lines with bytes beyond ASCII
 _ENOUGH = 0.45  # minimum mean score; with a lower score, an encoding does not fit
-_STEP = 0.002  # score penalty per place in the list of encodings, which is sorted by how common they are
+_STEP = 0.002  # score penalty for each place in the list of encodings, whose most common ones come first
 _TYPICAL = 0.55  # typical share of the most common letters in a text; a higher share does not add to the score
 
 # encodings of Latin letters, each with the letters of its languages

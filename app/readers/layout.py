@@ -19,9 +19,9 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-_SLACK = 0.6  # extra room in line heights that a word needs to count as fitting
+_SLACK = 0.6  # extra free width in line heights, for a word to count as fitting
 _INDENT = 0.7  # minimum indentation in line heights
-_LOOSE = 2.5  # maximum line pitch in line heights
+_LOOSE = 2.5  # upper bound of the usual line pitch, in line heights
 _GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
 _NEIGHBOURS = 8  # lines examined before and after a line
 _CUT_REACH = 3.0  # maximum distance in line heights between the two lines of a cut word
@@ -39,9 +39,9 @@ _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without s
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
 _SAME_ROW = 0.3  # maximum distance in line heights between the tops of two pieces of one row
-_FAR_OUT = 100  # line heights to move an edge out, so that no line reaches it
+_FAR_OUT = 100  # distance in line heights by which an edge is moved out, so that no line reaches it
 _GOES_ON = 0.3  # minimum share of lines in prose that start with a lowercase letter
-_BIN = 4.0  # rounding of x, in units of distance, for lines to count as starting at the same place
+_BIN = 4.0  # width of a bin of x positions; lines whose starts are in one bin count as aligned
 _REACH = 12  # bins to the left of a line's start that are searched for the start of its column
 
 
@@ -135,7 +135,9 @@ def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
 
 
 def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:
-    """Decide how line ``index`` is joined to the line above it."""
+    """Decide how line ``index`` is joined to the line above it: "join" (same paragraph), "break" (new line) or
+    "paragraph".
+    """
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
@@ -183,7 +185,7 @@ def _goes_on(above: Line, line: Line) -> bool:
 
 
 class Margins:
-    """The right edge of each column, keyed by where its lines start."""
+    """The right edges of columns. A column is identified by the x position at which its lines start."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
         ends: dict[int, list[float]] = {}
@@ -200,8 +202,8 @@ class Margins:
         self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
-        """Return the right edge for a line: that of the most common start of lines, at this line's start or slightly
-        left of it.
+        """Return the right edge of a line's column: the column with the most lines, of those that start at or slightly
+        left of this line's start.
         """
         key = round(line.x0 / _BIN)
         low = bisect_left(self._starts, key - _REACH)
@@ -215,7 +217,7 @@ class Margins:
 
 
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
-    """Return the right edges of columns with only short lines, keyed by where the lines start.
+    """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
     If the lines end for lack of room, the edge is the end of the longest line. The lines of a list end on purpose: its
     edge is moved out so far that no line reaches it.

@@ -47,7 +47,7 @@ _SOME = 0.25
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
-_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a rule under a heading, or between two parts
+_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a rule under a heading, or between two sections
 _LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # dots or another leader in a table of contents or a form
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
@@ -67,8 +67,8 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether to keep all line breaks of a text, because its content or its file name shows that it is a log, subtitles
-    or program text.
+    """Whether to keep all line breaks of a text. Logs, subtitles and program text, by content or by file name, keep
+    them.
     """
     if suffix in NAMES:
         return True

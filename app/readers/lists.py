@@ -11,7 +11,7 @@ from app.readers.css import Styles
 from app.readers.sections import Block
 
 TAGS = frozenset(("ol", "ul", "menu", "dir", "list"))
-"""Elements that contain list items. "list" belongs to DTBook."""
+"""Elements that contain list items. DTBook has "list"."""
 
 _HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
 _BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")

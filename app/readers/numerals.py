@@ -75,7 +75,7 @@ def _repeated(value: int, letters: str) -> str:
 
 
 def _placed(value: int, letters: str) -> str:
-    """Write a to z, then aa, ab, as CSS counts."""
+    """Write a number as a to z, then aa, ab, as CSS does."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))

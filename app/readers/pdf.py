@@ -40,7 +40,9 @@ _WAITING = 1_500  # maximum characters of a form that only asks to wait, in seve
 _BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
 _NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
-"""Reported as the page number while labels and table of contents are read, so that damage there costs only them."""
+"""Reported as the page number while labels and table of contents are read. After a failure there, the book is read
+without them.
+"""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
@@ -340,7 +342,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Count the characters of the pages that are not in the text, without spaces, by reason."""
+    """Count the characters (without spaces) that are on the pages but not in the text, by reason."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -552,8 +554,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Whether the file contains none of the names of each kind. False for all if it has compressed or escaped names,
-    which may be any.
+    """Whether the file contains none of the names of each kind. All False if it has compressed or escaped names,
+    because these may be any name.
 
     Searching the bytes takes a hundredth of the time that opening the file again takes.
     """

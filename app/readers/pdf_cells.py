@@ -22,7 +22,7 @@ _NARROW = 0.3  # minimum gap between words in line heights, for a cut at a borde
 ALIGNED = 0.6  # minimum share of a column's cells that must be aligned
 SAME_RULE = 2.0  # maximum distance in points between edges or rules that count as one
 _MOST_LINES = 15  # maximum printed lines that can be one row of a table
-LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance
+LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance in the table
 CELL_PITCH = 1.7  # maximum distance in line heights between two lines of one cell
 _TOUCH = 0.15  # maximum gap in line heights between two pieces of one word
 NUMBERS = 0.6  # minimum share of numbers in a column of numbers
@@ -112,8 +112,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Move a piece that spans several columns, such as a total, to the last of them if it is aligned with that column's
-    right edge.
+    """Move a piece that spans several columns, such as a total, to the last of these columns if their right edges are
+    aligned.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -160,7 +160,13 @@ def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
 
 
 def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
-    """Join printed rows into rows of the table, because a cell may have several lines."""
+    """Join printed rows into rows of the table, because a cell may have several lines.
+
+    Args:
+        rows: the cells of each printed row.
+        floors: y positions of the horizontal rules between rows; empty if there are none.
+        height: usual line height.
+    """
     tops = [min(piece.top for cell in row for piece in cell) for row in rows]
     steps = [below - above for above, below in pairwise(tops)]
     tight = min((step for step in steps if step > 0.8 * height), default=height)

@@ -211,7 +211,7 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     """Return the straight lines drawn on a page, including thin boxes and the edges of boxes, on the page as displayed.
 
-    After ``_MOST_SEGMENTS`` lines, further lines are ignored: such a page is a drawing.
+    After ``_MOST_SEGMENTS`` lines, further lines are ignored, because such a page is a drawing.
 
     Args:
         page: the page.

@@ -1,8 +1,8 @@
-"""The lines of one PDF page, in reading order, from pdfium's text and boxes. Child only.
+"""Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child.
 
-Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. It also leaves
-out unseen text (white on white, without ink: a favourite place for words meant for the model alone), and adds filled-in
-text (form fields, typed notes and stamps), which pdfium's text of a page lacks.
+Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. Leaves out
+invisible text, such as white on white, because it is often meant for a language model alone. Adds filled-in text (form
+fields, typed notes, stamps), which pdfium's text of a page lacks.
 """
 
 from __future__ import annotations
@@ -43,42 +43,44 @@ from app.readers.pdf_signs import (
 from app.readers.pdf_tables import MARKER, with_tables
 from app.readers.recognised import RecognisedPage, pieces_of
 
-_CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
+_CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # figures in cells that pdfium may join from row to row
-_PAIR = 3  # letters above which a word may be doubled
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # words of short cells, which pdfium may join from row to row
+_PAIR = 3  # minimum letters, plus one, of a word that is checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
-)  # letters of scripts that separate words by spaces
-_TAB = 1.2  # line heights of empty space in a row that may be a gutter between columns
+)  # matches letters of scripts that separate words with spaces
+_TAB = 1.2  # gap in line heights above which a row is split, because the gap may be a gutter between columns
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
-_FAR_BOX = 8.0  # heights of a ticked box up to which words next to it belong to it
-_MARK_REACH = 3.0  # line heights from a mark to its item
-_ROW = 0.5  # line heights by which two pieces of one row differ
-_NEAR = 3.0  # line heights to the next line of a block
+_FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
+_MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
+_ROW = 0.5  # line heights by which a line may be above the line before it in one block
+_NEAR = 3.0  # maximum distance in line heights to the next line of a block
 _MOST_BLOCKS = 150
-_FOOTER = 2  # lines at the foot of a page that are drawn before all others
+_FOOTER = 2  # maximum lines of a footer that is drawn before everything else
 _COLUMN_ROWS = 6
-_AGREE = 0.85  # share of the rows that must have a gap at a gutter
-_COLUMN_TEXT = 20  # characters of a cell on average in a column of text, as opposed to a table
+_AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
+_COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-_LOOK = 400  # characters by which a page's direction of letters is told; words of a line; letters of a word
-_LEVEL = 0.1  # radians
-_WHITE = 0xF4  # of 255, for each colour
-_FAINT = 0x0C  # of 255, for opacity
-_CONTRAST = 10  # difference, of 255, between the lightest and the darkest point of visible text
-_MOST_POINTS = 4_000_000  # points of the drawn page at most
+# maximum characters examined for the direction of a page, words compared in a line, letters compared in a word
+_LOOK = 400
+_LEVEL = 0.1  # maximum angle in radians of an upright character
+_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
+_FAINT = 0x0C  # maximum opacity (of 255) that counts as invisible
+_CONTRAST = 10  # minimum difference (of 255) between the lightest and darkest pixel of visible text
+_MOST_POINTS = 4_000_000  # maximum pixels of the drawn page
 _IMAGE_DEPTH = 4
-_MOST_OF_PAGE = 0.5  # share of its area from which on a picture takes most of a page
-_ON_PICTURE = 60  # characters on a picture from which on it is a background, or a scan with its words
-_MOST_COVERS = 300  # covering objects of a page at most
-_BAND = 24.0  # points
-_TALLEST = 14_400.0  # points of a page
-_EDGE = 0.25  # share of a line's height, above and below, with little ink
+_MOST_OF_PAGE = 0.5  # minimum share of the page's area for a picture to take most of it
+_ON_PICTURE = 60  # minimum characters on a picture that is a background, or a scan with its recognised text
+_MOST_COVERS = 300  # maximum objects of a page that may cover text; further ones are ignored
+_BAND = 24.0  # height in points of the bands by which covering objects are indexed
+_TALLEST = 14_400.0  # maximum height of a page in points
+_EDGE = 0.25  # share of a line's height at its top and bottom that is ignored, because it has little ink
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
-_MOST_ANNOTATIONS = 2_000  # annotations of a page at most; pdfium's time grows with their square
-_VALUES_APART = 1.2  # line heights between two words of one value
+# maximum annotations of a page for its filled-in text to be read, because pdfium's time grows quadratically
+_MOST_ANNOTATIONS = 2_000
+_VALUES_APART = 1.2  # maximum gap in line heights between two words of one value
 
 
 def page_lines(
@@ -92,13 +94,13 @@ def page_lines(
 
     Args:
         page: an open page.
-        filled: returns the values filled in on the page for the page's own text, which lacks them.
-        layers: those of the file, where some are off.
-        whole: words of the pages before that have no space in them, which are not looked at again; grows.
-        pictures: the places of the page's pictures are added to it.
+        filled: takes the page's own text, and returns the values filled in on the page, which that text lacks.
+        layers: the hidden layers of the file; None if there are none.
+        whole: words found on earlier pages to contain no missed space; they are not checked again. New words are added.
+        pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
-        lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
+        Lines whose ``x0`` is the edge where reading starts. A right-to-left page is mirrored.
     """
     text_page = _upright(page)
     try:
@@ -129,12 +131,12 @@ def page_lines(
 
 
 def recognised_lines(page: RecognisedPage) -> list[Line]:
-    """The lines of a page that is a picture, in the form of ``page_lines``."""
+    """Return the lines of a recognised picture page in the form of ``page_lines``."""
     return _arranged(with_tables(_with_markers(pieces_of(page)), Rules, 0))
 
 
 def _arranged(pieces: list[Line]) -> list[Line]:
-    """Arrange the pieces of a page as lines in reading order, mirrored where it is read from right to left."""
+    """Arrange the pieces of a page as lines in reading order. A right-to-left page is mirrored."""
     lines = _from_above(_merged(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
@@ -143,7 +145,7 @@ def _arranged(pieces: list[Line]) -> list[Line]:
 
 
 def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
-    """The page's text in the direction of its letters: a page that is shown upside down is turned first."""
+    """Open the page's text. If its letters are upside down on the displayed page, rotate the page first."""
     text_page = page.get_textpage()
     if page.get_rotation() != _UPSIDE_DOWN:
         return text_page
@@ -170,7 +172,7 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    """Make one line of a piece of text, or several where wide gaps divide it."""
+    """Make a line of a run of text, or several lines if wide gaps split it."""
     found: list[Line] = []
     line: Line | None = None
     height = 0.0
@@ -202,7 +204,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         gap = 0.0
         if line is not None:
             gap = x0 - line.x1
-            if gap < 0 < line.x0 - x1:  # the other way round, from right to left
+            if gap < 0 < line.x0 - x1:  # the gap in right-to-left text
                 gap = line.x0 - x1
         if (
             line is None
@@ -210,7 +212,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             or gap > _TAB * height
             or (
                 top >= line.bottom and x0 < line.x1 and (line.x1 - line.x0 > height or stacked)
-            )  # a row that pdfium has joined
+            )  # pdfium joined this word to the row above
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
             found.append(line)
@@ -235,7 +237,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
 
 
 def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
-    """Whether the same word is already at this place of a line: drawn twice to look bold."""
+    """Whether the line already has the same word at this position, drawn twice to look bold."""
     reach = SAME_PLACE * line.height
     return abs(top - line.top) < reach and any(
         word == other and abs(x0 - x) < reach for other, x, _ in line.words[-_LOOK:]
@@ -245,10 +247,14 @@ def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
 def _parted(
     text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str], *, stacked: bool
 ) -> Iterator[tuple[int, int]]:
-    """The beginnings and ends of the words in a piece of text, including spaces that pdfium has missed.
+    """Yield start and end of the words in a run of text, split also at spaces that pdfium missed.
 
     Args:
-        stacked: whether the words may be short cells, one below another.
+        text: the page's text.
+        match: the run.
+        boxes: boxes of the characters.
+        whole: words known to contain no missed space; new ones are added.
+        stacked: whether a word may be several short cells one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
         if not stacked and word[0] in whole:
@@ -278,7 +284,9 @@ def same_row(one: Line, two: Line) -> bool:
 
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
-    """Insert each value after the text to its left, or above the text below it."""
+    """Insert each value after the text to its left. If there is none, insert it before the first piece that is not
+    above it.
+    """
     pieces = list(pieces)
     for value in values:
         if value.text in TICKS and _joins_its_words(pieces, value):
@@ -293,7 +301,7 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
 
 
 def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
-    """Put the sign of a box next to the nearer of its neighbouring words. Return False where there are none."""
+    """Join a tick to the nearer of the texts next to it. Return False if there is none."""
     row = [piece for piece in pieces if same_row(piece, tick)]
     left = max((piece for piece in row if piece.x1 <= tick.x0 + 1), key=lambda piece: piece.x1, default=None)
     right = min((piece for piece in row if piece.x0 >= tick.x1 - 1), key=lambda piece: piece.x0, default=None)
@@ -311,7 +319,7 @@ def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
 
 
 def _with_markers(pieces: list[Line]) -> list[Line]:
-    """Put the marks of a list in front of their items; some programs draw all marks at the end."""
+    """Move list marks in front of their items, because some programs draw all marks at the end."""
     loose = [
         at
         for at, piece in enumerate(pieces)
@@ -331,12 +339,12 @@ def _with_markers(pieces: list[Line]) -> list[Line]:
 
 
 def _is_marked(mark: Line, item: Line) -> bool:
-    """Whether an item begins right after a mark."""
+    """Whether an item starts right after a mark."""
     return same_row(mark, item) and -0.1 * mark.height < item.x0 - mark.x1 < _MARK_REACH * mark.height
 
 
 def _from_above(lines: list[Line]) -> list[Line]:
-    """Order lines as in the file, but never a line before one above it in its column.
+    """Keep the order of the file, except that a block of lines never precedes a block above it in its column.
 
     So a title that is drawn last comes first, and a footer that is drawn first comes last. Columns stay one after
     another.
@@ -369,7 +377,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
     order: dict[int, None] = {}
     for at in range(len(blocks)):
         waiting = [at]
-        while waiting:  # a block follows those above it; two that are above one another keep their order
+        while waiting:  # a block follows the blocks above it; blocks in a cycle keep their order
             here = waiting[-1]
             before = min(above[here] - order.keys() - set(waiting), default=None)
             if before is None:
@@ -380,7 +388,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
 
 
 def _is_above(one: Box, two: Box) -> bool:
-    """Whether one block ends above where the other begins, in the same column."""
+    """Whether block ``one`` ends above the start of block ``two`` and shares x positions with it."""
     return _ends_before(one, two) and min(one[1], two[1]) > max(one[0], two[0])
 
 
@@ -389,7 +397,7 @@ def _ends_before(one: Box, two: Box) -> bool:
 
 
 def _merged(pieces: list[Line]) -> list[Line]:
-    """Merge neighbouring pieces of one row into one line."""
+    """Merge consecutive pieces of one row into one line."""
     lines: list[Line] = []
     for piece in pieces:
         last = lines[-1] if lines else None
@@ -427,10 +435,10 @@ def _continues(last: Line, piece: Line) -> bool:
 
 
 def _columns(pieces: list[Line]) -> list[Line]:
-    """Split rows that run across two columns: the left column first, then the right one.
+    """Split rows that run across columns: the left column first, then the columns to its right.
 
-    Most files store columns one after another and need no split. A table, whose cells belong next to each other, is
-    recognised by its short cells.
+    Most files store one column after another, so they need no split. A table is not split; its short cells distinguish
+    it from columns of text.
     """
     pairs = [
         (one, two)
@@ -462,7 +470,9 @@ def _columns(pieces: list[Line]) -> list[Line]:
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
-    """The gutters between columns, from left to right: the points within most of the gaps between pieces of rows."""
+    """Return the x positions of the gutters between columns, from left to right. A gutter lies in as many gaps between
+    pieces of a row as possible.
+    """
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:
         edges = sorted([(start, -1) for start, _ in gaps] + [(end, 1) for _, end in gaps])
@@ -485,18 +495,18 @@ def _right_to_left(lines: list[Line]) -> bool:
 
 
 def _vertical(pieces: list[Line]) -> list[Line]:
-    """Lines that run from top to bottom (Japanese, or a page printed sideways), kept one below another."""
+    """Return vertical lines (Japanese, or a page printed sideways), one below another."""
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
 
 
 class Suspects:
-    """Finds the characters of one page that may be invisible as drawn.
+    """Finds the characters of one page that may be invisible.
 
-    Colour and opacity only make a suspect. The drawn page decides whether it is visible (``mark_unseen``), so that
-    white letters on a dark ground stay. Invisible letters behind the image of a scanned page are its text, and stay
-    too.
+    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides on the
+    drawn page, so that white letters on a dark ground stay. Invisible letters on the image of a scanned page are its
+    recognised text, and stay too.
     """
 
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
@@ -530,11 +540,11 @@ class Suspects:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """The places of the runs of text in the order of drawing. Computed only where something may cover one."""
+        """Positions of all objects in drawing order. Computed only if an object may cover text."""
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
-        """Whether a run of text may be invisible; all its characters are drawn alike."""
+        """Whether a run of text may be invisible. All its characters are drawn in the same way."""
         if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
             return True
         if pdf_calls.fill_colour(piece, *self._places):
@@ -550,7 +560,7 @@ class Suspects:
 
 
 def _in_bands(covers: Sequence[tuple[int, Box]]) -> dict[float, list[tuple[int, Box]]]:
-    """What may hide text by the bands across the page that it reaches into, in their order."""
+    """Group covering objects by the horizontal bands they reach into, in drawing order."""
     bands: dict[float, list[tuple[int, Box]]] = {}
     for cover in covers:
         _, (_, _, top, bottom) = cover
@@ -565,12 +575,14 @@ def _holds(box: Box, x: float, y: float) -> bool:
 
 @dataclass(frozen=True)
 class Layers:
-    """The names of the layers of a file that are off."""
+    """The names of the hidden layers of a file."""
 
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a layer that is off; true where a part drawn elsewhere hides its layer."""
+        """Whether a run of text may be on a hidden layer. True for a run that is not among the page's own objects,
+        because the layer of its group is unknown.
+        """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
 
@@ -579,8 +591,8 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
     """Examine the drawn objects of a page.
 
     Returns:
-        all examined objects in the order of drawing; those that may cover text, each with its place in that order; all
-            paths; the places of pictures.
+        All examined objects in drawing order; (position in that order, box) of those that may cover text; all paths;
+            boxes of pictures.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -618,8 +630,8 @@ def has_image(page: pdfium.PdfPage) -> bool:
 
 
 def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
-    """Whether a picture takes most of a page with almost none of the page's words on it. Otherwise the picture is a
-    background, or a scan with its words on it.
+    """Whether a picture takes most of a page and has almost none of the page's text on it. With text on it, it is a
+    background or a scan with recognised text.
     """
     width, height = page.get_size()
     for x0, x1, top, bottom in pictures:
@@ -637,7 +649,7 @@ def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Seq
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark suspect lines as unseen where the drawn page has one single colour at their place."""
+    """Mark suspect lines as invisible if the drawn page has a single colour at their place."""
     suspects = [line for line in lines if line.suspect and line.shown]
     if not suspects:
         return
@@ -645,7 +657,7 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
         drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # without the drawn page there is no evidence against them
+    except pdfium.PdfiumError:  # without the drawn page, nothing shows that they are invisible
         return
     points = bytes(drawn.buffer)
     for line in suspects:
@@ -659,9 +671,9 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
 
 
 def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
-    """The page with filled-in values as text of its own; None where there are none.
+    """Return the page with filled-in values as ordinary text; None if there are no values.
 
-    ``page`` stays unchanged. Flattening changes the document in memory and never the file.
+    ``page`` stays unchanged. Flattening changes the document in memory, but never the file.
     """
     if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
         return None
@@ -669,9 +681,9 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 
 
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
-    """The values filled in on a page, each at its place; hidden ones are left out.
+    """Return the values filled in on a page as lines at their positions. Hidden values are left out.
 
-    pdfium's text of a page lacks them. A flattened page has them as ordinary text after its own.
+    pdfium's text of a page lacks values. A flattened page has them as ordinary text after its own text.
     """
     if not _is_filled_in(page):
         return []
@@ -691,13 +703,13 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, 
 
 
 def _covers_value(tick: Line, value: Line) -> bool:
-    """Whether a value is the sign inside a box, which is read separately as ticked or not."""
+    """Whether a value is the mark inside a checkbox, which ``read_ticks`` reads."""
     x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
     return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """Split the values where they are apart: pdfium joins values wherever they are."""
+    """Split values that are far apart, because pdfium joins values wherever they are."""
     found: list[Line] = []
     for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)

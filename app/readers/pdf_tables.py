@@ -1,11 +1,11 @@
-"""Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Child only.
+"""Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child.
 
-A drawn table is recognised by its ruling lines (``pdf_grids.py``), any other by the empty stripes between its columns.
-Cells may be empty and may have several lines. Two columns of prose also share a stripe, but their lines continue one
-another. Doubtful cases stay unchanged.
+A drawn table is found by its ruling lines (``pdf_grids``), any other by the empty stripes between its columns. Cells
+may be empty and may have several lines. Two columns of prose also have a stripe between them, but their lines continue
+one another. Doubtful cases stay as they are.
 
-pdfplumber is not used: its words and tables take 80 ms for a page where all of our reading takes 7, and it finds tables
-without rules only where every page is taken for one.
+pdfplumber is not used. Finding words and tables takes it 80 ms per page, while all of our reading takes 7 ms. It finds
+tables without ruling lines only in a mode that takes every page for a table.
 """
 
 from __future__ import annotations
@@ -42,57 +42,59 @@ from app.readers.pdf_cells import (
 )
 from app.readers.pdf_grids import Grid, Rules
 
-_FEWEST_DRAWINGS = 4  # drawn objects of a page with a drawn table
-_FEWEST_CELLS = 3  # cells with text in a drawn table
-_FEWEST_FILLED = 0.3  # share of filled cells in a drawn table
-_WELL_FILLED = 0.6  # share of filled cells in a table with long cells, which frames of a page have too
-_LONG_CELL = 300  # characters from which on a cell is long
-_LONGEST_CELL = 1_500  # characters above which a cell is text in a frame
-_FEWEST_PRINTED = 3  # printed rows between two lines that may be rows of the table
-_MANY_PRINTED = 8  # printed rows from which on they are rows, with or without figures
-_MANY = 0.6  # share of the printed rows that have a cell in a column
+_FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
+_FEWEST_CELLS = 3  # minimum cells with text in a drawn table
+_FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
+# minimum share of filled cells in a drawn table with long cells; a frame around text on a page has fewer
+_WELL_FILLED = 0.6
+_LONG_CELL = 300  # minimum characters of a long cell
+_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is in a frame
+_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be rows of the table
+_MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are rows of the table even without figures
+_MANY = 0.6  # minimum share of printed rows with a cell in a column; also of a usual row's pieces in a full row
 _MANY_COLUMNS = 4
-_DEEPEST = 5  # levels of cuts where the whole is no table
-_NEXT_ROW = 3.5  # line heights to the next row of one table
-_BACK_UP = 12.0  # line heights by which a cell may begin above the end of the one before
-_WIDE = 1.2  # line heights of a gap that separates runs of text by itself
-_CLEAR = 0.8  # line heights of the gaps of columns with exactly equal beginnings
-_STRIPE = 0.4  # line heights of an empty stripe's width between columns
-_CROSSED = 0.1  # share of the rows that may cross a stripe
-_FEW_ROWS = 3  # rows above which one row may cross
-_UNPARTED = 0.3  # share of the rows that may be one crossing piece
-_SEVERAL = 0.3  # share of a table's printed rows, including further lines of cells, that have several parts
-_FULL_ROWS = 0.5  # share of the rows with cells in two columns
-_FAR = 1.6  # factor of the usual step between rows (three in four do not exceed it) from which on the table ends
-_TITLE = 1.3  # factor of the usual type size from which on a line is a title, and no row
-_LEVEL = 0.35  # line heights by which the edges of a column's cells may differ
-_FILL = 0.5  # share of filled cells in a table that is not drawn
-_WELL_FILL = 0.8  # share of filled cells in such a table with few rows
-_LONG_PIECE = 30  # characters from which on a piece may be a line of prose
-_SHORT = 3  # characters of cells on average; shorter ones are a drawing or a formula
-_TEXT = 20  # characters from which on a cell may be a line of prose
-_LEVEL_COLUMN = 0.9  # share of a column's cells that are level with the cells of earlier columns
-_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # ends of lines of verse and prose
-_ENDED = 0.3  # share of a column's lines with such an end
-_SORTED = 0.8  # share of sorted neighbours in a list
-_GOES_ON = 0.35  # share of the lines from which on prose begins them in lower case
-_FILLED = 0.6  # share of the lines of prose that reach the margin, for scripts without lower case
-_RULED = 0.4  # share of a table's height or width that its rules have at least
-_GRID = 3  # vertical rules, including outer ones, with two horizontal ones between rows, of a drawn table
-_SAME_LEFT = 6.0  # points by which the left edges of a table's parts may differ from page to page
-_SAME_COLUMN = 30.0  # points by which its columns may differ
+_DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
+_NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
+_BACK_UP = 12.0  # line heights above the end of the text so far at which a piece may start a new column
+_WIDE = 1.2  # minimum gap in line heights that separates columns by itself
+_CLEAR = 0.8  # minimum gap in line heights between columns whose cells have exactly equal left edges
+_STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
+_CROSSED = 0.1  # maximum share of the rows that cross a stripe
+_FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not apply
+_UNPARTED = 0.3  # maximum share of the rows that are a single piece across a border
+_SEVERAL = 0.3  # minimum share of a table's printed rows that have several pieces; further lines of cells have only one
+_FULL_ROWS = 0.5  # minimum share of the rows with cells in two columns
+_FAR = 1.6  # distance above which the table ends, as a factor of the distance that three in four rows do not exceed
+_TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
+_LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
+_FILL = 0.5  # minimum share of filled cells in a table that is not drawn
+_WELL_FILL = 0.8  # minimum share of filled cells in such a table with few rows
+_LONG_PIECE = 30  # minimum characters, plus one, of a piece that may be a line of prose
+_SHORT = 3  # minimum mean characters of cells; shorter ones are a drawing or a formula
+_TEXT = 20  # minimum mean characters of a column that may be prose
+_LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
+_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
+_ENDED = 0.3  # minimum share of a column's lines with such an end, for verse or prose
+_SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
+_GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
+_FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
+_RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
+# minimum vertical ruling lines of a drawn table, including outer ones, if two horizontal ones are between rows
+_GRID = 3
+_SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
+_SAME_COLUMN = 30.0  # maximum difference in points of a table's columns from page to page
 _DIGIT = re.compile(r"\d")
 _TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # the end of an entry in an index or a table of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
-    """The pieces of a page in order, with the pieces of a table replaced by its rows.
+    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order.
 
     Args:
-        pieces: runs of text with no wide gap in them.
-        rules: returns the ruling lines; called only where there may be a table.
-        drawings: number of drawn objects on the page, which may be lines.
+        pieces: runs of text without wide gaps.
+        rules: returns the ruling lines; called only if there may be a drawn table.
+        drawings: number of drawn objects on the page, which may be ruling lines.
     """
     drawn = rules() if drawings >= _FEWEST_DRAWINGS else None
     shown = [piece for piece in pieces if piece.shown]
@@ -112,7 +114,8 @@ def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, li
     """Find tables of ruling lines, wherever their cells are in the order of the page.
 
     Returns:
-        the pieces of tables by their ``id``: the rows of its table for the first piece, and none for the others.
+        For each piece of a table, keyed by ``id``: the rows of the table for its first piece, an empty list for the
+            others.
     """
     found: dict[int, list[Line]] = {}
     for grid in grids:
@@ -124,7 +127,7 @@ def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, li
             rows = found.get(id(piece))
             if rows is None:
                 parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
-            elif rows:  # a table in a cell of this one
+            elif rows:  # a table in a cell of this table
                 parts.append(_one_piece(rows))
         lines = _drawn(parts, grid)
         if lines:
@@ -135,7 +138,7 @@ def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, li
 
 
 def _one_piece(rows: Sequence[Line]) -> Line:
-    """A small table on one line, for the cell of another table."""
+    """Write a small table on one line, for the cell of another table."""
     text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
     return replace(
         rows[0],
@@ -149,7 +152,7 @@ def _one_piece(rows: Sequence[Line]) -> Line:
 
 
 def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
-    """The rows of a drawn table as lines; none where its lines do not form one."""
+    """Return the rows of a drawn table as lines; empty if the grid is no table."""
     cells: dict[tuple[int, int], list[Line]] = {}
     for part in parts:
         x, y = part.x0 + 0.1 * (part.x1 - part.x0), (part.top + part.bottom) / 2
@@ -164,7 +167,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
         return []
     height = median(part.height for part in parts)
     made: list[Cells] = []
-    # pieces that wait for the next row, where a row has only the beginnings of taller cells
+    # cells that wait for the next row, because all cells of this row continue below
     held: Cells = [[] for _ in range(columns)]
     for row, places in enumerate(grid.cells):
         here = [
@@ -190,9 +193,10 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """The rows of a table between two of its lines, where only its columns are drawn; else none.
+    """Return the rows of a table between two ruling lines, if only its columns are drawn; empty if this is a single
+    row.
 
-    They are recognised by lines of figures, or many short lines, next to each other in two columns.
+    Rows are recognised by lines of figures, or by many short lines, next to each other in two columns.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:
@@ -210,7 +214,7 @@ def _several_rows(cells: Cells) -> list[Cells]:
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """The pieces in order, with those of tables without vertical lines replaced by rows."""
+    """Replace the pieces of tables without vertical ruling lines by the tables' rows. Other pieces stay in order."""
     result: list[Line] = []
     for chunk in _chunks(pieces):
         parts = [(part, at) for at, piece in enumerate(chunk) for part in fine_parts(piece)]
@@ -231,7 +235,9 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Tables among rows. First come those between horizontal lines of one width, with or without a head above them."""
+    """Yield the tables among rows, as (rows of pieces, lines). Tables between horizontal lines of one width come first,
+    with or without a header above the lines.
+    """
     start = 0
     for top, bottom, _ in pdf_grids.frames(drawn):
         inside = [at for at, row in enumerate(rows) if at >= start and top < _middle(row) < bottom]
@@ -252,7 +258,7 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the first and the last of some rows are as close as the others."""
+    """Whether the first and the last of some rows are as close as the rows between them."""
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 
@@ -262,7 +268,9 @@ def _middle(row: Sequence[Line]) -> float:
 
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Tables among rows: their rows, and these as lines. A run that is no table as a whole is cut at its widest gap."""
+    """Yield the tables among rows, as (rows of pieces, lines). If a run is no table as a whole, it is split at its
+    widest gap.
+    """
     if len(rows) < 2 or (depth < _DEEPEST and len(drawn.down) < _GRID and not _has_wide_gaps(rows)):
         return
     for some in map(_without_prose_above, _segments(rows)):
@@ -283,7 +291,9 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
 
 
 def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether two rows have gaps that separate columns by themselves. Without such rows no part of a run is a table."""
+    """Whether two rows have gaps wide enough to separate columns by themselves. Otherwise no part of a run is a
+    table.
+    """
     several = [row for row in rows if len(row) > 1]
     if len(several) < 2:
         return False
@@ -292,9 +302,10 @@ def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
-    """Drop a first row that is a line of prose: farther from the next one, and long over several of its cells.
+    """Drop the first row if it is a line of prose: farther from the next row than usual, and long across several of its
+    cells.
 
-    Such a line may be in several pieces where its spaces are wide, or between scripts of two directions.
+    Such a line may have several pieces if its spaces are wide, or where the direction of the script changes.
     """
     if len(rows) <= _FEW_ROWS:
         return rows
@@ -308,9 +319,7 @@ def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
 
 
 def repeat_heads(pages: Sequence[list[Line]]) -> None:
-    """Put a table's head before its rows on every page that the table continues on, where the page does not
-    repeat it.
-    """
+    """Repeat a table's header on every page on which the table continues, unless the page has it already."""
     head: Line | None = None
     for above, below in pairwise(pages):
         last, first = above[-1] if above else None, below[0] if below else None
@@ -333,7 +342,7 @@ def _is_same_table(above: Sequence[float], below: Sequence[float]) -> bool:
 
 
 def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
-    """The pieces in runs in which each one is next to, or not far below, those before it."""
+    """Split pieces into runs, in which each piece is next to or not far below the pieces before it."""
     chunks: list[list[Line]] = []
     bottom = 0.0
     for at, piece in enumerate(pieces):
@@ -349,7 +358,7 @@ def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
-    """The pieces from one on, as long as they do not go up again."""
+    """Return the pieces from ``start`` on, up to the first that is above the piece before it."""
     end = start + 1
     while (
         end < len(pieces)
@@ -360,10 +369,11 @@ def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
 
 
 def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
-    """Whether a column of pieces belongs to a table that is stored column by column, and is no column of a page.
+    """Whether a column of pieces belongs to a table that is stored column by column, rather than being a column of the
+    page.
 
-    Its cells are level with those before them. They do not continue from line to line as prose does, do not end in
-    marks as verse does, and do not continue the last column as a list or an index does.
+    Its cells are aligned with the cells before them. They are neither prose, verse nor items of a list, and do not
+    continue an alphabetical list in the last column.
     """
     height = median(piece.height for piece in column)
     top, bottom = column[0].top - height / 2, column[-1].bottom + height / 2
@@ -382,7 +392,7 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
 
 
 def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
-    """Whether each of some names is next to a line that begins a cell, in a column of cells with several lines."""
+    """Whether each name is next to the first line of a cell, in a column of cells with several lines."""
     begun = [
         next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
     ]
@@ -390,7 +400,7 @@ def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -
 
 
 def _is_of_cells(column: Sequence[Line]) -> bool:
-    """Whether a column may be one of cells: figures, or words that are neither prose, verse nor items of a list."""
+    """Whether a column may consist of cells: figures, or words that are neither prose, verse nor items of a list."""
     words = [piece.text for piece in column if not NUMBER.match(piece.text)]
     if len(words) < _FULL_ROWS * len(column):
         return True
@@ -410,14 +420,18 @@ def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
-    """The first row that has most of the pieces of a row, in a table of many columns; else 0."""
+    """Return the index of the first row that has most of the usual number of pieces, in a table of many columns; 0 in
+    other tables.
+    """
     counts = [len(row) for row in rows]
     usual = sorted(counts)[len(counts) * 3 // 4]
     return next(at for at, count in enumerate(counts) if count >= _MANY * usual) if usual >= _MANY_COLUMNS else 0
 
 
 def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
-    """Runs of rows that begin and end with several pieces and have neither a paragraph nor a wide space between."""
+    """Split rows into segments at paragraphs, titles and wide spaces. Each segment starts and ends with a row of
+    several pieces.
+    """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
@@ -438,7 +452,9 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
 
 
 def _inner(rows: list[list[Line]]) -> list[list[Line]]:
-    """The rows from the first to the last with several pieces, and further lines of their cells above and below."""
+    """Return the rows from the first to the last with several pieces, with further lines of their cells above and
+    below.
+    """
     several = [at for at, row in enumerate(rows) if _has_cells(row)]
     if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
         return []
@@ -451,7 +467,7 @@ def _inner(rows: list[list[Line]]) -> list[list[Line]]:
 
 
 def _has_cells(row: Sequence[Line]) -> bool:
-    """Whether a row has two separate pieces that are not a list's mark and its text."""
+    """Whether a row has two separate pieces that are more than a list mark and its text."""
     if len(row) < 2:
         return False
     marks = next((at for at, piece in enumerate(row) if not MARKER.match(piece.text)), 0)
@@ -461,7 +477,7 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether a row of one piece is close above or below another row, at the beginning of a cell other than the
+    """Whether a row is a single piece close to the row ``beside``, at the left edge of a cell of ``of`` other than the
     first.
     """
     piece = row[0]
@@ -470,9 +486,11 @@ def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[L
 
 
 def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[Line]:
-    """The rows of a table as lines; none where it is no table.
+    """Return the rows of a table as lines; empty if it is no table.
 
     Args:
+        rows: the printed rows.
+        rules: the ruling lines of the page.
         sure: whether to accept only tables with columns of figures.
     """
     left = min(piece.x0 for row in rows for piece in row)
@@ -481,7 +499,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     height = median(piece.height for row in rows for piece in row)
     down = _rules_down(rules, left, right, top, bottom, height)
     if sure and len(down) < _GRID and sum(any(_DIGIT.search(piece.text) for piece in row) for row in rows) < 2:
-        return []  # no column of numbers
+        return []  # a table needs a column of figures here
     walls = [x for x in down if left < x < right]
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
@@ -508,12 +526,12 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
 
 
 def _is_column(filled: Sequence[bool]) -> bool:
-    """Whether a column has two cells, or is one of many rows with a filled head only."""
+    """Whether a column has two cells, or only a filled header in a table of many rows."""
     return sum(filled) > 1 or (filled[0] and len(filled) > _FEW_ROWS)
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
-    """The vertical ruling lines along most of a table."""
+    """Return the vertical ruling lines along most of a table."""
     found: dict[float, float] = {}
     for x, y0, y1 in sorted(rules.down):
         inside = min(y1, bottom + height) - max(y0, top - height)
@@ -524,7 +542,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
-    """The horizontal ruling lines along most of a table, between its rows."""
+    """Return the horizontal ruling lines along most of a table, between its rows."""
     found: dict[float, float] = {}
     for y, x0, x1 in sorted(rules.across):
         inside = min(x1, right) - max(x0, left)
@@ -535,12 +553,12 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """The middles of the stripes that hardly any row of several pieces crosses; of each stripe, the middle of its
+    """Return the stripes that hardly any row of several pieces crosses. The position of a stripe is the centre of its
     emptiest part.
     """
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
-    full = [row for row in several if 2 * len(row) >= usual]  # the others have cells over several columns
+    full = [row for row in several if 2 * len(row) >= usual]  # other rows have cells across several columns
     if len(full) < _FEW_ROWS:
         full, usual = several, 0
     allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
@@ -551,7 +569,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
         for edge, step in ((piece.x0, 1), (piece.x1, -1))
     )
     stripes: list[float] = []
-    parts: list[tuple[int, float, float]] = []  # (rows that cross, minus the width, the middle)
+    parts: list[tuple[int, float, float]] = []  # (crossing rows, minus the width, centre) of each part
     depth, inside = 0, False
     for (x, step, is_full), (after, _, _) in pairwise(edges):
         depth += step * is_full
@@ -566,7 +584,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """The borders that separate the cells of two rows, and have text between them."""
+    """Return the borders that separate cells in at least two rows and have text between them."""
     kept: list[float] = []
     for x in borders:
         parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)
@@ -577,7 +595,7 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """The borders, and further ones between two names in the head of which one has nothing below it."""
+    """Add borders between two names in the header, if one of the names has nothing below it."""
     more = []
     for one, two in pairwise(rows[0]):
         middle = (one.x1 + two.x0) / 2
@@ -596,12 +614,16 @@ def _is_tabular(
     most: int,
     sure: bool,
 ) -> bool:
-    """Whether rows without ruling lines form a table.
-
-    They may also be a list with its marks, lines of prose in columns, or parts of a formula.
+    """Whether rows without ruling lines form a table rather than a list with marks, columns of prose, or parts of a
+    formula.
 
     Args:
-        most: most rows that it may have, whatever the number of lines in their cells.
+        rows: the printed rows.
+        cells: the cells of each row.
+        borders: x positions of the borders between columns.
+        height: usual line height.
+        most: maximum number of rows of the table, without further lines in cells.
+        sure: whether to accept only tables with columns of figures.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]
     begun = [row for at, row in enumerate(cells) if not at or not _only_goes_on(cells[at - 1], row)]
@@ -650,12 +672,12 @@ def _is_tabular(
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
-    """The number of rows that are one piece across some borders."""
+    """Count the rows that are a single piece across a border."""
     return sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
 
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:
-    """Whether a printed row has only the next line of one cell, other than the first."""
+    """Whether a printed row only continues one cell other than the first."""
     filled = [at for at, cell in enumerate(row) if cell]
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False
@@ -681,7 +703,7 @@ def _is_list(cells: Sequence[Cells]) -> bool:
 
 
 def _is_aligned(column: Sequence[Line], height: float) -> bool:
-    """Whether most cells of a column begin, end or have their middles at the same place."""
+    """Whether most cells of a column have the same left edge, right edge or centre."""
     for place in (lambda line: line.x0, lambda line: line.x1, lambda line: (line.x0 + line.x1) / 2):
         places = sorted(map(place, column))
         most = max(sum(0 <= other - here <= 2 * _LEVEL * height for other in places) for here in places)
@@ -691,7 +713,7 @@ def _is_aligned(column: Sequence[Line], height: float) -> bool:
 
 
 def _is_all_prose(cells: Sequence[Cells]) -> bool:
-    """Whether the columns have lines of prose that continue from row to row."""
+    """Whether at least two columns, and most of them, are prose that continues from row to row."""
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
     prose = [_is_prose(column) for column in columns if column]
     return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1

@@ -78,8 +78,8 @@ def read_document(
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
     wanted = [page.number for page in document.pages if page.picture in kinds]
-    # The user agreed before, then stopped: the pages recognised so far are used now. The rest waits until asked for
-    # again.
+    # The user agreed before, then stopped. The pages recognised so far are used now; the other pages wait until the
+    # user asks again.
     enough = not recognition.agreed and recognition.was_agreed(digest)
     if not wanted or enough:
         return document
@@ -95,8 +95,8 @@ def read_document(
 def _read_bounded(
     request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
 ) -> Document:
-    """Read with one child after another. A page on which a child fails is read by pypdf in the next child, then left
-    out.
+    """Read with one child after another. A page on which a child fails is read by pypdf in the next child. A page that
+    fails again is left out.
     """
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}

@@ -27,7 +27,7 @@ _COLUMN_ROWS = 6  # minimum lines of a column
 _COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer
 _EDGE = 0.25  # line heights by which a detected box may be too long at each end
 _WORD_GAP = 0.75  # maximum gap in line heights between words of a sentence
-_TITLE = 15  # characters on each side of a gutter below which a line is a title across both columns
+_TITLE = 15  # minimum characters on both sides of a gutter; a line with fewer is a title across both columns
 _BINS = 400  # number of steps across a page in which a gutter is searched
 _CROSSING = 0.4  # maximum share of lines that cross a gutter, such as titles, and text above or below the columns
 
@@ -200,7 +200,7 @@ def _are_columns(pieces: Sequence[Line], gutter: float) -> bool:
 
 
 def _sides(piece: Line, gutter: float) -> tuple[list[Placed], list[Placed]]:
-    """Return the words to the left and to the right of the gutter."""
+    """Return the words to the left of the gutter, and those to its right."""
     left = [word for word in piece.words if word[1] + word[2] < 2 * gutter]
     return left, piece.words[len(left) :]
 
@@ -213,8 +213,10 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """Return the edges of runs with gaps as in a sentence, without the imprecise ends of their boxes. The recogniser
-    sometimes joins lines of two columns, so a line may have two runs.
+    """Return the left and right edges of a line's runs of words with gaps as in a sentence, shortened by the
+    imprecision of detected boxes.
+
+    The recogniser sometimes joins lines of two columns; such a line has two runs.
     """
     edge = _EDGE * piece.height
     runs = _parted(piece.words, _WORD_GAP * piece.height)

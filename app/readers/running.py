@@ -70,8 +70,10 @@ class RunningHeaders:
 
 @dataclass
 class _Row:
-    """A printed row at the top or bottom of a page. ``lines`` has the indices of its lines from left to right. ``side``
-    is 1 at the top, -1 at the bottom. ``depth`` counts from the edge of the page.
+    """A printed row at the top or bottom of a page.
+
+    ``lines`` has the indices of its lines from left to right. ``side`` is 1 at the top, -1 at the bottom. ``depth`` is
+    the number of rows between it and the edge of the page.
     """
 
     page: int
@@ -263,8 +265,8 @@ def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether a row may be a running header. A row with hardly a letter, larger type, a table or an amount of money is
-    text.
+    """Whether a row may be a running header. It is text if it has hardly a letter, larger type, an amount of money, or
+    belongs to a table.
     """
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False

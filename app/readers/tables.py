@@ -16,7 +16,7 @@ _LONGEST_SPAN = 60  # maximum columns or rows of one cell; larger values are a m
 _MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; beyond, merged cells take one place
 _LONGEST_RUN = 2_000  # characters of rows after which the header is repeated
 _LONGEST_HEADER = 400  # maximum characters of a header that is repeated
-_MOST_EMPTY = 1 / 3  # share of empty columns from which on they count as spacing and are dropped
+_MOST_EMPTY = 1 / 3  # share of empty columns from which on they are spacing and dropped
 _COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header without being marked as one
 _LONGEST_CELL = 3_000  # maximum characters of a cell with data
 _MOST_BLOCKS = 12  # maximum paragraphs of a cell with data
@@ -94,7 +94,7 @@ def _is_headed(cell: Cell) -> bool:
 
 
 def _is_short(cell: Cell) -> bool:
-    """Whether a cell can be a line of a table with one column."""
+    """Whether a cell is short enough to be a line of a table with one column."""
     return len(cell.content) <= 1 and not cell.tables() and len(_text(cell)) < _LONGEST_HEADER
 
 
@@ -170,8 +170,8 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """Return the columns to show: all columns with text, and empty columns unless so many are empty that they are
-    spacing.
+    """Return the columns to show: all columns with text, and the empty ones. If many are empty, they are spacing and
+    not shown.
     """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
