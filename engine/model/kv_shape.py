@@ -1,16 +1,16 @@
-"""Shape of a model's KV, and the format it is stored in: the model's dtype, or 8 bits.
+"""Describes the shape of a model's KV, and its storage format: the model's dtype, or 8 bits.
 
 KV in 8 bits, on request, takes half the memory of bfloat16 and a quarter of float32. It is the engine's only
 approximation. A key or value of one head, head_dim numbers, is stored as head_dim levels of one byte followed by its
-own scale in two bytes. The quantization is symmetric: the number of the largest magnitude becomes level 127 or -127,
-zero stays zero, and a level means itself times the scale. Each token and head has one scale, so a token is quantized by
-itself when it is written: later tokens do not change it, and it can be cropped, moved and saved alone. (A scale per
-channel fits keys better, but needs tokens that do not exist yet.) Keys are stored, and quantized, after RoPE; a
-rotation mixes pairs of channels and keeps the norm.
+own scale in two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127,
+zero stays zero, and the value of a level is the level times the scale. Each token and head has one scale, so a token is
+quantized by itself when it is written. Later tokens do not change it, and it can be cropped, moved and saved alone. (A
+scale per channel fits keys better, but needs tokens that do not exist yet.) Keys are stored, and quantized, after RoPE;
+a rotation mixes pairs of channels and keeps the norm.
 
 The scale is bfloat16, whose range is that of float32; float16 for models in float16. Rounding the scale costs no
-accuracy, since levels are computed with the rounded scale. Every reader sees ``dequantize``d numbers, even the pass
-that writes them, so all ways of decoding compute with the same KV.
+accuracy, since levels are computed with the rounded scale. Even the pass that writes KV reads the dequantized numbers
+(``dequantize``), so all ways of decoding compute with the same KV.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEVELS = 127
 
 @dataclass(frozen=True)
 class Split:
-    """A model's layers on several devices: weights, KV and computation of a layer lie together.
+    """How a model's layers are split over devices. Weights, KV and computation of a layer are on the same device.
 
     Args:
         devices: the first is the device where passes begin and end, with the embedding, the head and the draft model.
@@ -52,11 +52,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Sliding:
-    """The layers of a model in which a token sees only the newest ``window`` tokens, itself included.
+    """The layers of a model with a sliding window: a token sees only the newest ``window`` tokens, including itself.
 
     Args:
-        layers: their numbers in the model, without those that read the KV of another layer.
-        kv_heads, head_dim: those of these layers; layers that keep the whole context may have others.
+        layers: numbers of these layers in the model, without layers that read the KV of another layer.
+        kv_heads, head_dim: of these layers; layers that keep the whole context may differ.
     """
 
     layers: tuple[int, ...]
@@ -70,7 +70,7 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of a token in all these layers. ``itemsize`` is that of the model's dtype."""
+        """Bytes of a token in all these layers. ``itemsize`` is the model's."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
@@ -79,7 +79,7 @@ class Recurrent:
     """The layers of a model with a state of fixed size instead of KV.
 
     Args:
-        layers: their numbers in the model.
+        layers: numbers of these layers in the model.
         size: size of one layer's state.
     """
 
@@ -91,17 +91,17 @@ class Recurrent:
 class KvShape:
     """Shape and format of one model's KV.
 
-    Layers that keep the whole context are numbered among themselves: ``place_of`` a layer of the model.
+    Layers that keep the whole context have their own numbering; ``place_of`` maps a layer of the model to it.
 
     Args:
         layers: number of layers that keep the whole context.
         dtype: dtype of the computation.
         device: where passes begin and end.
-        quantized: whether storage has 8 bits.
-        chunk_size: tokens that share a mean key in the index of a retrieval cache, 0 where there is none.
+        quantized: whether KV is stored in 8 bits.
+        chunk_size: tokens that share a mean key in the index of a retrieval cache; 0 if there is no index.
         split: the device of each layer of the model; None puts all of them on ``device``.
-        sliding: the model's layers with a sliding window; None where there are none.
-        recurrent: the model's layers with a state; None where there are none.
+        sliding: the model's layers with a sliding window; None if there are none.
+        recurrent: the model's layers with a state; None if there are none.
         sources: the model's layers without KV of their own, each with the layer whose KV it reads.
     """
 
@@ -119,7 +119,7 @@ class KvShape:
 
     @property
     def bounded(self) -> tuple[int, ...]:
-        """The numbers, in the model, of the layers with memory of fixed size (``engine.kv.bounded``)."""
+        """Numbers, in the model, of the layers with memory of fixed size (``engine.kv.bounded``)."""
         return tuple(sorted(layer for kind in (self.sliding, self.recurrent) if kind for layer in kind.layers))
 
     @property
@@ -143,12 +143,12 @@ class KvShape:
 
     def place_of(self, layer: int) -> int | None:
         """The number of a layer of the model, or of its source, among the layers that keep the whole context; None for
-        other layers.
+        any other layer.
         """
         return self._places.get(self.source_of(layer))
 
     def window_of(self, layer: int) -> int | None:
-        """Tokens that a token sees in a layer of the model; None where the layer keeps the whole context."""
+        """Number of tokens that a token sees in a layer of the model; None if the layer keeps the whole context."""
         return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
 
     def has_kv(self, layer: int) -> bool:
@@ -156,7 +156,7 @@ class KvShape:
         return layer not in self._source_of and not (self.recurrent and layer in self.recurrent.layers)
 
     def heads_of(self, layer: int) -> tuple[int, int]:
-        """KV heads, and numbers in a key or value of one head, of a layer of the model with attention."""
+        """KV heads and head_dim of a layer of the model that has attention."""
         if self.sliding is not None and self.source_of(layer) in self.sliding.layers:
             return self.sliding.kv_heads, self.sliding.head_dim
         return self.kv_heads, self.head_dim
@@ -172,7 +172,7 @@ class KvShape:
 
     @cached_property
     def parts(self) -> tuple[KvShape, ...]:
-        """One shape for the layers of each device."""
+        """One shape for each device, with the layers on it."""
         if self.split is None:
             return (self,)
         found = []
@@ -189,7 +189,7 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers of a device that keep the whole context, in order."""
+        """The layers on a device that keep the whole context, in order."""
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property
@@ -201,11 +201,11 @@ class KvShape:
         return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
-        """The shape for the device to which a layer belongs."""
+        """The shape for the device that a layer is on."""
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
-        """This shape in the format that the setting ``kv`` names: "model" or "8bit"."""
+        """This shape with the storage format that the setting ``kv`` names: "model" or "8bit"."""
         return replace(self, quantized=kv == "8bit")
 
     def indexed(self, chunk_size: int) -> KvShape:
@@ -230,12 +230,12 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of a token in storage, over all layers that keep the whole context."""
+        """Bytes of a stored token, over all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Bytes of all windows and states after ``tokens`` tokens, with their copies. Windows are copied at the book's
-        end; states also at the places to which a chat may be cropped.
+        """Bytes of all windows and states after ``tokens`` tokens, including their copies. Windows are copied at the
+        end of the book; states also at the places to which a chat may be cropped.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
@@ -246,7 +246,7 @@ class KvShape:
         return total
 
     def bounded_bytes_read(self, tokens: int) -> int:
-        """Bytes of windows and states that a plain step after ``tokens`` tokens reads, each once."""
+        """Bytes of windows and states that a plain step after ``tokens`` tokens reads, without copies."""
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             total += self.sliding.bytes_per_token(itemsize) * min(tokens, self.sliding.window)
@@ -256,17 +256,17 @@ class KvShape:
 
     @property
     def most_bounded_bytes(self) -> int:
-        """The ``bounded_bytes`` after a long book, which are their maximum."""
+        """The ``bounded_bytes`` after a long book, which is their maximum."""
         return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
     def compute_bytes_per_token(self) -> int:
-        """Bytes of a token in the dtype of the computation, in a buffer for all layers that keep the whole context."""
+        """Bytes of a token in the compute dtype, in a buffer for all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a token in a buffer of spilled layers. On a processor the buffer also holds KV in the 8-bit storage
+        """Bytes of a token in a buffer for spilled layers. On a processor the buffer also holds KV in the 8-bit storage
         format.
         """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
@@ -279,7 +279,7 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of a token's share of the mean keys, which lie on the compute device."""
+        """A token's share, in bytes, of the mean keys, which lie on the compute device."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize
@@ -297,14 +297,14 @@ class KvShape:
         return stored
 
     def dequantize(self, stored: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Convert stored KV (..., storage_dim) to the model's dtype: (..., head_dim), written to ``out`` where
+        """Convert stored KV (..., storage_dim) to the model's dtype: (..., head_dim), written to ``out`` if it is
         given.
         """
         if not self.quantized:
             return stored if out is None else out.copy_(stored)
         if out is None:
             out = torch.empty(*stored.shape[:-1], self.head_dim, dtype=self.dtype, device=stored.device)
-        # Two passes over ``out``: a processor does the same without a copy in between.
+        # Two passes over ``out`` avoid a copy in between on a processor.
         out.copy_(stored[..., : self.head_dim])
         return out.mul_(stored[..., self.head_dim :].view(self._scale_dtype).to(self.dtype))
 
@@ -314,7 +314,7 @@ class KvShape:
 
 
 def quantize_symmetric(x: torch.Tensor, scale_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize vectors (..., n): levels (..., n), whole numbers in float32, and scales (..., 1)."""
+    """Quantize vectors (..., n). Return levels (..., n), which are integers in float32, and scales (..., 1)."""
     values = x.float()
     scale = (values.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(scale_dtype).tiny).to(scale_dtype)
     return (values / scale.float()).round().clamp(-LEVELS, LEVELS), scale

@@ -1,5 +1,5 @@
-"""Loads target and draft, unmodified, from transformers: safetensors only, never remote code, checked before
-loading.
+"""Loads target and draft with unmodified transformers code. Accepts only safetensors, runs no remote code, and checks
+models before it loads them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from engine.model.products.quantized import Linear4, Linear8, quantize
 from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
-# Largest ratio of parameters by the settings to stored ones: the former are an estimate, and heads can be tied.
+# Maximum ratio of the parameters that the settings describe to the stored parameters: the first number is an estimate,
+# and heads can be tied.
 _MAX_DESCRIBED = 3
-# Share of the stored bytes below which rounding weights again pays.
+# Share of the stored bytes to which rounding must reduce weights, for rounding again to pay.
 _WORTH_ROUNDING = 0.75
 
 
@@ -59,15 +60,15 @@ def load(
     split: Split | None = None,
     in_host: Collection[int] = (),
 ) -> Decoder:
-    """Load a model from a folder or, if it is not one, a hub id.
+    """Load a model from a folder, or from the hub if ``name`` is no folder.
 
     Args:
-        window: tokens that it will be used with; None takes the model's own limit.
-        weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
-        packed: whether to pack weights for the kernels of a processor, and to use norms of one kernel on a GPU;
-            otherwise the model stays as transformers has it.
-        split: the device of each layer, of which ``device`` is the first; None puts all layers on ``device``.
-        in_host: layers whose weights wait in host memory while others lie on a GPU.
+        window: maximum tokens of a context; None takes the model's own limit.
+        weights: "stored", or "8bit" or "4bit" to quantize weights, which the decoder's name then mentions.
+        packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
+            is transformers' own.
+        split: the device of each layer; its first device is ``device``. None puts all layers on ``device``.
+        in_host: layers whose weights wait in host memory while the other layers are on a GPU.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -97,11 +98,11 @@ def load(
         wanted = model.dtype
     model.requires_grad_(False)
     recurrent.install(model)
-    # Where a GPU chooses experts by itself transformers' products stay. Every device has to.
+    # If GPUs can choose experts on the device, transformers' products stay. All devices must be able to.
     grouped = all(multiplies_groups(each, wanted) for each in (split.devices if split else (device,)))
     by_host = not grouped and packed
     title = display_name(name)
-    for number, block in enumerate(model.model.layers):  # experts that are expanded take the memory of one layer
+    for number, block in enumerate(model.model.layers):  # experts that are being expanded take the memory of one layer
         if by_host or weights in BITS or number in in_host:
             experts.install([block])
         if weights in BITS:
@@ -121,12 +122,13 @@ def load(
 def place(
     model: Any, device: torch.device, split: Split | None = None, in_host: Collection[int] = ()
 ) -> Mapping[str, torch.Tensor]:
-    """Move a model's weights to the devices that compute. Return the weights that wait in host memory, by name.
+    """Move a model's weights to the compute devices. Return the weights that wait in host memory, keyed by name.
 
-    Quantized layers of a GPU are packed for the product that reads them directly, where that product is right.
+    Quantized layers on a GPU are packed for the product that reads them directly, if this product gives right results
+    there.
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
-    model.to(device)  # in one call, so that tied weights stay one tensor
+    model.to(device)  # moved in one call, so that tied weights stay one tensor
     model.model.layers = blocks
     quantized = any(isinstance(part, Linear4 | Linear8) for part in blocks.modules())
     tiles = quantized and all(map(multiplies_tiles, split.devices if split else (device,)))
@@ -146,10 +148,10 @@ def place(
 
 
 def settings_of(name: str, window: int | None) -> Any:
-    """Read a model's configuration and check that it can be loaded, without looking at weights.
+    """Read a model's configuration and check that it can be loaded, without reading weights.
 
     Args:
-        window: tokens that it will be used with; None takes the model's own limit.
+        window: maximum tokens of a context; None takes the model's own limit.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -158,7 +160,8 @@ def settings_of(name: str, window: int | None) -> Any:
     """
     config = load_config(name)
     check_numbers(config, name)
-    limit = int(getattr(config, "max_position_embeddings", None) or 0)  # unsupported kinds may lack it
+    # models of unsupported kinds may lack this setting
+    limit = int(getattr(config, "max_position_embeddings", None) or 0)
     check_architecture(config, name, window or limit)
     if window is not None and window > limit:
         raise ModelError(
@@ -169,7 +172,7 @@ def settings_of(name: str, window: int | None) -> Any:
 
 
 def check_embedding(name: str, config: Any, largest_id: int) -> None:
-    """Refuse a model whose embedding lacks a row for a token of its tokenizer.
+    """Refuse a model whose embedding has fewer rows than its tokenizer has tokens.
 
     Raises:
         ModelError: the embedding is too small; the message has both numbers.
@@ -185,8 +188,8 @@ def check_embedding(name: str, config: Any, largest_id: int) -> None:
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
     """Refuse a draft whose tokens differ from the target's.
 
-    Compared by tokens, not by sizes: models of one family pad their vocabularies differently and add a few special
-    tokens of their own. Special tokens are harmless: a proposal that the target does not know is rejected.
+    Tokens are compared, not sizes, because models of one family pad their vocabularies differently and add a few
+    different special tokens. These are harmless: a proposed token that the target does not know is rejected.
 
     Raises:
         VocabularyMismatch: the vocabularies differ; the message has both sizes and a token that differs.
@@ -208,7 +211,7 @@ def _check_weights(name: str, config: Any) -> None:
     if not folder.is_dir():
         return
     stored, described = weights.check_folder(folder), estimate_parameters(config)
-    if described > _MAX_DESCRIBED * stored:  # memory would be allocated for weights that do not exist
+    if described > _MAX_DESCRIBED * stored:  # otherwise memory would be allocated for weights that do not exist
         raise ModelError(
             f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
             f"{stored:,}.",
@@ -217,7 +220,7 @@ def _check_weights(name: str, config: Any) -> None:
 
 
 def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device) -> None:
-    """Refuse to round weights again that a processor reads in few bits directly.
+    """Refuse to round weights that a processor already reads directly in few bits.
 
     Raises:
         OptionError: rounding would save little or nothing.
@@ -234,9 +237,9 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
-    """Refuse weights whose expanded form exceeds the free memory. Other weights are read from their files as needed.
-
-    Where weights are rounded, one layer at a time is expanded; in a GGUF file, all layers before the first is rounded.
+    """Refuse weights whose expanded form exceeds the free memory. Weights that need no expansion are read from their
+    files as needed. If weights are rounded, one layer at a time is expanded. From a GGUF file, however, all layers are
+    expanded before the first is rounded.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
@@ -261,7 +264,7 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    library: Any = AutoModelForCausalLM  # the library's types do not know that it can return two values
+    library: Any = AutoModelForCausalLM  # the library's type annotations omit that it can return two values
     expanding = _expanding(config)
     if is_expanded(config) and rounded_to in BITS:  # expanded later, matrix by matrix
         library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
@@ -292,7 +295,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             f"The weights of {display_name(name)} could not be loaded: {cause}.",
             "The files may be incomplete or damaged; download them again.",
         ) from error
-    if missing := sorted(found["missing_keys"]):  # transformers would use random numbers for missing weights
+    if missing := sorted(found["missing_keys"]):  # transformers would fill missing weights with random numbers
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise ModelError(
             f"The weights of {display_name(name)} lack {missing[0]}{more}.",
@@ -302,7 +305,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 
 def _expanding(config: Any) -> dict[str, Any]:
-    """Arguments that make transformers expand weights of 4 bits, which it would otherwise keep packed where it can."""
+    """Arguments that make transformers expand 4-bit weights, which it would otherwise keep packed if it can."""
     if not is_expanded(config):
         return {}
     from transformers.utils.quantization_config import Mxfp4Config

@@ -1,4 +1,6 @@
-"""Muse Glimmer's text part as a causal LM: transformers has it only inside of a model that also sees."""
+"""Makes a causal LM of Muse Glimmer's text part, which transformers has only inside of a model that also takes
+images.
+"""
 
 from __future__ import annotations
 

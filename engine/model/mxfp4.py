@@ -1,8 +1,8 @@
-"""Experts stored in 4 bits (MXFP4), which are loaded in this format and expanded one by one while they are rounded.
+"""Loads experts in their stored 4-bit format (MXFP4), and expands them one by one while they are rounded.
 
 transformers expands the experts of all layers at once, which takes three times the memory of the files before anything
-can be rounded. Here a model's experts hold the stored numbers themselves, and transformers' own function expands one
-matrix at a time.
+can be rounded. With this module the experts keep the stored numbers, and transformers' own function expands one matrix
+at a time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 GROUP = 32
-"""Neighbouring inputs that share a scale."""
+"""Number of neighbouring inputs that share a scale."""
 
-_BYTES = GROUP // 2  # two numbers lie in a byte
+_BYTES = GROUP // 2  # bytes of a group: each byte holds two numbers
 
 
 class StoredExperts(nn.Module):
-    """The experts of a layer in the files' format: for each matrix ``blocks`` (experts, out, in / 32, 16) and
+    """The experts of a layer in the stored format: for each matrix, ``blocks`` (experts, out, in / 32, 16) and
     ``scales`` (experts, out, in / 32).
 
     Args:
@@ -51,7 +51,7 @@ class StoredExperts(nn.Module):
 
 
 def holding_stored(architecture: Any) -> Any:
-    """Make a subclass of a transformers causal LM whose experts keep the files' format."""
+    """Make a subclass of a transformers causal LM whose experts keep the stored format."""
 
     class Holding(architecture):
         def __init__(self, config: Any) -> None:

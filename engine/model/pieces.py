@@ -1,7 +1,7 @@
-"""The pieces of a transformers causal LM that a pass is made of: embedding, RoPE, one block, head.
+"""Gives access to the pieces of a transformers causal LM that a pass consists of: embedding, RoPE, one block, head.
 
-Only this module and ``attention`` know transformers' internals. ``architectures`` names the models for which the pieces
-are right; ``backends`` put the pieces together to passes.
+Only this module and ``attention`` know transformers' internals. ``architectures`` decides for which models these pieces
+are right. ``backends`` compose passes from them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from engine.model.kv_shape import Split
     from engine.model.view import View
 
-# Kinds of RoPE whose frequencies depend on the longest position of a call.
+# Kinds of RoPE whose frequencies depend on the largest position in a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 ROPE_NAMES = ("rotary_emb", "pos_emb")
-"""Names of a model's RoPE module in transformers."""
+"""Names that a model's RoPE module may have in transformers."""
 
 
 class Rope(NamedTuple):
-    """The positions of tokens in the form that layers take.
+    """The positions of tokens, in the form that layers take.
 
-    ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each; the numbers of the positions are (1, n). ``sliding_cos``
-    and ``sliding_sin`` belong to layers with a sliding window, and are often the same. ``inputs`` (1, n, layers, width)
-    are the layers' own inputs of the tokens, in models with such inputs.
+    ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each; the positions themselves are (1, n). ``sliding_cos`` and
+    ``sliding_sin`` are for layers with a sliding window, and often equal ``cos`` and ``sin``. ``inputs`` (1, n, layers,
+    width) are the tokens' per-layer embeddings, in models that have them.
     """
 
     cos: torch.Tensor
@@ -54,7 +54,7 @@ class Rope(NamedTuple):
     inputs: torch.Tensor | None = None
 
     def part(self, start: int, stop: int) -> Rope:
-        """The positions of the tokens [start, stop)."""
+        """The positions of the tokens [start, stop) of the pass."""
         inputs = None if self.inputs is None else self.inputs[:, start:stop]
         return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
@@ -72,17 +72,19 @@ class Rope(NamedTuple):
 
 
 class _OtherLayersKv:
-    """An empty stand-in for the mapping in which Gemma 4 shares keys and values between layers: the cache has them."""
+    """An empty replacement for the mapping through which Gemma 4 shares keys and values between layers: the cache has
+    them already.
+    """
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Do nothing: the cache has stored the keys and values."""
+        """Do nothing: the cache has already stored the keys and values."""
 
     def __getitem__(self, kind: str) -> tuple[None, None]:
         return None, None
 
 
 class _NoRope:
-    """A stand-in for RoPE in models without it: it rotates by nothing.
+    """A replacement for RoPE in models without it: rotates by nothing.
 
     Args:
         width: numbers of a head.
@@ -99,12 +101,12 @@ class _NoRope:
 
 
 class Pieces:
-    """A loaded model, piece by piece.
+    """Gives access to the pieces of a loaded model.
 
     Args:
         model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
-        window: tokens that the model will be used with; decides RoPE kinds that depend on the length.
-        dtype: dtype of its activations; None takes that of the weights. Packed weights may have another dtype.
+        window: maximum tokens of a context; some kinds of RoPE depend on it.
+        dtype: dtype of the activations; None takes the dtype of the weights. Packed weights may have a different dtype.
         split: the device of each layer; None puts all layers on the model's device.
     """
 
@@ -138,7 +140,7 @@ class Pieces:
 
     @property
     def token_device(self) -> torch.device:
-        """The device on which logits come and tokens are drawn (in float64). Tokens stay there until a pass takes
+        """The device on which logits arrive and tokens are drawn (in float64). Tokens stay there until a pass reads
         them.
         """
         return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
@@ -148,7 +150,7 @@ class Pieces:
         return self.split.part_of[layer] if self.split else 0
 
     def scaling(self, layer: int) -> float:
-        """The factor of the products of a layer's queries and keys."""
+        """The factor that the products of a layer's queries and keys are multiplied by."""
         return float(self.blocks[layer].self_attn.scaling)
 
     @property
@@ -161,8 +163,8 @@ class Pieces:
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
-        """Add the layers' own inputs of tokens (n,) to positions. ``hidden`` (1, n, hidden) are the tokens'
-        embeddings.
+        """Add the tokens' per-layer embeddings to their positions. ``hidden`` (1, n, hidden) are the embeddings of
+        tokens (n,).
         """
         if not self._inputs:
             return rope
@@ -171,39 +173,39 @@ class Pieces:
         return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
-        """Put positions (n,) into the form that layers take."""
+        """Convert positions (n,) to the form that layers take."""
         positions = position_ids.unsqueeze(0)
         found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
         return Rope(*found[0], positions, *found[-1])
 
     def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and ``sin`` of positions (1, n), for one kind of layers where kinds differ."""
+        """``cos`` and ``sin`` of positions (1, n), for one kind of layers if the kinds have different RoPEs."""
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
         if not self.rope_depends_on_window:
             cos, sin = self._rope(probe, positions, *kind)
             return cos, sin
-        # One position at the window's end gives every call the frequencies of the whole window, so that the keys of
-        # early and late calls fit together.
+        # Adding the last position of the window makes every call use the frequencies of the whole window, so that the
+        # keys of early and late calls are consistent.
         last = positions.new_full((1, 1), self.window - 1)
         cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
         return cos[:, :-1], sin[:, :-1]
 
     def _cos_sin_of(self, layer: int, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and ``sin`` of a layer."""
+        """The ``cos`` and ``sin`` for a layer."""
         return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:
-        """The first position, with identity rotation: the layer's queries and keys come out unrotated."""
+        """Position 0, whose rotation is the identity: the layer's queries and keys come out unrotated."""
         rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
         wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
         positions = rope.position_ids.expand(1, count)
         return Rope(wide, torch.zeros_like(wide), positions, near, torch.zeros_like(near))
 
     def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
-        """Rotate x (1, heads, n, head_dim), which a layer computed under ``no_rope``, to positions (n,).
+        """Rotate x (1, heads, n, head_dim), which a layer computed with ``no_rope``, to positions (n,).
 
         Args:
-            queries: number of the first heads that are queries; the others are keys.
+            queries: number of query heads, which come first; all other heads are keys.
         """
         if not self._rotated[layer]:
             return x
@@ -211,8 +213,9 @@ class Pieces:
         names = FAMILIES[self.config.model_type].norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
-        # The norm came first here, and it must follow RoPE. It divides by a length that no rotation changes, so only
-        # its weights have to change places with RoPE; a factor of cos and sin vanishes in a norm.
+        # In this family the norm follows RoPE, but here it has already been applied. A rotation does not change the
+        # length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of before. A
+        # factor in cos and sin has no effect on a norm.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
@@ -228,7 +231,7 @@ class Pieces:
         return both[0]
 
     def block(self, block: Any, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run transformers' ``block`` as layer ``index`` over hidden states (1, n, hidden), with attention through
+        """Run transformers' ``block`` as layer ``index`` over hidden states (1, n, hidden). Its attention goes through
         ``view``.
         """
         out: torch.Tensor = block(
@@ -243,20 +246,20 @@ class Pieces:
         return out
 
     def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
-        """Bring hidden states to the device of a layer, where the layer before it lies on another."""
+        """Copy hidden states to the device of a layer, if the layer before it is on another device."""
         return hidden if self.split is None else carried(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
-        """The positions on each device with layers, by ``part_of``."""
+        """The positions on each device with layers, by the index of the device."""
         devices = self.split.devices[1:] if self.split else ()
         return [rope, *(rope.on(device) for device in devices)]
 
     def logits(self, hidden: torch.Tensor, product: Any) -> torch.Tensor:
-        """Turn hidden states (1, n, hidden) after the last layer into logits (n, vocabulary) in float32, on the device
-        where tokens are drawn.
+        """Compute logits (n, vocabulary) in float32 from the hidden states (1, n, hidden) after the last layer, on
+        ``token_device``.
 
         Args:
-            product: the product with the head's weights.
+            product: computes the product with the head's weights.
         """
         hidden = hidden if self.split is None else carried(hidden, self.device)
         logits: torch.Tensor = product(self.last_norm(hidden))[0]
@@ -271,12 +274,12 @@ class Pieces:
         return torch.arange(start, start + count, device=self.device)
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Token ids as a tensor on the device where tokens are drawn."""
+        """Token ids as a tensor on ``token_device``."""
         return to_device(tokens, self.token_device)
 
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Make a tensor (n,) int64 of whole numbers on a device, without a wait: a GPU fetches them from pinned memory."""
+    """Make a tensor (n,) int64 from integers on a device, without a wait: a GPU fetches them from pinned memory."""
     if KINDS[device.type].streams:
         return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
     return torch.tensor(numbers, dtype=torch.long, device=device)

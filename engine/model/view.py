@@ -1,6 +1,6 @@
-"""A cache's side of one pass: a view of its keys and values, which the pass reads and adds to.
+"""Defines a cache's side of a pass: a view of its keys and values, which the pass reads and extends.
 
-A view answers queries (``attend``), and keeps the states of recurrent layers (``recur``). Where all KV lies in one
+A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). Where all KV lies in one
 memory in the compute dtype, the view also gives that memory as tensors (``in_place``), from which a backend takes
 addresses. Where a pass can be repeated on the same memory with other numbers, the view has a ``fixed`` form for
 recording.
@@ -21,8 +21,8 @@ from engine.model.recurrent import States
 class Blocks:
     """The memory of all layers' keys and values, each (kv_heads, capacity, head_dim), in the model's dtype.
 
-    ``unturned`` is the memory of keys before RoPE; None where they are not kept. When a cache reallocates, it makes a
-    new object.
+    ``unturned`` is the memory of keys before RoPE; None if they are not stored. A cache that reallocates makes a new
+    object.
     """
 
     keys: tuple[torch.Tensor, ...]
@@ -32,14 +32,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class InPlace:
-    """The memory of all layers' KV, from which a pass reads and to which it writes its own.
+    """The memory of all layers' KV, which a pass reads and to which it writes its new KV.
 
     Args:
         blocks: the memory.
-        start: the place of the first new token, which sees all earlier places.
-        positions: (n,), to which RoPE rotates queries and keys.
-        observe: called after the pass with each layer, its queries (1, heads, n, head_dim) and their scaling; None
-            without an observer.
+        start: the slot of the first new token, which sees all earlier slots.
+        positions: (n,), the positions to which RoPE rotates queries and keys.
+        observe: called after the pass with each layer, its queries (1, heads, n, head_dim) and their scaling; None if
+            there is no observer.
     """
 
     blocks: Blocks
@@ -49,12 +49,12 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """The view through which one forward pass attends. A layer that reads another layer's KV stores none; the other
-    layer comes first in every pass.
+    """The view through which one forward pass attends. A layer that reads another layer's KV stores no KV; the other
+    layer runs earlier in every pass.
     """
 
     def positions(self, count: int) -> torch.Tensor | None:
-        """Positions (count,) to which RoPE rotates the new tokens' queries and keys; None where the view rotates them
+        """The positions (count,) to which RoPE rotates the new tokens' queries and keys; None if the view rotates them
         itself.
         """
 
@@ -68,15 +68,15 @@ class View(States, Protocol):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor:
-        """Store the new tokens' k and v, and answer their queries; shapes as in ``engine.model.attention``."""
+        """Store the new tokens' k and v, and compute their attention. Shapes as in ``engine.model.attention``."""
 
     def in_place(self, count: int) -> InPlace | None:
-        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the dtype of computing. The
-        caller writes the new tokens' KV.
+        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the compute dtype; else
+        None. The caller writes the KV of the new tokens into it.
         """
 
     def fixed(self, count: int) -> FixedForm | None:
-        """The form of a pass over ``count`` new tokens that can be recorded; None where there is none."""
+        """The form of a pass over ``count`` new tokens that can be recorded; None if there is none."""
 
 
 class KeepsQueries(View, Protocol):
@@ -87,10 +87,10 @@ class KeepsQueries(View, Protocol):
 
 
 class FixedForm(Protocol):
-    """A pass whose operations and memory are the same wherever its tokens stand.
+    """A form of a pass in which operations and memory do not depend on the position of its tokens.
 
-    The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change between
-    such passes; ``bound`` is everything else that a recording depends on.
+    The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from pass
+    to pass. ``bound`` is everything else that a recording depends on.
     """
 
     @property
@@ -103,23 +103,25 @@ class FixedForm(Protocol):
     def bound(self) -> Hashable: ...
 
     def ordinary(self) -> KeepsQueries:
-        """The view of the ordinary pass."""
+        """The view for the ordinary pass, which is not recorded."""
 
     def at(self, places: torch.Tensor) -> KeepsQueries:
-        """The view of the pass at places that only the device knows."""
+        """The view for a pass at places that only the device knows."""
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Show an observer each layer's queries of the pass's own tokens. ``scaling`` gives the scaling of a layer."""
+        """Show an observer the queries of the pass's tokens in each layer, without padding. ``scaling`` gives the
+        scaling of a layer.
+        """
 
 
 class FixedView:
-    """The part of ``View`` that is the same for all passes of fixed form."""
+    """The part of ``View`` that all passes of fixed form share."""
 
     def recur(self, layer: int, count: int, advance: object) -> torch.Tensor:
         raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
 
     def in_place(self, count: int) -> None:
-        """Return None: a recording knows the tokens' places only as tensors."""
+        """Return None, because a recording knows the tokens' places only as tensors."""
 
     def fixed(self, count: int) -> None:
-        """Return None: this view is itself the fixed form."""
+        """Return None, because this view is itself the fixed form."""

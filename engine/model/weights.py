@@ -1,8 +1,8 @@
-"""Checks weights on disk: safetensors only, whole, and of the shapes that the settings describe.
+"""Checks weights on disk: they must be safetensors, complete, and have the shapes that the settings describe.
 
-Reads headers, never tensors, and allocates nothing whose size a file has merely claimed. Standard library only. The
-values are not judged: a file with other values of the right shape is another model. The format: eight bytes of length,
-that many bytes of JSON, then the tensors without gaps (https://huggingface.co/docs/safetensors).
+Reads headers, never tensors, and allocates no memory for a size that a file only claims. Standard library only. Values
+are not checked: a file with different values of the right shape is a different model. The format: eight bytes with the
+length of the header, the header in JSON, then the tensors without gaps (https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BITS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 8),
 }
-"""Bits of one value, by the format's names of types."""
+"""Bits of one value, keyed by the format's name of the type."""
 
 GGUF_INDEX = "gguf.json"
 """Name of the index in a folder whose weights lie in GGUF files elsewhere."""
@@ -41,14 +41,14 @@ _AGAIN = "Download the model again."
 
 
 def check_folder(folder: Path) -> int:
-    """Look at every file of weights that loading the folder would open.
+    """Check every weights file that loading the folder would open.
 
     Returns:
         the number of values in the weights.
 
     Raises:
-        ModelError: there are no files of weights, or one is missing, cut off, altered in its structure, or not
-            safetensors.
+        ModelError: there are no weights files, or one is missing, cut off, damaged in its structure, or no safetensors
+            file.
     """
     if (folder / GGUF_INDEX).is_file():
         return int(gguf_index(folder)["parameters"])
@@ -60,7 +60,7 @@ def gguf_index(folder: Path) -> dict[str, Any]:
     """The index of a folder whose weights lie in GGUF files (``engine.model.gguf``).
 
     Raises:
-        ModelError: a file is gone or has changed.
+        ModelError: a GGUF file is missing or has changed.
     """
     index = read_object(folder / GGUF_INDEX)
     for file in index["files"]:
@@ -104,9 +104,8 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 @contextmanager
 def with_whole_index(folder: Path) -> Iterator[Path]:
     """Give transformers a folder whose index has ``metadata``, which transformers needs and some converters leave out.
-
-    Where it is missing, the context has a folder of links to the same files with a complete index; otherwise the folder
-    itself.
+    If it is missing, the context manager yields a folder of links to the same files with a complete index; otherwise it
+    yields the folder itself.
     """
     index = folder / INDEX
     described = read_object(index) if index.is_file() else {"metadata": {}}
@@ -122,15 +121,15 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
 
 
 def link(file: Path, place: Path) -> None:
-    """Make the file available at another path too, by a link."""
+    """Make the file available under another path as well, by a link."""
     try:
         place.symlink_to(file.resolve())
-    except OSError:  # Windows demands a right for links that few people have
+    except OSError:  # on Windows links need a right that few people have
         os.link(file, place)
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """Files to check, with the tensors that the index promises in each."""
+    """The files to check, each with the tensors that the index expects in it."""
     index = folder / INDEX
     if os.path.lexists(index):
         return _of_index(index)
@@ -160,7 +159,7 @@ def _of_index(index: Path) -> dict[str, frozenset[str]]:
 
 
 def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
-    """Check that the tensors fill the body in order, without gaps, each as large as its shape says."""
+    """Check that the tensors fill the body in order and without gaps, and that each is as large as its shape says."""
     spans: list[tuple[int, int]] = []
     values = 0
     for name, entry in header.items():

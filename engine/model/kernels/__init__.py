@@ -1,12 +1,13 @@
-"""Kernels for a few queries over many keys, with one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
+"""Kernels for the attention of a few queries to many keys. All have the signature ``kernel(q, k, v, scaling) -> (out,
+lse)``.
 
-Queries are packed: q (1, kv_heads, rows, head_dim), the query group of a KV head and the new tokens together as rows; k
-and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. Scores with a cap
-pass through a hyperbolic tangent of that height, in the plain path and in our own kernels for processors.
+Queries are packed: in q (1, kv_heads, rows, head_dim) the rows are the query group of a KV head times the new tokens. k
+and v are (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A cap limits
+scores to cap * tanh(score / cap), in the plain path and in our own kernels for processors.
 
 This module has the plain path, which defines the right result, and two helpers that cut the keys of one sequence into
-pieces and merge a kernel's results. Without pieces one sequence keeps neither a processor nor a GPU busy. The fused
-kernels are in ``cpu`` (``native``, ``rowwise``, ``pool`` and ``emit`` are its own) and ``cuda``; ``cuda`` also has the
+pieces and merge a kernel's results. Without pieces, one sequence would not keep a processor or a GPU busy. The fused
+kernels for processors are in ``cpu`` and the modules that it uses. Those for GPUs are in ``cuda``, which also has the
 registry of GPU kernels and the choice among them.
 """
 
@@ -17,14 +18,14 @@ from typing import Any
 
 import torch
 
-# Scores that the plain path holds at once: 128 MB in float32, and twice that while they are used.
+# Maximum scores that the plain path holds at once: 128 MB in float32, and twice that while they are used.
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
 def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """Join parts that lie in one batch, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
+    """Merge parts that lie in one batch, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
     attention over all keys (1, heads, rows, head_dim).
     """
     weights = torch.softmax(lses, dim=0).unsqueeze(-1)
@@ -53,7 +54,7 @@ def plain(
 def in_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``plain`` in pieces of keys whose scores take little memory, however long the context is."""
+    """Compute ``plain`` over pieces of the keys, so that the scores take little memory however long the context is."""
     step = max(1, _MOST_SCORES // (q.shape[1] * q.shape[2]))
     if k.shape[2] <= step:
         return plain(q, k, v, scaling, cap=cap)
@@ -66,7 +67,9 @@ def in_pieces(
 def split_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``kernel`` on equal pieces of the keys as one batch, and join them. The views copy nothing."""
+    """Run ``kernel`` on equal pieces of the keys as one batch, and merge the results. The pieces are views; nothing is
+    copied.
+    """
     even = k.shape[2] // splits * splits
     outs, lses = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)
     if even < k.shape[2]:

@@ -1,10 +1,11 @@
-"""The interface between emitters and callers of kernels for processors: slots of arguments, and layouts of memory.
+"""Defines the interface between the emitters and the callers of processor kernels: the slots of arguments, and layouts
+of memory.
 
 A kernel is called as ``kernel(arguments, tile, worker)``; ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
-bits. Each class below numbers the slots of some kernels' arguments by name, and nothing else knows the numbers:
-``arguments`` fills slots by name, an emitter loads them by name. So slots may be put in any order, which
-``tests/engine/model/test_abi.py`` does. A slot holds an address, a whole number, or the bits of a float32 in its lower
-half (``bits``). Strides count numbers, not bytes.
+bits. Each class below gives names to the slots of some kernels, and only these classes know the slots' numbers:
+``arguments`` fills slots by name, and an emitter loads them by name. So the order of slots is free;
+``tests/engine/model/test_abi.py`` shuffles it. A slot holds an address, an integer, or the bits of a float32 in its
+lower half (``bits``). Strides count numbers, not bytes.
 
 Needs no llvmlite.
 """
@@ -17,12 +18,12 @@ from collections.abc import Mapping
 import torch
 
 MOST_ROWS = 72
-"""Rows of the largest pass that is computed row by row: the longest verification (64 tokens of the book and the token
+"""Maximum rows of a pass that is computed row by row: the longest verification (64 tokens of the book and the token
 before them), and a few more. Longer passes, as in reading a book, are matrix products.
 """
 
 KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
-"""Kernels' names of dtypes."""
+"""Names of dtypes in the kernels."""
 
 WIDE_DTYPES = (torch.float32, torch.bfloat16)
 """Dtypes that activations may have."""
@@ -30,10 +31,12 @@ WIDE_DTYPES = (torch.float32, torch.bfloat16)
 # Memory ----------------------------------------------------------------------------------------------------------
 
 PANEL_VECTORS = 2
-"""Vectors in a panel of packed weights. A panel has ``PANEL_VECTORS`` times ``lanes`` columns."""
+"""Vectors in a panel of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
 
 LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
-"""The order of columns in a panel of paired levels. A lookup in a table returns them in their natural order."""
+"""The order in which the columns of a panel of paired levels are stored, so that a table lookup returns them in natural
+order.
+"""
 
 PIECE = 512
 """Keys in a tile of attention; a multiple of ``BLOCK``."""
@@ -42,22 +45,22 @@ BLOCK = 64
 """Keys between two steps of the online softmax."""
 
 COPIED = 64
-"""Bytes that ``Gathered`` copies at once. Chunks are a multiple of it."""
+"""Bytes that ``Gathered`` copies at once. The bytes of a chunk are a multiple of it."""
 
 JOB_WORDS = 3
-"""Words of a job of the pool: the kernel's address, its arguments' address, its tiles."""
+"""Words of a job in the pool: the addresses of the kernel and of its arguments, and the number of tiles."""
 
 
 def scratch_size(rows: int, head_dim: int) -> int:
-    """Numbers of float32 that a worker of ``attend`` needs: a block of keys and a block of values, each with a scale
-    for every token, then queries and scores of all rows.
+    """Size of a worker's scratch memory for ``attend``, in float32 numbers: a block of keys and a block of values, each
+    with a scale for every token, then queries and scores of all rows.
     """
     return 2 * BLOCK * (head_dim + 1) + rows * (head_dim + BLOCK)
 
 
 def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
-    """Numbers of float32 that a worker of ``attend_pairs`` needs: a block with a scale for every token, the block laid
-    out in pairs, scales of a piece's values, and scores of all rows.
+    """Size of a worker's scratch memory for ``attend_pairs``, in float32 numbers: a block with a scale for every token,
+    the block laid out in pairs, scales of a piece's values, and scores of all rows.
     """
     return BLOCK * (head_dim + 1) + BLOCK * head_dim + (1 + rows) * PIECE
 
@@ -68,7 +71,7 @@ def is_paired(packed: torch.Tensor) -> bool:
 
 
 def input_dtype(packed: torch.Tensor) -> torch.dtype:
-    """The dtype of the activations that packed weights are multiplied with."""
+    """The dtype of the activations that are multiplied with these packed weights."""
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
@@ -77,8 +80,8 @@ BLOCK_VECTORS = 16
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Numbers of float32 that a worker of ``measured`` needs: a row, candidates with room for some more vectors, and
-    the largest values of blocks.
+    """Size of a worker's scratch memory for ``measured``, in float32 numbers: a row, its candidates with room for some
+    more vectors, and the largest values of the blocks.
     """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 
@@ -109,10 +112,10 @@ class Attention:
     """Slots of ``attend``, ``attend_pairs`` and ``join``, which share one array.
 
     A tile of the first two is a piece of a KV head's keys; a tile of ``join`` is a KV head. ``QUERIES`` and ``RESULT``
-    are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of ``LENGTH``. ``KEY_HEAD`` and
-    similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of the pieces;
-    ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE``
-    and ``CAP`` are floats.
+    are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of the ``LENGTH`` keys.
+    ``KEY_HEAD`` and similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of
+    the pieces; ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
+    ``SCALE`` and ``CAP`` are floats.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
@@ -130,8 +133,8 @@ class Norm:
 class Residual:
     """Slots of ``normed`` and ``added``: ``X`` and ``SUM``, the residual stream before and after, are (rows, width).
 
-    ``DELTA`` is the product that is added, with ``DELTA_STRIDE`` numbers from one row to the next, and ``BIAS`` its
-    bias. ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
+    ``DELTA`` is the product that is added, with a row stride of ``DELTA_STRIDE`` numbers. ``BIAS`` is its bias.
+    ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
     """
 
     X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
@@ -141,8 +144,8 @@ class Rotated:
     """Slots of ``rotated``: queries, keys and values from their joint product, with RoPE on queries and keys. A tile is
     a row.
 
-    A row of ``X`` has the heads of queries, then of keys, then of values; ``X_STRIDE`` counts numbers from one row to
-    the next. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
+    A row of ``X`` has the heads of the queries, then of the keys, then of the values. ``X_STRIDE`` is its row stride in
+    numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
     ``VALUES`` are addresses for the first row, with ``KV_HEAD`` as the stride between heads. ``UNTURNED`` is the
     address for keys before RoPE, or 0. ``NORM_EPSILON`` is a float.
     """
@@ -160,31 +163,31 @@ class Collected:
 
 
 class Gated:
-    """Slots of ``gated``: a row of ``X`` has ``GATES`` gates, followed by as many numbers; ``X_STRIDE`` counts numbers
-    from one row to the next. A tile is one of the ``PIECES`` of a row, with ``PIECE`` numbers.
+    """Slots of ``gated``: a row of ``X`` has ``GATES`` gates, followed by the same number of values. ``X_STRIDE`` is
+    the row stride in numbers. A tile is one of the ``PIECES`` of a row, with ``PIECE`` numbers.
     """
 
     X, X_STRIDE, BIAS, OUT, GATES, PIECE, PIECES = range(7)
 
 
 class Gathered:
-    """Slots of ``gathered``, which copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` for every line of ``LINES``. A tile is a
-    line (``GatheredLine``).
+    """Slots of ``gathered``, which copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` bytes for every line of ``LINES``. A
+    tile is a line (``GatheredLine``).
     """
 
     LINES, CHOSEN, CHUNK_BYTES = range(3)
 
 
 class GatheredLine:
-    """Words of a line: the address of one head's chunks, the address of their copies, and the address of the numbers of
-    the chosen chunks.
+    """Words of a line: the address of one head's chunks, the address to copy them to, and the address of the chosen
+    chunks' numbers.
     """
 
     SOURCE, TARGET, CHUNKS = range(3)
 
 
 LINE_WORDS = 3
-"""Words of a ``GatheredLine``."""
+"""Number of words of a ``GatheredLine``."""
 
 
 class Recurrence:
@@ -200,7 +203,7 @@ class Recurrence:
 
 class Interleaved:
     """Slots of ``interleaved``: the outputs ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``) become
-    the panels ``WEIGHTS``. The number -1 means no output. A tile is a panel.
+    the panels ``WEIGHTS``. An entry of -1 in ``ORDER`` means no output. A tile is a panel.
     """
 
     BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)
@@ -219,9 +222,10 @@ class Logits:
     numbers apart.
 
     A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. ``PATCH_IDS`` and ``PATCHES``,
-    ``PATCH_COUNT`` for each row, are tokens with a changed logit; an id of -1 is none. ``SCALE`` is log2(e) /
+    ``PATCH_COUNT`` for each row, are tokens with a changed logit; an id of -1 means no token. ``SCALE`` is log2(e) /
     temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
-    ``STATS`` are a row's ``Stats``, ``OUT`` the likeliest ids or the probabilities, ``TOKENS`` an id for each row.
+    ``STATS`` are the ``Stats`` of a row. ``OUT`` gets the most likely ids or the probabilities. ``TOKENS`` holds one id
+    for each row.
     """
 
     LOGITS, STRIDE, WIDTH, PATCH_IDS, PATCHES, PATCH_COUNT, SCALE, TOP_K, TOP_P = range(9)
@@ -229,16 +233,16 @@ class Logits:
 
 
 class Stats:
-    """Doubles that ``measured`` finds for a row: its largest logit, the least logit that top-k keeps, the least weight
-    that top-p keeps, the last kept id with this weight, and the sum of the kept weights, which is NaN where the row's
-    logits are not finite.
+    """The float64 numbers that ``measured`` computes for a row: its largest logit, the smallest logit that top-k keeps,
+    the smallest weight that top-p keeps, the last kept id with this weight, and the sum of the kept weights. The sum is
+    NaN if the logits of the row are not finite.
     """
 
     LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)
 
 
 STATS_WORDS = 5
-"""Words of a row's ``Stats``."""
+"""Number of words in the ``Stats`` of a row."""
 
 SLOTS: tuple[type, ...] = (
     *(Product, Spread, Attention, Norm, Residual),
@@ -248,11 +252,11 @@ SLOTS: tuple[type, ...] = (
 """All classes of slots."""
 
 NUM_ARGUMENTS = 19
-"""Words in the argument array of any kernel."""
+"""Number of words in the argument array of any kernel."""
 
 
 def arguments(slots: Mapping[int, int]) -> list[int]:
-    """Make the words of a kernel's argument array, with zeros where no slot is named."""
+    """Make the words of a kernel's argument array. Slots that are not named are zero."""
     words = [0] * NUM_ARGUMENTS
     for slot, value in slots.items():
         words[slot] = value
@@ -260,10 +264,10 @@ def arguments(slots: Mapping[int, int]) -> list[int]:
 
 
 def double_bits(value: float) -> int:
-    """Convert a float64 to the form of a slot."""
+    """The bits of a float64, for a slot."""
     return int.from_bytes(struct.pack("<d", value), "little", signed=True)
 
 
 def bits(value: float) -> int:
-    """Convert a float32 to the form of a slot."""
+    """The bits of a float32, for a slot."""
     return int.from_bytes(struct.pack("<f", value), "little")

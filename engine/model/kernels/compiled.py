@@ -1,4 +1,4 @@
-"""Kernels of our own, compiled for this processor when they are first asked for, and called one at a time."""
+"""Compiles our own kernels for this processor when they are first needed, and calls them one at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from engine.model.kernels import abi
 
 
 class Compiled:
-    """The kernels that the loaded models need, and the threads that run them.
+    """Holds the kernels that the loaded models need, and the threads that run them.
 
     Args:
-        workers: threads that compute.
-        lanes: float32 numbers in a vector; None is what this processor has.
+        workers: number of computing threads.
+        lanes: float32 numbers in a vector; None takes this processor's.
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
@@ -26,7 +26,7 @@ class Compiled:
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
         self.columns = abi.PANEL_VECTORS * self.lanes
-        """Outputs in a panel of packed weights."""
+        """Number of outputs in a panel of packed weights."""
         self.pool = pool.Pool(workers)
         self._codes: list[Any] = []
         self._addresses: dict[tuple[Any, ...], int] = {}
@@ -35,10 +35,10 @@ class Compiled:
         self._at = ctypes.addressof(self._arguments)
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
-        """The address of a kernel of this name and kind, which is compiled on first use.
+        """The address of the kernel with this name and kind. The kernel is compiled on first use.
 
         Args:
-            lanes: lanes of its vectors, where they differ from other kernels'.
+            lanes: lanes of its vectors, if they differ from those of the other kernels.
         """
         key = (name, lanes, *kind)
         known = self._addresses.get(key)
@@ -51,7 +51,7 @@ class Compiled:
         return known
 
     def call(self, kernel: int, arguments: list[int], tiles: int, then: int = 0, then_tiles: int = 0) -> None:
-        """Run every tile of a kernel, and then of a second kernel with the same arguments, if there is one."""
+        """Run every tile of a kernel, and then those of a second kernel with the same arguments, if one is given."""
         with self.lock:
             self._arguments[:] = [*arguments]
             self.pool.run(kernel, self._at, tiles)

@@ -1,4 +1,4 @@
-"""Attention on a processor: our own kernels where they can be compiled, torch's otherwise.
+"""Computes attention on a processor, with our own kernels if they can be compiled, otherwise with torch's.
 
 Our kernels (``native``) need llvmlite and vectors that fit the model's widths. Otherwise torch's fused attention kernel
 is used, with the keys cut into pieces so that all threads work. With torch's kernel the bits of a row depend on the
@@ -16,16 +16,18 @@ from engine.model.kernels import attend_each, in_pieces, native, plain, split_at
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.own_attention import Held, newest_seen
 
-# Pieces of keys at most, and keys of a piece at least: shorter pieces cost more in the merge than they gain.
+# Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
-# Factor of time that may be lost to workers that wait for the last one, before keys are cut further.
+# Factor of time that may be lost to workers that wait for the last one, before keys are cut into more pieces.
 _TOLERATED_WAIT = 1.1
 
 
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of packed queries to all keys, and its log-sum-exp; shapes as in ``engine.model.kernels``."""
+    """Compute the attention of packed queries to all keys, and its log-sum-exp. Shapes as in
+    ``engine.model.kernels``.
+    """
     own = native.own() if q.shape[2] <= MOST_ROWS else None
     if own is not None and own.attention.takes(q, k, v):
         return own.attention.attend(q, k, v, scaling, _all_seen(q.shape[2], k.shape[2]), cap=cap)
@@ -38,7 +40,7 @@ def attend(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` reads KV in the 8-bit storage format, for queries of this shape (1, heads, n,
+    """Whether ``attend_newest`` can read KV in the 8-bit storage format, for queries of this shape (1, heads, n,
     head_dim).
     """
     own = native.own() if q.shape[2] <= MOST_ROWS or reads_in_pairs(q) else None
@@ -46,12 +48,11 @@ def reads_levels(q: torch.Tensor) -> bool:
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our kernel, at 96 rows a time, is faster than torch's for many tokens too; queries are (1, heads, n,
-    head_dim).
+    """Whether our kernel, with 96 rows at a time, is faster than torch's also for many tokens. Queries are (1, heads,
+    n, head_dim).
 
-    With products of pairs it is faster: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after 2,048
-    and
-    7,168 tokens). In float32 both do about 140.
+    With products of pairs our kernel is faster: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after
+    2,048 and 7,168 tokens). In float32 both reach about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
     return own is not None and own.attention.answers(q) and own.attention.takes_pairs(q.shape[3])
@@ -66,11 +67,11 @@ def attend_newest(
     window: int | None = None,
     cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Attention of the queries of the last ``new`` tokens. Each token sees the keys up to its own, or only ``window``
-    of them.
+    """Compute the attention of the last ``new`` tokens. Each token sees the keys up to its own, or only the last
+    ``window`` of these.
 
-    Returns parts over disjoint keys, to be merged. Where ``reads_levels`` allows it, k and v may be stored in 8 bits,
-    (1, kv_heads, seq, storage_dim) of int8.
+    Returns parts over disjoint keys, which the caller merges. If ``reads_levels`` allows it, k and v may be stored in 8
+    bits, (1, kv_heads, seq, storage_dim) of int8.
     """
     own = native.own()
     if own is not None and own.attention.takes(q, k, v):
@@ -92,25 +93,25 @@ def attend_newest(
 
 
 def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
-    """Copy chosen chunks of ``size`` tokens to the first places of the targets, in their order.
+    """Copy chosen chunks of ``size`` tokens to the beginning of the targets, in the order of choice.
 
     Args:
         sources, targets: keys and values of each layer, (kv_heads, capacity, head_dim).
         chunks: numbers of the chosen chunks (layers, kv_heads, chosen).
 
     Returns:
-        Whether the chunks were copied: False where our kernels do not support the copy.
+        Whether the chunks were copied: False if our kernels do not support the copy.
     """
     own = native.own() if chunks.is_cpu else None
     return own is not None and own.attention.copy_chunks(sources, targets, chunks, size)
 
 
-# All layers of a pass use the same arguments, so the last few results are kept.
+# All layers of a pass call this with equal arguments, so the last few results are cached.
 
 
 @functools.lru_cache(maxsize=4)
 def _all_seen(rows: int, keys: int) -> torch.Tensor:
-    """The number of keys that each packed row sees, (rows,)."""
+    """The number of keys that each packed row sees, as (rows,)."""
     return torch.full((rows,), keys, dtype=torch.long)
 
 
@@ -138,8 +139,8 @@ def _fused(
 
 
 def splits(heads: int, seq: int, workers: int) -> int:
-    """Pieces into which ``seq`` keys are cut, so that heads times pieces keeps all workers busy, and about equally
-    long. Three heads on two workers would take as long as four.
+    """The number of pieces into which ``seq`` keys are cut, so that heads times pieces keeps all workers busy for about
+    the same time. Without pieces, three heads on two workers would take as long as four.
     """
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))
     waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, largest + 1)]

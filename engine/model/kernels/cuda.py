@@ -1,13 +1,13 @@
-"""Kernels for GPUs, their registry, and the choice of the fastest one that is right on this GPU.
+"""Holds the kernels for GPUs and their registry, and chooses the fastest kernel that gives right results on this GPU.
 
 A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
-(``set_params_splitkv`` in its flash_api.cpp). Here the pieces are also laid out as the kernel's batch and merged, with
-as many pieces as this GPU has processors for. ``fastest`` measures once which way is faster, and uses other kernels
-where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs before compute
-capability 8.0 cannot run it: there the memory-efficient kernel is used, or the plain path where no kernel is right.
-Where a mask hides keys from rows, as in recorded passes, the memory-efficient kernel takes the mask as a bias. Triton
-needs a compiler on the person's machine, so it is used only when named. Intel GPUs use the flash kernel of torch's
-build for them; Apple's GPU has no kernel that returns the log-sum-exp.
+(``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module passes the pieces to the kernel as a batch and
+merges the results, with as many pieces as the GPU has processors for. ``fastest`` measures once which way is faster,
+and uses other kernels that are installed, right and faster. torch's wheels for Windows have no flash kernel, and GPUs
+before compute capability 8.0 cannot run it. There the memory-efficient kernel is used, or the plain path if no kernel
+is right. If a mask hides keys from rows, as in recorded passes, the memory-efficient kernel gets the mask as a bias.
+Triton needs a compiler on the machine, so it is used only if the configuration names it. Intel GPUs use the flash
+kernel of torch's build for them; Apple's GPU has no kernel that returns the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -25,44 +25,50 @@ from engine.model.kernels import Kernel, attend_each, in_pieces, join, plain, sp
 
 _log = logging.getLogger(__name__)
 
-# Pieces of keys at most, and keys of a piece at least: shorter pieces cost more in the merge than they gain.
+# Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
 _MAX_SPLITS, _MIN_PIECE = 128, 512
-# Limits of torch's flash kernel: the oldest compute capability (Ampere), the widest head, and the step of head widths.
+# Limits of torch's flash kernel: the lowest compute capability (Ampere), the maximum head_dim, and the number that
+# head_dim must be a multiple of.
 _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
-# Query rows that one block of torch's flash kernel takes; blocks for each processor of a GPU.
+# Query rows in one block of torch's flash kernel; blocks for each processor of a GPU.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# The shape on which kernels are compared: keys and rows of a verification of eight tokens over 16K keys; repetitions.
+# The case on which kernels are compared: a verification of eight tokens over 16K keys. The numbers are keys, rows and
+# repetitions.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# Keys of the comparison for passes of fixed shape, whose keys are masked: enough for several pieces.
+# Keys with which passes of fixed shape, whose keys are masked, are compared: enough for several pieces.
 _MASKED_KEYS = 4096 + 24
-# Numbers to which rows and pieces of a bias are aligned, 16 bytes, as torch's kernel requires (kernel_forward.h); the
-# score that leaves no weight.
+# Multiple of numbers (16 bytes) to which rows and pieces of a bias are aligned, as torch's kernel requires
+# (kernel_forward.h). The score that leaves no weight, by dtype.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
-# Largest difference between a half-precision kernel and the definition, as a share of the largest output.
+# Maximum difference between a half-precision kernel and the definition, as a share of the largest output.
 _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """Pieces into which ``seq`` keys are cut: rows come in blocks, and each processor of the GPU takes a few blocks."""
+    """The number of pieces into which ``seq`` keys are cut: rows come in blocks, and each processor of the GPU gets a
+    few blocks.
+    """
     blocks = heads * -(-rows // _FLASH_ROWS)
     wanted = -(-_BLOCKS_PER_PROCESSOR * processors // blocks)
     return max(1, min(wanted, _MAX_SPLITS, seq // _MIN_PIECE))
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's flash kernel, unchanged."""
+    """Run torch's flash kernel, unchanged."""
     made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, False, scale=scaling)
     return made[0], made[1][..., : q.shape[2]]
 
 
 def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's flash kernel, with pieces of the KV as its batch."""
+    """Run torch's flash kernel with the pieces of the KV as its batch."""
     return _split(q, k, v, scaling, flash)
 
 
 def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's memory-efficient kernel, with pieces of the KV as its batch, for GPUs and builds without flash."""
+    """Run torch's memory-efficient kernel with the pieces of the KV as its batch, for GPUs and builds without the flash
+    kernel.
+    """
     return _split(q, k, v, scaling, _efficient)
 
 
@@ -74,14 +80,14 @@ def _efficient(
 
 
 def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, else a number that
-    leaves no weight.
+    """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, elsewhere a number
+    so low that the weight is 0.
 
     The number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0
     (kernel_forward.h), and the piece would count in the merge.
 
     Returns:
-        (rows, keys), with rows that begin at multiples of ``_BIAS_STEP`` numbers.
+        (rows, keys). Rows begin at multiples of ``_BIAS_STEP`` numbers.
     """
     rows, keys = seen.shape
     room = torch.zeros(rows, -(-keys // _BIAS_STEP) * _BIAS_STEP, dtype=dtype, device=seen.device)
@@ -91,8 +97,8 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def efficient_seen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's memory-efficient kernel with a bias (rows, keys) of ``bias_of``, which all heads share. Pieces of the
-    keys are the kernel's batch. All keys and values must be finite.
+    """Run torch's memory-efficient kernel with a bias (rows, keys) from ``bias_of``, which all heads share. Pieces of
+    the keys are the kernel's batch. All keys and values must be finite.
     """
     keys = k.shape[2]
     processors = torch.cuda.get_device_properties(q.device).multi_processor_count
@@ -110,16 +116,17 @@ def efficient_seen(
 def _biased(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``efficient_seen`` on each of the equal pieces of the keys. Results have the form of ``attend_each``."""
+    """Run ``efficient_seen`` on each of the equal pieces of the keys. The results have the form of ``attend_each``."""
     mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
 
 
 def takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
-    """Whether ``efficient_seen`` is right on this GPU for these shapes. Tested once; False in float32.
+    """Whether ``efficient_seen`` gives right results on this GPU for these shapes. Tested once; always False in
+    float32.
 
     Raises:
-        RuntimeError: memory ran out, which tells nothing about the kernel.
+        RuntimeError: memory ran out, so that the kernel could not be tested.
     """
     return _takes_masks(torch.device(device.type, device.index or 0), dtype, heads, head_dim)
 
@@ -129,7 +136,8 @@ def _takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim:
     if dtype not in _HALF:
         return False
     q, k, v = _probe(device, dtype, heads, head_dim, _MASKED_KEYS, _PROBE_ROWS)
-    # Every row sees another number of keys, and no row sees the last pieces.
+    # Each row sees a different number of keys, and no row sees the last pieces, so that a kernel that ignores the mask
+    # gives a wrong result.
     rows, places = torch.arange(_PROBE_ROWS, device=device), torch.arange(_MASKED_KEYS, device=device)
     seen = places <= _MASKED_KEYS // 2 + rows[:, None]
     try:
@@ -158,9 +166,10 @@ def _split(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of n tokens to themselves, token i to 0..i: q, k and v (1, heads, n, head_dim), ungrouped.
+    """Compute the attention of n tokens to themselves: token i sees tokens 0..i. q, k and v are (1, heads, n,
+    head_dim), without groups.
 
-    Uses torch's kernel that is right on this GPU for unmasked queries, flash before memory-efficient.
+    Uses the torch kernel that is right on this GPU for unmasked queries: flash if possible, else memory-efficient.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
     if "flash" in right:
@@ -173,7 +182,7 @@ def attend_causal(
 
 
 def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether torch's flash kernel is in this build and takes such heads on this GPU."""
+    """Whether this build of torch has a flash kernel, and whether the kernel takes heads of this size on this GPU."""
     return (
         torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device) >= _FLASH_CAPABILITY
@@ -184,7 +193,7 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 
 
 def flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flash-attn package's call for decoding from a cache, which chooses the split of KV."""
+    """Run the flash-attn package's function for decoding from a cache, which chooses the pieces of the KV itself."""
     from flash_attn import flash_attn_with_kvcache
 
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -193,7 +202,7 @@ def flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 
 
 def triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Our own kernel; the first call compiles it."""
+    """Run our own Triton kernel. The first call compiles it."""
     from engine.model.kernels.triton_attention import attend_pieces
 
     processors = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 1
@@ -210,7 +219,7 @@ KERNELS: dict[str, Kernel] = {
     "flash_attn": flash_attn,
     "triton": triton,
 }
-"""Kernels for CUDA, the default first."""
+"""Kernels for CUDA, keyed by name; the first is the default."""
 
 NEED_COMPILER = ("triton",)
 
@@ -227,14 +236,14 @@ def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple
 
 
 def installed() -> tuple[str, ...]:
-    """Names of the kernels whose packages are installed, whether or not they run."""
+    """Names of the kernels whose packages are installed, whether or not they run here."""
     extra = [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
     return ("split_flash", "flash", "efficient", *extra)
 
 
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
-    """Choose the fastest right kernel for this GPU and shape that needs no compiler; the plain path where none is
-    right.
+    """Choose the fastest right kernel for this GPU and shape among those that need no compiler; the plain path if none
+    is right.
     """
     times = measured(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
@@ -242,7 +251,9 @@ def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int)
 
 @functools.lru_cache(maxsize=16)
 def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure the kernels that are right for this GPU and shape, in milliseconds, once; empty in float32."""
+    """Measure the kernels that are right for this GPU and shape, once. Returns milliseconds by name; empty in
+    float32.
+    """
     if dtype not in _HALF:
         return {}
     names = [name for name in candidates(device, dtype, head_dim) if name not in NEED_COMPILER]
@@ -261,10 +272,11 @@ def measure(
     keys: int = _PROBE_KEYS,
     rows: int = _PROBE_ROWS,
 ) -> float | None:
-    """Measure one call of a kernel in milliseconds; None if the kernel does not run on this GPU, or is wrong.
+    """Measure one call of a kernel in milliseconds; None if the kernel does not run on this GPU, or gives wrong
+    results.
 
     Raises:
-        RuntimeError: memory ran out, which tells nothing about the kernel.
+        RuntimeError: memory ran out, so that the kernel could not be tested.
     """
     q, k, v = _probe(device, dtype, heads, head_dim, keys, rows)
     kernel = KERNELS[name]
@@ -286,7 +298,7 @@ def measure(
 def _probe(
     device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, keys: int, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values that kernels are compared on."""
+    """Queries, keys and values on which kernels are compared."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
     q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
@@ -294,8 +306,8 @@ def _probe(
 
 
 def _is_near(out: torch.Tensor, lse: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Whether a kernel's result is near the plain path's. Outputs over many keys are small numbers, so an error counts
-    relative to the largest output.
+    """Whether a kernel's result is near that of the plain path. Outputs over many keys are small numbers, so the error
+    is taken relative to the largest output.
     """
     off = (out.float() - expected[0]).abs().max() / expected[0].abs().max()
     return bool(off < _NEAR) and torch.allclose(lse, expected[1], atol=_NEAR)

@@ -1,7 +1,7 @@
-"""The blocks of GGUF files: the places of levels and scales of weights in them.
+"""Describes the blocks of GGUF files: where levels and scales of weights are in a block.
 
-A block holds 256 or 32 weights of one output: levels of a few bits, scales of groups of 16 or 32 of them, and one or
-two factors in half precision that the scales are multiples of. Needs neither torch nor llvmlite.
+A block holds 256 or 32 weights of one output: a level of a few bits for each weight, a scale for each group of 16 or 32
+weights, and one or two half-precision factors that scales are multiplied by. Needs neither torch nor llvmlite.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RUN = 16
-"""Inputs whose levels are in neighbouring words with the same shift; each word has four of them, one in each byte."""
+"""Number of inputs whose levels are in neighbouring words with the same shift. Each word has the levels of four inputs,
+one in each byte.
+"""
 
 RUN_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Bits:
-    """The places of some bits of levels or scales, for each run or group of a block.
+    """Where some bits of levels or scales are, for each run or group of a block.
 
     Args:
         count: number of bits.
-        at: place of the lowest of them within the level or scale.
-        words: for each run, the word of its first four inputs, with the other words after it; or the word of each
-            scale.
-        shifts: shift of the bits in each byte of a word; or of a scale in its word.
-        spread: the word has one bit for each input, in their order.
-        in_half: whether a scale's place is a 16-bit half with this number, instead of a word.
+        at: place of the lowest of these bits within the level or scale.
+        words: for each run, the word with its first four inputs, which the run's other words follow. For scales, the
+            word of each scale.
+        shifts: shift of the bits in each byte of a word. For scales, the shift of a scale in its word.
+        spread: whether the word has one bit for each input, in the order of the inputs.
+        in_half: whether ``words`` numbers 16-bit halves instead of words.
     """
 
     count: int
@@ -39,24 +41,24 @@ class Bits:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of block: a weight is ``factor * scale * (level - zero) - least``, with the least a multiple of another
-    factor.
+    """A kind of block. A weight is ``factor * scale * (level - zero) - least``, where ``least`` is a multiple of a
+    second factor.
 
     Args:
         number: GGML's number of the kind.
-        values: weights of a block.
-        bytes: bytes of a block.
-        halves: offsets of numbers in 16 bits, the factor first.
-        words: offset and count of the words, in parts.
-        levels: bits of the levels.
-        group: levels that share a scale.
-        scale, least: bits of scales and minima; () for a scale of 1 and no minimum.
+        values: number of weights in a block.
+        bytes: size of a block.
+        halves: offsets of 16-bit numbers, the factor first.
+        words: offset and number of words, for each contiguous part.
+        levels: places of the bits of the levels.
+        group: number of levels that share a scale.
+        scale, least: places of the bits of scales and of ``least``; () means a scale of 1 and no ``least``.
         scale_zero: number that is subtracted from a scale.
         is_signed: whether a scale is a signed byte.
         adds: whether a second factor is added to every weight.
         flips: whether levels are signed.
-        codes: table of the numbers that levels stand for; empty where they stand for themselves.
-        has_exponent: whether the factor is a byte, the exponent of a power of two.
+        codes: table of the numbers that levels are indices of; empty if levels are themselves the numbers.
+        has_exponent: whether the factor is a power of two, stored as a byte with its exponent.
     """
 
     name: str
@@ -79,12 +81,12 @@ class Format:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a block in memory, where an exponent takes two."""
+        """Bytes of a block in memory, where an exponent takes two bytes."""
         return self.bytes + self.has_exponent
 
     @property
     def bits(self) -> int:
-        """Bits of a level."""
+        """Number of bits of a level."""
         return sum(part.count for part in self.levels)
 
     @property
@@ -95,19 +97,19 @@ class Format:
 def _runs(
     count: int, word: Callable[[int], int], shift: Callable[[int], int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Words and shifts of ``count`` runs or groups."""
+    """Tabulate ``word`` and ``shift`` for the runs or groups 0..count-1: the word and the bit shift of each."""
     return tuple(word(run) for run in range(count)), tuple(shift(run) for run in range(count))
 
 
 def _nibbles_of_32(first: int) -> Bits:
-    """Places of 4-bit levels: 16 bytes have the first 16 inputs in their lower bits and the others in their upper
+    """Places of 4-bit levels, if 16 bytes hold the first 16 inputs in their lower bits and the next 16 in their upper
     bits.
     """
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """Places of 4-bit levels: 32 bytes have 32 inputs in their lower bits and the next 32 in their upper bits."""
+    """Places of 4-bit levels, if 32 bytes hold 32 inputs in their lower bits and the next 32 in their upper bits."""
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
 
@@ -117,13 +119,13 @@ def _bits_of_32(first: int) -> Bits:
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """Places of 2-bit levels: each pair of bits in 32 bytes has one of four groups of 32 inputs."""
+    """Places of 2-bit levels, if each of the four bit pairs of 32 bytes holds a group of 32 inputs."""
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
 
 
 def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
-    """Six bits of eight scales or minima in three words. ``low_upper``: whether their lower bits are a word's upper
-    ones.
+    """Places of eight 6-bit scales or minima in three words. ``low_upper``: whether their lower bits are the upper bits
+    of a byte.
     """
 
     def word(group: int) -> int:
@@ -142,7 +144,7 @@ _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values of the 4-bit numbers
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
-# Layouts from GGML (ggml-common.h, ggml-quants.c). gguf's ``quants`` is the reference in the tests.
+# Layouts as in GGML (ggml-common.h, ggml-quants.c). Tests compare with gguf's ``quants``.
 _FORMATS = (
     Format("Q4_0", 2, 32, 18, (0,), ((2, 4),), (_nibbles_of_32(0),), 32, zero=8),
     Format("Q4_1", 3, 32, 20, (0, 2), ((4, 4),), (_nibbles_of_32(0),), 32, adds=True),
@@ -212,4 +214,4 @@ _FORMATS = (
     ),
 )
 FORMATS = {each.number: each for each in _FORMATS}
-"""Formats by GGML's number of the kind of a tensor."""
+"""Formats, keyed by GGML's number for the kind of a tensor."""

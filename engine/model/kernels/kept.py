@@ -1,8 +1,8 @@
-"""Compiled kernels kept on disk: compiling those of a model takes LLVM one to four seconds of every start.
+"""Keeps compiled kernels on disk. Without them LLVM would take one to four seconds of every start.
 
-A kernel's file is named by a hash of everything that its machine code depends on: its text, the processor with its
-features, and the compiler. The files are machine code that this process runs. So a folder that another user may write
-to is not used, and a kernel whose file has a wrong checksum is compiled again.
+The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's source, the processor
+with its features, and the compiler. The files are machine code that this process runs. So a folder that another user
+can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "TRIFOLD_KERNELS"
-"""The variable that names a folder to use instead of the configured one."""
+"""The environment variable that names a folder to use instead of the configured one."""
 _SUM_BYTES = hashlib.sha256().digest_size
-_LARGEST = 4 << 20  # bytes of a file at most; kernels take 3,000 to 60,000
-_MOST = 600  # files at most; a model needs 20 to 60, and the oldest, from earlier versions, are removed
+_LARGEST = 4 << 20  # maximum bytes of a file; kernels take 3,000 to 60,000
+_MOST = 600  # maximum files; a model needs 20 to 60, and the oldest files, made by earlier versions, are deleted
 _OTHERS_WRITE = 0o022
 
 _folder: Path | None = None
 
 
 def keep_in(folder: str) -> None:
-    """Keep the kernels that are compiled from now on in a folder. "" keeps none, unless the environment names a
-    folder.
+    """Keep the kernels that are compiled from now on in a folder. "" keeps none, unless the environment variable names
+    a folder.
     """
     global _folder
     named = os.environ.get(VARIABLE) or folder
@@ -33,12 +33,12 @@ def keep_in(folder: str) -> None:
 
 
 def name_of(*parts: str) -> str:
-    """The name under which code is kept, made from everything that the code depends on."""
+    """The name under which code is stored, made from everything that the code depends on."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load(name: str) -> bytes | None:
-    """Load code that was kept under a name; None if there is none, or it is damaged."""
+    """Load stored code by its name; None if there is none, or if it is damaged."""
     with suppress(OSError):
         if _folder is not None and _is_ours(_folder):
             file = _folder / f"{name}.o"
@@ -51,7 +51,7 @@ def load(name: str) -> bytes | None:
 
 
 def save(name: str, code: bytes) -> None:
-    """Keep code under a name. Where the disk refuses, the next start compiles again."""
+    """Store code under a name. If the disk cannot be written, the next start compiles again."""
     with suppress(OSError):
         if _folder is None:
             return
@@ -69,15 +69,15 @@ def save(name: str, code: bytes) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether no other user may write to the folder, as far as the system tells."""
-    if not hasattr(os, "getuid"):  # a person's folders on Windows are their own
+    """Whether no other user can write to the folder, as far as the system says."""
+    if not hasattr(os, "getuid"):  # on Windows a person's folders belong to that person
         return True
     found = folder.stat()
     return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
 
 
 def _prune(folder: Path) -> None:
-    """Remove the oldest half when there are too many."""
+    """Delete the oldest half of the files if there are too many."""
     files = list(folder.iterdir())
     if len(files) > _MOST:
         for file in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) // 2]:

@@ -1,4 +1,5 @@
-"""Products, norms and recurrences of a few rows by our own kernels, and the one set of kernels of this process.
+"""Computes products, norms and recurrences of a few rows by our own kernels, and holds this process's only set of
+kernels.
 
 The kernels need llvmlite, and vectors that fit the model's widths. ``engine.model.kernels.cpu`` chooses between their
 attention and torch's.
@@ -23,8 +24,9 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-_TILES = 16  # tiles of a product: small enough that threads end together, large enough to hand out
-_NORM_ROWS = 16  # rows of a tile
+# panels of a product's tile: small enough that threads end together, large enough that handing out tiles costs little
+_TILES = 16
+_NORM_ROWS = 16  # rows of a norm's tile
 
 
 @functools.cache
@@ -32,7 +34,7 @@ def own() -> Native | None:
     """Our own kernels; None where they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
-    except Exception:  # llvmlite is missing, or does not know this processor: everything works without it
+    except Exception:  # llvmlite is missing, or does not know this processor; everything works without our kernels
         logger.warning("no kernels of our own on this processor; torch's are used", exc_info=True)
         return None
 
@@ -45,8 +47,8 @@ def multiplies_pairs() -> bool:
 
 @contextmanager
 def torch_alone() -> Iterator[None]:
-    """A context for decoding: torch computes on the calling thread, and the kernels' own threads have the cores to
-    themselves.
+    """A context manager for decoding, in which torch computes only on the calling thread, so that the kernels' threads
+    have the other cores to themselves.
 
     torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
     step took 7 % longer, and a step with scoring twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024 tokens).
@@ -64,11 +66,11 @@ def torch_alone() -> Iterator[None]:
 
 
 class Native(Compiled):
-    """The kernels, compiled for the loaded models, with a method to call each.
+    """Holds the kernels compiled for the loaded models, with a method to call each.
 
     Args:
-        workers: threads that compute.
-        lanes: float32 numbers in a vector; None is what this processor has.
+        workers: number of computing threads.
+        lanes: float32 numbers in a vector; None takes this processor's.
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
@@ -94,7 +96,7 @@ class Native(Compiled):
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """Recover the weights that ``pack`` was given, as panels (panels, in, columns)."""
+        """Recover the weights from the result of ``pack``, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
@@ -102,8 +104,8 @@ class Native(Compiled):
         return packed.transpose(2, 3).flatten(1, 2)
 
     def pack4(self, levels: torch.Tensor, pairs: bool = False) -> torch.Tensor:
-        """Pack levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 *
-        n``.
+        """Pack levels (out, in) from 0 to 15 as words (panels, in / 8, columns), with input ``8 * word + n`` at bit ``4
+        * n``.
 
         Args:
             pairs: whether to store bytes (panels, in / 4, columns, 2) instead, with the first two of four inputs in the
@@ -119,7 +121,7 @@ class Native(Compiled):
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """Recover the weights that ``pack4`` was given, as panels (panels, in, columns)."""
+        """Recover the levels from the result of ``pack4``, as panels (panels, in, columns)."""
         if is_paired(words):
             both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
@@ -127,13 +129,13 @@ class Native(Compiled):
         return ((words.unsqueeze(2) >> places[:, None]) & LAST_LEVEL).flatten(1, 2)
 
     def product(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
-        """x (rows, in) times packed weights: (rows, panels * columns) in float32.
+        """Multiply x (rows, in) by packed weights. Returns (rows, panels * columns) in float32.
 
         Args:
-            packed: the weights; x is rounded to bfloat16 where they are in pairs.
-            scales: (panels * columns,), scales of weights in 8 bits.
+            packed: the weights. If they are in pairs, x is rounded to bfloat16.
+            scales: (panels * columns,), the scales of 8-bit weights.
         """
-        x = x.to(input_dtype(packed)).contiguous()  # the call knows only the address, so x must stay alive
+        x = x.to(input_dtype(packed)).contiguous()  # kept in a variable, because the call has only the address of x
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
         return out
@@ -150,7 +152,7 @@ class Native(Compiled):
         return self.panels_call(self.address(name, *kinds), x, packed, out, others)
 
     def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
+        """Multiply x (rows, in) by 4-bit weights. Returns (rows, panels * columns) in float32.
 
         Args:
             words: weights from ``pack4``.
@@ -192,8 +194,8 @@ class Native(Compiled):
     def panels_call(
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
-        """Make the call for a product with packed weights, by any kernel with the slots of ``abi.Product``. ``others``
-        are slots that are added to the usual ones or replace them.
+        """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``others``
+        are slots that are added to the usual slots or replace them.
         """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
@@ -255,10 +257,10 @@ class Native(Compiled):
         *,
         rule: str = "delta",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """``recurrent.in_chunks``, token by token.
+        """Compute ``recurrent.in_chunks`` token by token.
 
         Args:
-            rule: "delta", or "scan" where values are added without correction.
+            rule: "delta", or "scan" to add values without correction.
         """
         out, updates = torch.empty(v.shape), torch.empty(v.shape)
         return out, updates, self._recur(rule, (q, k, v, decays, rates, updates), memory, out)
@@ -266,8 +268,8 @@ class Native(Compiled):
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
-        """The memory after tokens, from the updates that ``delta`` returned, with the bits of a pass that ended
-        there.
+        """Compute the state after some tokens from the updates that ``delta`` returned, with the bits of a pass that
+        ended there.
         """
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 
@@ -289,11 +291,11 @@ class Native(Compiled):
         return behind
 
     def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = (), capped: bool = False) -> None:
-        """Compile the kernels that a model of this head dimension and dtype can need, so that no answer waits for them.
+        """Compile the kernels that a model with this head_dim and dtype can need, so that no answer waits for them.
 
         Args:
             bits: bits of the model's own quantized weights.
-            capped: whether its scores have a cap.
+            capped: whether the model's scores have a cap.
         """
         if head_dim % self.lanes == 0:
             for stored in (dtype, torch.int8):

@@ -1,4 +1,4 @@
-"""Attention by our own kernels: the tensors that they take, their memory, and their arguments; also the copy of chosen
+"""Computes attention by our own kernels: checks tensors, allocates memory and makes arguments. Also copies chosen
 chunks.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
 
 Held = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values of a layer."""
+"""The keys and values of a layer."""
 
 
 class OwnAttention:
-    """Attention of packed queries by compiled kernels, and the memory it works in.
+    """Computes the attention of packed queries with compiled kernels, and owns their working memory.
 
     Args:
         kernels: the compiled kernels.
@@ -46,7 +46,7 @@ class OwnAttention:
         )
 
     def answers(self, q: torch.Tensor) -> bool:
-        """Whether the kernels support these queries."""
+        """Whether the kernels support queries of this shape and dtype."""
         return q.is_cpu and q.dtype in WIDE_DTYPES and q.shape[3] % self._kernels.lanes == 0
 
     def attend(
@@ -59,12 +59,12 @@ class OwnAttention:
         first: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend so that row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one. Without ``first``,
-        a row sees keys from the start.
+        """Compute attention in which row r of each head sees the keys [``first[r]``, ``seen[r]``), which is at least
+        one key. Without ``first``, a row sees keys from the start.
 
         Without ``first`` it sees them from the start.
 
-        k and v may be levels, each followed by its scale (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
+        k and v may be levels followed by a scale (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
         """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
@@ -89,8 +89,8 @@ class OwnAttention:
     def addresses(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
     ) -> tuple[int, int]:
-        """Addresses of the kernel for attention to one piece of the keys, which are ``stored`` in this kind, and of the
-        kernel that joins pieces.
+        """The addresses of two kernels: one computes attention to a piece of the keys, which are ``stored`` in this
+        kind; the other merges pieces.
         """
         pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
         name = "attend_pairs" if pairs else "attend"
@@ -112,13 +112,13 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Make the arguments of both kernels of ``addresses``, to be used while the ``lock`` is held.
+        """Make the arguments of both kernels of ``addresses``. Use them only while holding ``lock``.
 
         Args:
-            q, out: (kv_heads, rows, head_dim), the ``size``.
+            q, out: (kv_heads, rows, head_dim), which is ``size``.
             lse: (kv_heads, rows).
-            kv: addresses of keys and values of ``length`` tokens.
-            strides: for keys and for values, numbers from one head to the next and from one token to the next.
+            kv: addresses of the keys and values of ``length`` tokens.
+            strides: for keys and for values, the strides between heads and between tokens, in numbers.
             seen, first: as in ``attend``.
         """
         heads, rows, head_dim = size
@@ -154,7 +154,7 @@ class OwnAttention:
         return self._kernels.multiplies_pairs and head_dim % (2 * self._kernels.lanes) == 0
 
     def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
-        """Copy chunks, as ``copy_chunks`` of this module."""
+        """Copy chunks, as the function ``copy_chunks`` of ``engine.model.kernels.cpu``."""
         (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
         chunk_bytes = size * one.stride(1) * one.itemsize
         if chunk_bytes % abi.COPIED:
@@ -172,12 +172,12 @@ class OwnAttention:
         return True
 
 
-# All layers of a pass use the same arguments, so the last few results are kept.
+# All layers of a pass call this with equal arguments, so the last few results are cached.
 
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The first key that each row sees, (rows,)."""
+    """The first key that each row sees, as (rows,)."""
     return torch.zeros(rows, dtype=torch.long)
 
 

@@ -1,4 +1,4 @@
-"""Sampling from rows of logits by our own kernels: the tensors that they take, their memory, and their arguments."""
+"""Samples from rows of logits with our own kernels: checks tensors, allocates memory and makes arguments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from engine.model.kernels.abi import KIND, WIDE_DTYPES, Logits, bits, double_bit
 if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
-_PIECE = 16_384  # tokens of a tile of a row's probabilities
+_PIECE = 16_384  # tokens of a row whose probabilities are one tile
 
 PatchedLogits = tuple[torch.Tensor, torch.Tensor]
 """Changed logits of n rows: tokens (n, m) int64, -1 for none, and their logits (n, m) float32."""
 
 
 class OwnSampling:
-    """Sampling by compiled kernels, and the memory it works in. Vocabularies are multiples of ``lanes``.
+    """Samples with compiled kernels, and owns their working memory. The size of a vocabulary must be a multiple of
+    ``lanes``.
 
     Args:
         kernels: the compiled kernels.
@@ -38,7 +39,7 @@ class OwnSampling:
         return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
-        """The most likely token (n,) int64 of each row of logits (n, vocabulary); the first of several."""
+        """The most likely token (n,) int64 of each row of logits (n, vocabulary); the first one among equals."""
         out = torch.empty(logits.shape[0], dtype=torch.int64)
         self._call("likeliest", logits, logits.shape[0], {Logits.OUT: out.data_ptr()})
         return out
@@ -46,8 +47,8 @@ class OwnSampling:
     def measured(
         self, logits: torch.Tensor, scale: float, top_k: int, top_p: float, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """Find the tokens of each row of logits (n, vocabulary) that temperature, top-k and top-p leave: ``abi.Stats``,
-        (n, words) float64.
+        """Find which tokens of each row of logits (n, vocabulary) temperature, top-k and top-p keep. Returns
+        ``abi.Stats``, (n, words) float64.
 
         Args:
             scale: log2(e) / temperature.
@@ -67,8 +68,9 @@ class OwnSampling:
     def probabilities(
         self, logits: torch.Tensor, scale: float, stats: torch.Tensor, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """The probabilities (vocabulary,) float32 of one row of logits (1, vocabulary), by its ``stats`` and
-        patches."""
+        """The probabilities (vocabulary,) float32 of one row of logits (1, vocabulary), computed from its ``stats`` and
+        patches.
+        """
         out = torch.empty(logits.shape[1])
         own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.PIECE: _PIECE}
         own[Logits.SCALE] = bits(scale)
@@ -83,7 +85,9 @@ class OwnSampling:
         patches: PatchedLogits | None,
         tokens: torch.Tensor,
     ) -> torch.Tensor:
-        """The probability (n,) float32 of each row's own token (n,), with the same bits as in ``probabilities``."""
+        """The probability (n,) float32 of one given token (n,) in each row, with the same bits as in
+        ``probabilities``.
+        """
         out, tokens = torch.empty(tokens.shape[0]), tokens.contiguous()
         own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.TOKENS: tokens.data_ptr()}
         own[Logits.SCALE] = bits(scale)
@@ -91,8 +95,8 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Logits that a penalty or a
-        quotation changes are float32, whatever the model's are.
+        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Also for float32, which logits
+        become when a penalty or a quotation changes them.
         """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):

@@ -1,10 +1,10 @@
-"""Compiles the kernels for this processor, and runs their tiles on threads that wait for them.
+"""Compiles the kernels for this processor, and runs their tiles on waiting threads.
 
-The threads are few and live as long as the pool. Between two products of one pass they spin. Some time after the last
-product they go to sleep, sooner where torch computes in between, as in reading a book. So handing out a job costs about
-a microsecond; a decoding step has hundreds of jobs. The caller wakes sleeping threads before a job and runs tiles
-itself meanwhile: a late thread takes the tiles that are left, and the caller does not wait for a thread that takes
-none.
+The threads exist as long as the pool. Between two products of a pass they spin, so that handing out a job costs only
+about a microsecond: a decoding step has hundreds of jobs. Some time after the last product the threads go to sleep,
+sooner if torch computes between our kernels, as in reading a book. The caller wakes sleeping threads before a job and
+runs tiles itself meanwhile. A thread that wakes late takes tiles that are left, and the caller never waits for a thread
+that has taken none.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
-# Words from one entry of the board to the next: each is on a cache line of its own.
+# Words between two entries of the board, so that each entry has its own cache line.
 _LINE = 8
 _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# Looks for a job before a worker goes to sleep: about two milliseconds, or a sixth of one where torch's own threads
-# compute between two jobs, from which a spinning worker takes a core.
+# Looks for a job before a worker goes to sleep: about two milliseconds. If torch computes between our kernels, a sixth
+# of a millisecond, because a spinning worker takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
-# Looks between two pauses. The host takes a guest that only pauses off its core (pause-loop exiting).
+# Looks between two pauses. A hypervisor takes a guest off its core if it only executes pause instructions (pause-loop
+# exiting).
 _LOOKS = 64
 
 
-# Names of features of x86 that most desktops lack.
+# Names of x86 features that most desktop processors lack.
 _ABOVE_AVX2 = ("avx512", "avx10", "amx", "avxvnni", "evex")
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 
 def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> None:
-    """Take tiles of the job that ``ticket`` (epoch, next tile) belongs to, until none is left or another job has come.
+    """Emit a loop that takes tiles of the job that ``ticket`` (epoch, next tile) belongs to, until none is left or a
+    new job has come.
 
-    A tile is claimed by raising the ticket, which fails where another job has come. So a successful claim also confirms
-    the words of the board that were read before.
+    A tile is claimed by incrementing the ticket, which fails if a new job has come. So a successful claim also confirms
+    that the words read from the board belong to this job.
     """
     epoch = e.b.lshr(ticket, long(32))
     kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
@@ -84,7 +86,7 @@ def _emit_run(module: ir.Module) -> None:
 def _emit_run_all(module: ir.Module) -> None:
     """Emit run_all(board, jobs, count), which runs the jobs (kernel, arguments, tiles) in order.
 
-    The caller runs a job of a single tile alone. Workers stay awake until the last job, since they could not be woken
+    The caller runs a job with a single tile alone. Workers stay awake until the last job, because they cannot be woken
     in between.
     """
     e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
@@ -106,14 +108,14 @@ def _emit_run_all(module: ir.Module) -> None:
 
 
 def _emit_sleepers(module: ir.Module) -> None:
-    """Emit sleepers(board), which returns a bit for every worker that went to sleep since the last call."""
+    """Emit sleepers(board), which returns a bit for every worker that has gone to sleep since the last call."""
     e = Emitter(module, "sleepers", I64, (PTR,))
     (board,) = e.arguments
     e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """Emit serve(board, worker, spins), which helps with jobs until there has been none for long."""
+    """Emit serve(board, worker, spins), which works on jobs until there has been none for ``spins`` looks."""
     e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
     bit = e.b.shl(long(1), worker)
@@ -132,8 +134,8 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # Checked again after setting the bit: either the caller with a new job sees the bit, or this worker sees the
-        # job.
+        # Checked again after the bit is set, so that either the caller with a new job sees the bit, or this worker sees
+        # the job.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
@@ -153,7 +155,7 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Emit repeated looks at a word while it stands in this relation to a value, and one pause."""
+    """Emit repeated looks at a word while it has this relation to a value, followed by one pause."""
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:
         looks.value = e.b.sub(looks.value, long(1))
@@ -163,7 +165,7 @@ def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value
 
 
 def _pause(e: Emitter) -> None:
-    """Emit the instruction that tells the processor that this thread waits."""
+    """Emit the pause instruction, which tells the processor that this thread is waiting."""
     x86 = "86" in binding.get_process_triple().partition("-")[0]
     if x86:
         e.intrinsic("llvm.x86.sse2.pause", VOID)
@@ -177,10 +179,10 @@ def module(name: str) -> ir.Module:
 
 
 class Code:
-    """Compiled functions, by name.
+    """Compiles a module and gives its functions' addresses by name.
 
     Args:
-        module: the module to compile, which stays in memory for good.
+        module: the module to compile, which is never freed.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -220,12 +222,12 @@ def _machine() -> Any:
 
 
 def _feature_list() -> str:
-    """The features that the processor has and lacks, in LLVM's notation."""
+    """The features that the processor has and those it lacks, in LLVM's notation."""
     return ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
 
 
 def _features() -> dict[str, bool]:
-    """The processor's features by LLVM's names, or the features that ``engine.threads`` assumes."""
+    """The processor's features by LLVM's names. If LLVM does not report them, those that ``engine.threads`` assumes."""
     has = dict(binding.get_host_cpu_features())
     if is_limited():
         has |= dict.fromkeys((name for name in has if name.startswith(_ABOVE_AVX2)), False)
@@ -233,13 +235,15 @@ def _features() -> dict[str, bool]:
 
 
 def lanes() -> int:
-    """Float32 numbers in a vector of this processor."""
+    """The number of float32 numbers in a vector of this processor."""
     has = _features()
     return 16 if has.get("avx512f") else 8 if has.get("avx2") and has.get("fma") else 4
 
 
 def multiplies_pairs() -> bool:
-    """Whether this processor sums products of pairs of bfloat16 in float32, with vectors of ``lanes``."""
+    """Whether this processor has an instruction that sums products of bfloat16 pairs in float32, with vectors of
+    ``lanes``.
+    """
     return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
@@ -249,7 +253,7 @@ def looks_up_bytes() -> bool:
 
 
 class Pool:
-    """Threads that run tiles.
+    """Runs tiles on threads.
 
     Args:
         workers: number of computing threads, including the caller.
@@ -265,20 +269,20 @@ class Pool:
         self.workers = min(workers, MOST_WORKERS)
         self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
         self._board = (self._words.ctypes.data + 63) // 64 * 64
-        # All calls but ``sleepers`` release the interpreter, which a worker needs to go to sleep and to return.
+        # All calls but ``sleepers`` release the interpreter lock, which a worker needs to go to sleep and to wake up.
         self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self._code.address("run"))
         self._run_all = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
         self._sleepers = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._code.address("sleepers"))
         self.patience = _IMPATIENT
-        """How often workers look for a job before they sleep, counted from their waking."""
+        """How many times workers look for a job before they go to sleep."""
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
         for worker in range(1, self.workers):
             threading.Thread(target=self._stay, args=(worker,), name=f"trifold-kernel-{worker}", daemon=True).start()
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """A context in which only these kernels compute: woken workers wait longer for the next job."""
+        """A context in which only these kernels compute, so that woken workers wait longer for the next job."""
         before, self.patience = self.patience, _PATIENT
         try:
             yield
@@ -286,17 +290,17 @@ class Pool:
             self.patience = before
 
     def run(self, kernel: int, arguments: int, tiles: int) -> None:
-        """Run every tile of a job. One caller at a time.
+        """Run every tile of a job. Only one thread may call this at a time.
 
         Args:
             kernel: address of the job's function.
-            arguments: address of the job's array of arguments.
+            arguments: address of the argument array.
         """
         self._wake()
         self._run(self._board, kernel, arguments, tiles)
 
     def run_all(self, jobs: int, count: int) -> None:
-        """Run jobs one after another. One caller at a time.
+        """Run jobs one after another. Only one thread may call this at a time.
 
         Args:
             jobs: address of an array with three words for each job: kernel, arguments, tiles.
@@ -305,8 +309,8 @@ class Pool:
         self._run_all(self._board, jobs, count)
 
     def _wake(self) -> None:
-        """Wake sleeping workers. This takes about 5 us where there are any, and a woken worker takes about 50 us to
-        come.
+        """Wake sleeping workers. This takes about 5 us if any are sleeping, and a woken worker starts after about 50
+        us.
         """
         asleep, worker = self._sleepers(self._board), 0
         while asleep:

@@ -1,4 +1,6 @@
-"""Kernels that run one after another in one call, for any number of rows, and the memory in which they compute."""
+"""Runs kernels one after another in a single call, for any number of rows, and holds the memory in which they
+compute.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Tiles of a kernel: the number for each row, and a constant number."""
+"""Tiles of a kernel: the number of tiles for each row, and a constant number of tiles."""
 
 EACH_ROW: Tiles = (1, 0)
 """One tile for each row."""
 
 
 class Call(NamedTuple):
-    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot with the number of
+    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot for the number of
     rows, if it has one.
     """
 
@@ -34,7 +36,7 @@ class Call(NamedTuple):
 
 
 class Program:
-    """Kernels that run one after another in one call.
+    """Runs kernels one after another in a single call.
 
     Args:
         kernels: the compiled kernels, with the threads that run them.
@@ -52,16 +54,16 @@ class Program:
     def add(
         self, kernel: int, slots: Mapping[int, int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
     ) -> int:
-        """Append a kernel before the first run. Return its index.
+        """Append a kernel. Return its index. Only allowed before the first run.
 
         Args:
-            slots: slots of its arguments; or the index of the kernel with which it shares them.
-            rows_at: the slot with the number of rows.
+            slots: the slots of its arguments, or the index of a kernel whose arguments it shares.
+            rows_at: the slot that gets the number of rows.
         """
         return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
 
     def add_call(self, call: Call) -> int:
-        """Append a call before the first run. Return its index."""
+        """Append a call. Return its index. Only allowed before the first run."""
         return self._append(*call)
 
     def _append(self, kernel: int, arguments: list[int] | int, tiles: Tiles, rows_at: int | None) -> int:
@@ -72,7 +74,7 @@ class Program:
 
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The arguments of each kernel by its index: (kernels, ``NUM_ARGUMENTS``)."""
+        """The arguments of all kernels (kernels, ``NUM_ARGUMENTS``), by the kernel's index."""
         found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
@@ -81,22 +83,22 @@ class Program:
 
     @functools.cached_property
     def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Kernel, arguments and tiles of each call."""
+        """The kernel, arguments and tiles of each call."""
         first, size = self.arguments.ctypes.data, self.arguments.strides[0]
         places = [given if isinstance(given, int) else place for place, (_, given, _) in enumerate(self._jobs)]
         return np.array([(job[0], first + size * place, 0) for job, place in zip(self._jobs, places, strict=True)])
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The tiles of each kernel, for each row and constant: (2, kernels)."""
+        """The tiles of each kernel, per row and constant: (2, kernels)."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
-        """Set the tiles of kernels, until the number of rows changes."""
+        """Set the tiles of kernels. This holds until the number of rows changes."""
         self._table[places, 2] = tiles
 
     def resize(self, rows: int) -> None:
-        """Set the number of rows of the next run."""
+        """Set the number of rows of the following runs."""
         if rows == self._rows:
             return
         self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
@@ -113,7 +115,7 @@ class Program:
 
 
 class Memory:
-    """The buffers, (rows, width) by name, in which the layers of a model compute, one layer after another."""
+    """The buffers (rows, width), by name, in which all layers of a model compute in turn."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

@@ -1,8 +1,9 @@
-"""A split-KV attention kernel in Triton: few queries, many keys, with the log-sum-exp of every piece.
+"""Computes attention of few queries to many keys in pieces (split-KV) with Triton, and returns the log-sum-exp of every
+piece.
 
 Each program computes one block of query rows of one KV head over one piece of its keys; the caller merges the pieces.
 The rows of a KV head's query group are packed, so every key and value is read once. Runs wherever Triton does. On a CPU
-it runs in Triton's interpreter, by which it is tested without a GPU. Importing this module needs Triton.
+it runs in Triton's interpreter, so that it can be tested without a GPU. Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Keys in one step of a program; rows of a block, the fewest (for a matrix unit) and the most.
+# Keys in one step of a program; minimum rows of a block, for a matrix unit; maximum rows of a block.
 _KEYS, _LEAST_ROWS, _MOST_ROWS = 64, 16, 64
 
 
@@ -55,7 +56,7 @@ def _piece(  # type: ignore[no-untyped-def]
 def attend_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, splits: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to up to ``splits`` pieces of the keys, each piece apart.
+    """Compute attention to each of up to ``splits`` pieces of the keys separately.
 
     Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with contiguous components; out (pieces,
     kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.

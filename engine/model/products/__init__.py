@@ -1,4 +1,4 @@
-"""Products with weights in each of their formats, and norms: parts of a layer with our own implementation."""
+"""Implements products with weights in each of their formats, and norms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import nn
 from torch.nn import functional
 
 WHOLE = 64
-"""Numbers to which rows are padded so that they fill whole vectors. torch computes the remainder of all rows with other
-instructions, so that an unpadded row would depend on its place.
+"""Rows are padded to a multiple of this many numbers, so that they fill whole vectors. torch computes the last numbers
+of a tensor with different instructions, so the result of an unpadded row would depend on its place.
 """
 
 
 class SmallLinear(nn.Module):
-    """A linear layer whose parameters are fewer numbers than its weights."""
+    """A linear layer whose parameters take fewer numbers than its weights."""
 
     in_features: int
     out_features: int
@@ -21,7 +21,7 @@ class SmallLinear(nn.Module):
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """Make a layer with these weights (out, in)."""
+    """Make a linear layer with these weights (out, in)."""
     outputs, inputs = weight.shape
     layer = nn.Linear(inputs, outputs, bias=False, device="meta")
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)

@@ -1,12 +1,12 @@
-"""Linear layers and embeddings whose weights keep the form that they have in a GGUF file.
+"""Linear layers and embeddings whose weights stay in the format of a GGUF file.
 
 ``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks rows on use. A linear layer
 is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels of the same size
-(``engine.model.kernels.emit.blocks``), and the file's pages are released. A joint product may have layers of several
-formats: each is a segment with its own call, and all write into one result.
+(``engine.model.kernels.emit.blocks``), and the file's pages are released. The layers of a joint product may have
+different formats. Each format is a segment with its own call, and all segments write into one result.
 
-Blocks are interleaved instead of read in place, so that a lane is an output, as in all packed products. Then one
-multiplication makes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB,
+Blocks are interleaved instead of read in place, so that a lane holds an output, as in all packed products. Then one
+multiplication computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB,
 once.
 """
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from engine.model.kernels.program import Call
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""Formats without blocks, by GGML's number of the kind of a tensor."""
+"""Formats without blocks, keyed by GGML's number for the kind of a tensor."""
 
 ROWS_AT_ONCE = 64
-"""Rows of a packed embedding that are unpacked at once: each needs a panel."""
+"""Rows of a packed embedding that are unpacked at once, since each row needs a whole panel."""
 
 
 class Stored(NamedTuple):
     """A matrix of weights in a file's format.
 
     Args:
-        data: its rows as bytes (outputs, bytes of a row).
+        data: the rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
-        order: (outputs,), the row of each output; None where rows and outputs have one order.
-        let_go: called when the rows have been read for the last time.
+        order: (outputs,), the row of each output; None if rows are in the order of outputs.
+        let_go: called after the rows have been read for the last time.
     """
 
     data: torch.Tensor
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
         return self.data.shape[0] if self.order is None else len(self.order)
 
     def values(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Outputs (n,) as float32 (n, inputs), by GGUF's reference; all outputs without ids."""
+        """Outputs (n,) as float32 (n, inputs), computed by gguf's reference; all outputs if no ids are given."""
         from gguf import GGMLQuantizationType, dequantize
 
         rows = self.data.numpy()
@@ -68,11 +68,11 @@ class Stored(NamedTuple):
 
 
 class BlockLinear(nn.Module):
-    """A linear layer before packing: each product unpacks its weights, which is slow.
+    """A linear layer that is not packed yet: each product unpacks the weights, which is slow.
 
     Args:
-        parts: the layer's weights, or those of several joined layers, first outputs first.
-        dtype: of its inputs.
+        parts: the layer's weights, or those of several joined layers in the order of outputs.
+        dtype: dtype of its inputs.
     """
 
     def __init__(self, parts: Stored | Sequence[Stored], bias: torch.Tensor | None, dtype: torch.dtype) -> None:
@@ -96,7 +96,7 @@ class BlockEmbedding(nn.Module):
     """An embedding that unpacks rows on use.
 
     Args:
-        embedding: transformers' embedding, which it replaces.
+        embedding: transformers' embedding, which this replaces.
         dtype: dtype of its output.
     """
 
@@ -117,16 +117,16 @@ class BlockEmbedding(nn.Module):
 
 
 class BlockExperts(nn.Module):
-    """The experts of a layer in the blocks of a GGUF file, which stores gate and up weights apart.
+    """The experts of a layer in the blocks of a GGUF file, which stores gate and up weights separately.
 
     Args:
         experts: transformers' experts, without weights.
-        found: ``gate``, ``up`` and ``down``, each with ``.weight`` and possibly ``.bias``: the matrices of all experts,
-            one below another.
+        found: tensors ``gate``, ``up`` and ``down``, each with ``.weight`` and possibly ``.bias``. A tensor holds the
+            matrices of all experts, stacked.
         dtype: dtype of activations.
 
     Raises:
-        KeyError: one is missing; ValueError: one has another shape.
+        KeyError: a tensor is missing. ValueError: a tensor has a wrong shape.
     """
 
     def __init__(self, experts: Any, found: Mapping[str, Stored], dtype: torch.dtype) -> None:
@@ -147,7 +147,7 @@ class BlockExperts(nn.Module):
         self._dtype, self._count = dtype, count
 
     def linear_layers(self, name: str) -> Iterator[BlockLinear]:
-        """Yield one matrix of every expert as a layer: ``gate_up_proj``, gates first, or ``down_proj``."""
+        """Yield one matrix of every expert as a linear layer: ``gate_up_proj`` (gates first) or ``down_proj``."""
         parts = _PARTS[name]
         for expert in range(self._count):
             biases = [self._biases[part][expert] for part in parts if part in self._biases]
@@ -155,7 +155,7 @@ class BlockExperts(nn.Module):
             yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
 
     def expanded(self, name: str) -> torch.Tensor:
-        """A parameter of transformers' experts in float32."""
+        """A parameter of transformers' experts, expanded to float32."""
         if name.endswith("_bias"):
             held: Mapping[str, torch.Tensor] = self._biases
         else:
@@ -166,11 +166,11 @@ class BlockExperts(nn.Module):
 
 
 _PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""The tensors of a GGUF file that make up a weight of transformers' experts, in the order of its outputs."""
+"""The GGUF tensors that form a weight of transformers' experts, in the order of the weight's outputs."""
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Yield the matrices (outputs, inputs) of ``count`` experts. The last one read releases the file's pages."""
+    """Yield the matrices (outputs, inputs) of ``count`` experts. After the last one the file's pages are released."""
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
     rows = stored.data.split(outputs)
@@ -178,7 +178,7 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
 
 
 class Segment:
-    """Some outputs of a joint product that have one format, as panels with their product.
+    """Outputs of a joint product that share one format, as panels with their product.
 
     Args:
         stored: the weights.
@@ -214,7 +214,9 @@ class Segment:
         return packed
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, out: torch.Tensor) -> Call:
-        """Make the call for the product of x, in the form that this segment ``takes``, into its place in ``out``."""
+        """Make the call for the product of x, in the form that this segment ``takes``, into the segment's place in
+        ``out``.
+        """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
             kernel = kernels.address("product_blocks", self.form.number, self.takes == "pairs")
@@ -227,7 +229,9 @@ class Segment:
         return kernels.panels_call(kernel, x, self.packed, out, others)
 
     def unpack(self, panels: torch.Tensor, out: torch.Tensor, start: int) -> None:
-        """Write the weights of some panels (n,) into ``out`` (in, ...), from a column on, rounded to its dtype."""
+        """Write the weights of some panels (n,) into ``out`` (in, ...), beginning at a column, rounded to the dtype of
+        ``out``.
+        """
         kernels, slot = self._kernels, abi.Expanded
         if self.form is None:
             columns = kernels.unpack(self.packed[panels]).transpose(0, 1).reshape(self._inputs, -1)

@@ -1,4 +1,4 @@
-"""RMS norms as one kernel each: our own on a processor, torch's on a GPU."""
+"""Computes each RMS norm with one kernel: our own on a processor, torch's on a GPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class PackedNorm(nn.Module):
-    """An RMS norm of a processor, in one pass.
+    """An RMS norm on a processor, computed in one pass.
 
     Args:
         norm: transformers' norm.
         kernels: the kernels that compute the norm.
         offset: number that the norm adds to its weights.
-        width: numbers of a normed vector, where the norm has no weights.
+        width: length of a normalised vector, if the norm has no weights.
     """
 
     def __init__(self, norm: Any, kernels: Native, offset: float = 0.0, width: int = 0) -> None:
@@ -36,7 +36,8 @@ class PackedNorm(nn.Module):
 
 
 class FusedNorm(nn.Module):
-    """An RMS norm of a GPU, in one kernel of torch where transformers launches up to eight. Rounds once, at the end.
+    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers launches up to eight. Rounds once, at
+    the end.
 
     Args:
         norm: transformers' norm.
@@ -53,8 +54,8 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
-    """Make each norm of a transformers causal LM use one kernel, in place, for a GPU and before the model is moved
-    there.
+    """Make each norm of a transformers causal LM use one kernel, in place, for a GPU. Call this before the model is
+    moved there.
     """
     for path, layer in list(model.named_modules()):
         if is_norm(layer) and hasattr(layer, "weight"):
@@ -62,7 +63,7 @@ def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
 
 
 def is_norm(layer: nn.Module) -> bool:
-    """Whether a layer is an RMS norm of transformers."""
+    """Whether a module is an RMS norm of transformers."""
     return type(layer).__name__.endswith("RMSNorm")
 
 

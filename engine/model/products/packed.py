@@ -1,14 +1,14 @@
-"""Linear layers of a processor whose weights are packed for our own kernels.
+"""Linear layers on a processor whose weights are packed for our own kernels.
 
-Weights of every linear layer are packed once; the skinny products of ``engine.model.kernels.native`` read them at the
-speed of memory and give a row the same bits whatever other rows are computed (``PackedLinear``). A wide product, as in
-reading a book, unpacks the weights of its layer again. Weights that bfloat16 holds exactly are stored in bfloat16, even
-where activations are float32: the values are the same in half the bytes. With activations in bfloat16, weights are
-stored in pairs where the processor multiplies pairs (``engine.model.kernels.emit.products``).
+The weights of every linear layer are packed once (``PackedLinear``). The skinny products of
+``engine.model.kernels.native`` read them at the speed of memory, and give a row the same bits whatever other rows are
+computed. A wide product, as in reading a book, unpacks the layer's weights again. Weights that bfloat16 holds exactly
+are stored in bfloat16, even where activations are float32: the values are the same in half the bytes. With activations
+in bfloat16, weights are stored in pairs if the processor multiplies pairs (``engine.model.kernels.emit.products``).
 
-A format of weights is a subclass with the packing of a layer's weights, the kernel calls of its product, and its
-weights for many rows. ``PackedLinear8`` and ``PackedLinear4`` read levels directly, in half or a quarter of the bytes
-of bfloat16.
+Each format of weights is a subclass. It defines how weights are packed, which kernel calls compute the product, and how
+weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read levels directly, in half or a quarter
+of the bytes of bfloat16.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
     from engine.model.kernels.program import Call, Memory, Program
 
-# Layers with the same input, by the part of a block that calls all of them.
+# Layers with the same input, keyed by the part of a block that calls all of them.
 _JOINT = {
     **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
     **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
 }
-_HELD = 8  # layers whose unpacked weights are held
+_HELD = 8  # number of layers whose unpacked weights are cached
 
 
 class PackedLinear(nn.Module):
-    """Linear layers of a processor with the same input, as one product, with their weights in panels.
+    """Linear layers with the same input on a processor, computed as one product, with weights in panels.
 
     Args:
         layers: layers whose weights (out, in) are packed, one after another.
         kernels: the kernels that compute its skinny products.
-        unpacked: holds the weights that wide products have used last.
+        unpacked: caches the weights that wide products have used last.
     """
 
     scale: nn.Parameter | None
@@ -68,7 +68,7 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > MOST_ROWS:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
-            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may be wider
+            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype
             return out.view(*x.shape[:-1], self.out_features)
         self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
@@ -77,14 +77,14 @@ class PackedLinear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        """Pack the weights of these layers. Return their former dtype."""
+        """Pack the weights of these layers. Return the dtype they had before."""
         weight = torch.cat([layer.weight.detach() for layer in layers])
         pairs = self.kernels.multiplies_pairs and self._can_pair(weight.dtype)
         self.weight = fixed(self.kernels.pack(_smallest(weight), pairs))
         return weight.dtype
 
     def _can_pair(self, dtype: torch.dtype) -> bool:
-        """Whether weights for activations in ``dtype`` may be stored in pairs."""
+        """Whether weights may be stored in pairs if activations have this dtype."""
         return dtype is torch.bfloat16 and self.in_features % 2 == 0
 
     @property
@@ -96,7 +96,9 @@ class PackedLinear(nn.Module):
         return self.kernels.product(rows, self.weight, self.scale)
 
     def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Append the skinny product with x (rows, in), without its bias. Return its future result."""
+        """Append the skinny product with x (rows, in), without its bias, to a program. Return the tensor that will hold
+        the result.
+        """
         panels, _, columns = self.weight.shape[:3]
         out = memory.of("product", panels * columns)
         self._add_product(program, x, out, memory)
@@ -119,7 +121,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedLinear8(PackedLinear):
-    """``PackedLinear`` of layers in 8 bits."""
+    """``PackedLinear`` for layers with 8-bit weights."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         scale = torch.cat([layer.scale for layer in layers])
@@ -138,7 +140,7 @@ class PackedLinear8(PackedLinear):
 
 
 class PackedLinear4(PackedLinear):
-    """``PackedLinear`` of layers in 4 bits."""
+    """``PackedLinear`` for layers with 4-bit weights."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         pairs = self.kernels.looks_up_levels and self._can_pair(layers[0].dtype)
@@ -163,7 +165,7 @@ class PackedLinear4(PackedLinear):
 
 
 class PackedBlocks(PackedLinear):
-    """``PackedLinear`` of layers in the formats of GGUF files. Each format is a segment of the joint product."""
+    """``PackedLinear`` for layers in the formats of GGUF files. Each format is a segment of the joint product."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         dtype: torch.dtype = layers[0].dtype
@@ -173,7 +175,7 @@ class PackedBlocks(PackedLinear):
         for part in (part for layer in layers for part in layer.parts):
             self._segments.append(Segment(part, self.kernels, self._pairs, start))
             start += part.outputs
-        # Padding columns after a segment's outputs are overwritten by the next segment.
+        # The padding columns after a segment's outputs are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
@@ -229,19 +231,19 @@ class PackedBlocks(PackedLinear):
 
 
 class JointLayer(nn.Module):
-    """One layer of a joint product. The first layer that is called computes the product for all.
+    """One layer of a joint product. The first of these layers that is called computes the product for all of them.
 
     Args:
         product: the joint product.
         start, stop: the outputs that belong to this layer.
-        held: the product's last input and result, shared by its layers.
+        held: the last input and result of the product, shared by its layers.
     """
 
     def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
         super().__init__()
         self.in_features, self.out_features = product.in_features, stop - start
         if start == 0:
-            self.product = product  # only one layer has the product as a submodule
+            self.product = product  # so that only one layer has the product as a submodule
         self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -259,7 +261,7 @@ class PackedEmbedding(nn.Module):
 
     Args:
         head: the layer from hidden states to logits.
-        scale: factor of the embedding's rows; None is 1.
+        scale: factor that rows are multiplied by; None means 1.
         norm: norm of the scaled rows; None for no norm.
     """
 
@@ -274,8 +276,8 @@ class PackedEmbedding(nn.Module):
 
 
 class Unpacked:
-    """The last few unpacked weights: prefill uses one layer's weights again and again before it goes to the next
-    layer.
+    """Caches the last few unpacked weights, because prefill uses the weights of one layer many times before it
+    continues with the next.
     """
 
     def __init__(self) -> None:
@@ -291,7 +293,7 @@ class Unpacked:
         return weight
 
     def forget(self) -> None:
-        """Free the memory when no wide product follows."""
+        """Free the cached weights when no wide product follows."""
         self._held.clear()
 
 
@@ -319,12 +321,12 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, PACKED[type(layers[0])](layers, kernels, unpacked))
     found = list(model.named_modules())[::-1]
-    while found:  # packed layers leave the list, so that their memory is freed
+    while found:  # packed layers are removed from the list, so that their memory is freed
         path, layer = found.pop()
         new: nn.Module | None = None
         if _is_packable(layer):
             new = PACKED[type(layer)]([layer], kernels, unpacked)
-            if layer.weight is embedding.weight:  # tied weights stay in memory once
+            if layer.weight is embedding.weight:  # tied weights stay in memory only once
                 own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
                 model.set_input_embeddings(PackedEmbedding(new, *own))
         elif is_norm(layer) and hasattr(layer, "weight"):
@@ -339,13 +341,15 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
 
 
 def head_dims(model: Any) -> set[int]:
-    """Numbers of a head in the layers of a transformers causal LM with attention."""
+    """The head_dim of each layer with attention in a transformers causal LM."""
     found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
     return {int(attention.head_dim) for attention in found if attention is not None}
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """Numbers that a norm without weights norms, if they are a head's; 0 where the norm is not on a processor."""
+    """The length of the vectors that a norm without weights normalises, if they are heads; 0 if the norm is not on a
+    processor.
+    """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
 
@@ -355,7 +359,7 @@ def _fits(weight: torch.Tensor, lanes: int) -> bool:
 
 
 def _is_packable(layer: Any) -> bool:
-    """Whether there are kernels for a layer's weights."""
+    """Whether there are kernels for the weights of a layer."""
     return type(layer) in PACKED and layer.weight.is_cpu
 
 
@@ -369,13 +373,13 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
 
 
 def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """Weights in bfloat16 where bfloat16 holds all their values exactly, else unchanged."""
+    """The weights in bfloat16 if that holds all values exactly, otherwise unchanged."""
     half = weight.to(torch.bfloat16)
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
 def rounded(product: PackedLinear, weights: str) -> PackedLinear:
-    """A copy of a packed product with its weights in "8bit" or, where its width allows it, "4bit"."""
+    """A copy of a packed product with "8bit" weights, or with "4bit" weights if its width allows them."""
     linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
     linear.weight = fixed(product.unpacked().t().to(product.dtype))
     linear.register_parameter("bias", product.bias)
@@ -384,7 +388,7 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the parameters of a model, whatever the bits of each."""
+    """Count the parameters of a model, whatever the number of bits of each."""
     kinds = (Linear8, Linear4, SmallLinear, PackedLinear, BlockLinear, BlockEmbedding)
     small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
@@ -395,7 +399,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def has_kernels(model: Any) -> bool:
-    """Whether our own kernels compute products and attention of a few rows of a transformers causal LM."""
+    """Whether our own kernels compute products and attention of a few rows for a transformers causal LM."""
     kernels = native.own()
     if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
         return False

@@ -1,14 +1,14 @@
-"""Linear layers with weights in 8 or 4 bits, and products of many rows.
+"""Linear layers with 8-bit or 4-bit weights, and products of many rows.
 
 Quantized weights let a larger model fit in the same memory; answers are exact with respect to the rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded. Embedding, head, norms and the routers of
-experts stay as they are. 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32
-(``Linear4``). Where neither ``packed`` nor ``tiled`` applies, each layer's weights are unpacked for its product, which
-saves memory but no time.
+experts are not quantized. In 8 bits there is one scale per output row (``Linear8``), in 4 bits a scale and a middle per
+group of 32 inputs (``Linear4``). If neither ``packed`` nor ``tiled`` can be used, a layer's weights are unpacked for
+each product, which saves memory but no time.
 
-No quantization package is used. torchao 0.18 works with these layers, but without compiling its 8-bit layers also
-unpack at every pass, and its 4-bit layers for processors take a byte for each weight or are a prototype. Where torchao
-is installed, transformers imports it at every start. bitsandbytes needs CUDA.
+No quantization package is used. torchao 0.18 works with these layers, but without compilation its 8-bit layers also
+unpack in every pass. Its 4-bit layers for processors take a byte for each weight or are a prototype. If torchao is
+installed, transformers imports it at every start. bitsandbytes needs CUDA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
 
 
 class Linear8(nn.Module):
-    """A linear layer with weights in 8 bits.
+    """A linear layer with 8-bit weights.
 
     Args:
         linear: the layer whose weights (out, in) are quantized.
@@ -52,12 +52,12 @@ class Linear8(nn.Module):
         return _wide(x, self.unpacked(), self.bias)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) with which this layer computes."""
+        """The weights (out, in) that this layer computes with."""
         return self.weight.to(self.scale.dtype) * self.scale[:, None]
 
 
 class Linear4(nn.Module):
-    """A linear layer with weights in 4 bits, two in a byte.
+    """A linear layer with 4-bit weights, two in a byte.
 
     Args:
         linear: the layer whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
@@ -83,11 +83,11 @@ class Linear4(nn.Module):
         return _wide(x, self.unpacked(), self.bias)
 
     def levels(self) -> torch.Tensor:
-        """Levels (out, in) from 0 to 15, as bytes."""
+        """The levels (out, in) from 0 to 15, as bytes."""
         return torch.stack([self.weight & LAST_LEVEL, self.weight >> LEVEL_BITS], dim=-1).flatten(1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) with which this layer computes."""
+        """The weights (out, in) that this layer computes with."""
         levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
         scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
         return (levels * scale + middle).flatten(1)
@@ -101,11 +101,11 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
         name: the model's name for people.
 
     Raises:
-        ModelError: the model's widths do not allow it.
+        ModelError: the widths of the model do not allow these weights.
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        # routers stay exact: another choice of experts would be another model
+        # routers stay exact, because a different choice of experts would make it a different model
         kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:
@@ -119,20 +119,21 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which a processor computes a matrix product of activations in ``dtype``.
+    """The dtype in which a processor computes matrix products, if activations have ``dtype``.
 
-    A processor without instructions for bfloat16, as in most people's machines, takes 80 times as long in bfloat16 as
-    in float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 anyway.
+    A processor without instructions for bfloat16, as most machines have, takes 80 times as long in bfloat16 as in
+    float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 anyway.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
 
 @functools.cache
 def computes_in_half() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. The test takes 0.1 s, once.
+    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. The test takes 0.1 s and runs
+    once.
 
-    The processor time of one thread is measured. On a busy machine, where products in float32 waited for a core,
-    products in bfloat16 looked as fast although they were 30 times as slow.
+    The test measures the processor time of one thread instead of elapsed time. On a busy machine, where float32
+    products had to wait for a core, bfloat16 products seemed equally fast although they were 30 times slower.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)
@@ -151,7 +152,7 @@ def computes_in_half() -> bool:
 
 
 def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``functional.linear``, on a processor in its ``wide_dtype``."""
+    """``functional.linear``; on a processor in its ``wide_dtype``."""
     kind = wide_dtype(x.dtype) if x.device.type == "cpu" else x.dtype
     if kind is x.dtype:
         return functional.linear(x, weight, bias)

@@ -1,9 +1,9 @@
-"""Linear layers of a GPU with torch's own product for bfloat16, which reads weights in 4 or 8 bits directly.
+"""Linear layers on a GPU that use torch's own bfloat16 product, which reads 4-bit or 8-bit weights directly.
 
 torch's product with weights in 4 bits (int4mm.cu) reads the weights once for every 16 rows. A weight in 8 bits is
 stored as two 4-bit weights, one after the other along the inputs; the input is repeated, and the sum of both products
-is the result. In torch's own product with 8 bits (int8mm.cu) each thread reads the weights of one output, far from
-those of its neighbours (pytorch 190529) and one byte at a time.
+is the result. torch's own product with 8-bit weights (int8mm.cu) is not used: each of its threads reads the weights of
+one output byte by byte, far from those that the next threads read (pytorch 190529).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 _log = logging.getLogger(__name__)
 
 MOST_TILED_ROWS = 16
-"""Rows for which the product reads the weights once."""
+"""Maximum rows for which the product reads the weights only once."""
 
 TILE_OUT = 8
-"""Outputs of a tile. A layer's outputs are a multiple of it."""
+"""Outputs of a tile. The outputs of a layer must be a multiple of it."""
 
-# Rows from which on unpacking a layer moves fewer bytes than reading it again for every 16 rows.
+# Number of rows above which unpacking a layer moves fewer bytes than reading it once for every 16 rows.
 _UNPACKED_FROM = 128
-# Layout of torch's product: inputs of a tile, and tiles that are stored together, the fastest first. Next line: the
-# least compute capability (Ampere), and the largest error on the probe, as a share of the largest output.
+# Layout of torch's product: inputs of a tile, and numbers of tiles that are stored together, the fastest first. Next
+# line: the minimum compute capability (Ampere), and the maximum error on the probe, as a share of the largest output.
 _TILE_IN, _TILES = 16, (8, 4, 2)
 _CAPABILITY, _NEAR = (8, 0), 2e-2
-# Inputs that share a scale, as the product supports: more inputs take fewer bytes of scales.
+# Possible numbers of inputs that share a scale, as the product supports them; larger groups take fewer bytes of scales.
 _GROUPS = (256, 128, 64, 32)
 
 
 class TiledLinear(SmallLinear):
-    """The base of both formats.
+    """The base class of both formats.
 
     Args:
         levels: (out, in) from 0 to 15, as bytes.
-        scales_and_middles: (out, groups, 2), for each group of ``group`` inputs, in bfloat16.
+        scales_and_middles: (out, groups, 2) in bfloat16, for each group of ``group`` inputs.
         bias: added to the outputs.
-        copies: number of times that the input is repeated.
+        copies: how many times the input is repeated.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TiledLinear(SmallLinear):
         return out.view(*x.shape[:-1], self.out_features)
 
     def levels(self) -> torch.Tensor:
-        """Levels (out, in) as they were given to the constructor."""
+        """The levels (out, in) that were given to the constructor."""
         outs, wide, _, words = self.weight.shape
         held = self.weight.view(torch.uint8)  # two levels in a byte, of eight rows of four bytes each
         both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
@@ -82,12 +82,14 @@ class TiledLinear(SmallLinear):
         return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) with which this layer computes."""
+        """The weights (out, in) that this layer computes with."""
         raise NotImplementedError
 
 
 class TiledLinear4(TiledLinear):
-    """A ``Linear4`` on a GPU. Its weights are the same, but rounded to bfloat16 once where ``Linear4`` rounds twice."""
+    """A ``Linear4`` on a GPU. Its weights are rounded to bfloat16 once, whereas ``Linear4`` rounds twice; otherwise
+    they are equal.
+    """
 
     def __init__(self, given: Linear4) -> None:
         super().__init__(given.levels(), given.scales_and_middles, GROUP, given.bias)
@@ -100,7 +102,7 @@ class TiledLinear4(TiledLinear):
 
 class TiledLinear8(TiledLinear):
     """A ``Linear8`` on a GPU, with the same weights: sixteen times an upper half from -8 to 7, plus a lower half from 0
-    to 15, each rounded to bfloat16.
+    to 15. Each half is rounded to bfloat16.
     """
 
     def __init__(self, given: Linear8) -> None:
@@ -118,8 +120,8 @@ class TiledLinear8(TiledLinear):
 
 
 def tiled(given: nn.Module) -> TiledLinear | None:
-    """Make a tiled layer from a quantized one, on a GPU where ``multiplies_tiles``; None if its widths or its dtype do
-    not allow it.
+    """Make a tiled layer from a quantized one, on a GPU where ``multiplies_tiles``; None if the layer's widths or dtype
+    do not allow it.
     """
     if not isinstance(given, Linear4 | Linear8) or given.in_features % GROUP or given.out_features % TILE_OUT:
         return None
@@ -129,16 +131,16 @@ def tiled(given: nn.Module) -> TiledLinear | None:
 
 
 def tile(block: nn.Module, device: torch.device) -> None:
-    """Replace a decoder block's quantized layers by tiled ones, on a GPU where ``multiplies_tiles``."""
+    """Replace the quantized layers of a decoder block by tiled ones, on a GPU where ``multiplies_tiles``."""
     for path, layer in list(block.named_modules()):
         if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
             replace(block, path, made)
 
 
 def multiplies_tiles(device: torch.device) -> bool:
-    """Whether torch's product is right on this GPU for both formats, compared with the unpacked weights."""
+    """Whether torch's product gives right results on this GPU for both formats, compared with the unpacked weights."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return False  # on older GPUs it fails in a way that ends the process
+        return False  # on older GPUs the product fails in a way that ends the process
     width = _TILES[0] * _TILE_IN
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
     x = numbers.cos().bfloat16()
@@ -150,7 +152,8 @@ def multiplies_tiles(device: torch.device) -> bool:
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
             exact = (made.unpacked() - levels.unpacked()).abs().max() / levels.unpacked().abs().max()
-        except (RuntimeError, NotImplementedError) as error:  # AMD's GPUs before CDNA 2, and builds without the product
+        # AMD's GPUs before CDNA 2, and builds of torch without the product
+        except (RuntimeError, NotImplementedError) as error:
             _log.info("weights are unpacked for every pass on %s: %s", device, error)
             return False
         if not bool(torch.maximum(off, exact) < _NEAR):

@@ -1,11 +1,11 @@
-"""The loops of a decoding step as kernels for this processor, written with llvmlite.
+"""Emits the loops of a decoding step as kernels for this processor, with llvmlite.
 
 The kernels read their large operand once, at the speed of memory. A row of the result has the same bits however many
-rows are computed together: every sum has a fixed order, which depends only on the row and on absolute positions. So a
-verification over several tokens equals plain decoding bit by bit.
+rows are computed together, because every sum has a fixed order that depends only on the row and on absolute positions.
+So a verification of several tokens equals plain decoding bit by bit.
 
-A kernel does one tile: ``kernel(arguments, tile, worker)``, with the slots of ``engine.model.kernels.abi``.
-``engine.model.kernels.pool`` compiles kernels and runs their tiles.
+A call of a kernel computes one tile: ``kernel(arguments, tile, worker)``, with the slots of
+``engine.model.kernels.abi``. ``engine.model.kernels.pool`` compiles kernels and runs their tiles.
 """
 
 from __future__ import annotations
@@ -23,4 +23,6 @@ EMIT: dict[str, Callable[..., None]] = {
     **recurrence.EMIT,
     **sampling.EMIT,
 }
-"""Emitters of all kernels by name, called as ``(module, name, lanes, *kind)``, for vectors of ``lanes`` numbers."""
+"""Emitters of all kernels, keyed by the kernel's name. Called as ``(module, name, lanes, *kind)``; vectors have
+``lanes`` numbers.
+"""

@@ -1,8 +1,8 @@
-"""Attention of a few rows to long KV, a piece of one head's keys at a time, and the join of the pieces.
+"""Emits the attention of a few rows to long KV, one piece of a head's keys at a time, and the merge of the pieces.
 
-The keys come in blocks whose borders are absolute positions: scores of a block, online softmax, values. Pieces of
-``PIECE`` keys are joined in their order by ``join``. All arithmetic is in float32; keys and values may lie in bfloat16
-or in levels, and are widened in registers, which is exact.
+Keys are processed in blocks whose borders are absolute positions. For each block the scores are computed, then the
+online softmax, then the values. ``join`` merges the pieces of ``PIECE`` keys in order. All arithmetic is in float32.
+Keys and values may be stored in bfloat16 or as levels, and are widened in registers, which is exact.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
-_KEYS = 4  # keys that are multiplied with a query together
+_KEYS = 4  # keys whose products with a query are computed together
 _SCORE_ROWS = (2, 1)  # queries that are multiplied together, so that keys are widened once for both
-# vectors of a value that are summed at once: with many rows, with few rows
+# vectors of a value that are summed at once: with many rows, and with few rows
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
 _SHARE_BITS = 20  # fractional bits of a share of lines
-LOWEST = -1e30  # stands for minus infinity, since the difference of two infinities is NaN
+LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
 def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """Emit attention to one piece of one KV head's keys for all rows of its queries.
+    """Emit the attention of all query rows of one KV head to one piece of its keys.
 
     A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
     ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
     With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` has the form for ``scaled``.
 
     Args:
-        stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, followed by their scale in
-            bfloat16. Queries are of the same kind, or float32 where keys are levels.
+        stored: the kind of keys and values, whose numbers the strides count. "int8" means levels, followed by their
+            scale in bfloat16. Queries have the same kind, or float32 if keys are levels.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -51,8 +51,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch holds keys and values of the last block and scales, then queries and scores of all rows in
-    # float32.
+    # The scratch memory of a worker holds keys and values of the last block and their scales, then queries and scores
+    # of all rows in float32.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -91,24 +91,28 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
 
 class Vectors:
-    """Keys or values of a block in their stored form: ``step`` numbers from one to the next.
+    """The keys or values of a block in their stored form, ``step`` numbers apart.
 
-    ``scales`` are the scales of levels in float32; None where the numbers are not levels.
+    ``scales`` are the scales of levels in float32; None if the numbers are not levels.
     """
 
     def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
     def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
+        """Load numbers of the block's ``token``-th key or value, from the ``at``-th on. Levels are loaded without their
+        scale.
+        """
         return self._e.load_vector(self._place, self._where(token, at), self.kind)
 
     def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load a vector of pairs of numbers in bfloat16, one pair a lane. Levels are exact in bfloat16."""
+        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Levels are converted to bfloat16, which is
+        exact.
+        """
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
-        """``load`` at each of the places."""
+        """Call ``load`` at each of the places."""
         return [self.load(token, place) for place in places]
 
     def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
@@ -116,11 +120,11 @@ class Vectors:
 
 
 class Ahead:
-    """Prefetches the keys or values of the next block, while the block that begins at ``start`` is computed.
+    """Emits prefetches of the keys or values of the next block, while the block that begins at ``start`` is computed.
 
-    A prefetch of the whole block at once would alternate with the multiplications, and each would wait for the other.
-    So with many rows each step of the sums prefetches a few lines; with few rows, laying out a block prefetches the
-    next block's tokens.
+    If the whole block were prefetched at once, prefetching and multiplying would alternate, and each would wait for the
+    other. So with many rows, each step of the sums prefetches a few lines. With few rows, the tokens of the next block
+    are prefetched while a block is laid out.
     """
 
     def __init__(
@@ -129,13 +133,13 @@ class Ahead:
         self._e, self._stride, self._kind = e, stride, kind
         self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
         self._numbers = LINE // BYTES[kind]
-        self._lines = -(-head_dim // self._numbers)  # lines of one token
+        self._lines = -(-head_dim // self._numbers)  # cache lines of one token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Prefetch one of the equal shares of the block's lines."""
         e, lines = self._e, self._lines
-        # The share is rounded up, or the last share would end before the last line. It is the same for all steps, and
-        # computed once.
+        # The share is rounded up, because otherwise the last share would end before the last line. It is the same for
+        # all steps, and computed once.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
@@ -148,7 +152,7 @@ class Ahead:
             self.ask(token, long(line * self._numbers))
 
     def ask(self, token: ir.Value, at: ir.Value) -> None:
-        """Prefetch the line with the ``at``-th number of the ``token``-th key or value."""
+        """Prefetch the cache line that holds the ``at``-th number of the ``token``-th key or value."""
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
 
 
@@ -162,12 +166,12 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """The address of a block's keys or values.
+    """Emit the address of a block's keys or values.
 
     A whole block is used in place. An incomplete block is copied to ``room``, with zeros after its end. Scales, if
     there are any, follow in ``room``.
     """
-    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows
+    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the levels
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
@@ -186,13 +190,13 @@ def block_of(
 
 
 def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
-    """Load the scale that follows the levels of a key or value."""
+    """Load the scale that is stored after the levels of a key or value."""
     bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
     return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
 
 
 def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
-    """Emit one loop for each block size, largest first. A loop takes blocks of that many rows while enough rows are
+    """Emit one loop for each block size, the largest first. A loop takes blocks of that many rows while enough rows are
     left.
     """
     done = e.variable(long(0))
@@ -206,7 +210,9 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
 
 
 def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
-    """Emit the products of ``rows`` queries, one after another in float32, with a block's keys, which are read once."""
+    """Emit the products of ``rows`` queries with the keys of a block, one query after another in float32. The keys are
+    read once.
+    """
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
@@ -228,8 +234,8 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
     """Scale a vector of scores to base 2.
 
-    With a ``cap`` scores pass through a hyperbolic tangent of that height, with an error of 2e-7 of the height. The
-    tangent is computed from ``2 ** -abs(score)``, for which ``scale`` makes the exponent.
+    A ``cap`` limits the scores to cap * tanh(score / cap), with an error of 2e-7 times the cap. The tangent is computed
+    from ``2 ** -abs(score)``; ``scale`` converts a score to this exponent.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -250,10 +256,10 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Turn a row's scores into weights of the online softmax, and bring its sums to the new maximum.
+    """Turn a row's scores into weights of the online softmax, and rescale its sums to the new maximum.
 
     Args:
-        begin, limit: the row sees the keys of the block between them; either may lie outside of it.
+        begin, limit: the row sees the keys between these positions; each may lie outside of the block.
         value_scales: scales that the weights are multiplied by.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
@@ -301,14 +307,14 @@ def add_values(
     ahead: Sequence[Ahead],
     pairs: bool = False,
 ) -> None:
-    """Add a block's values by their weights to the sums of every row.
+    """Add the weighted values of a block to the sums of every row.
 
     Args:
         weights: address of the weights of the block's first key, ``step`` words from one row to the next.
         words: number of words of a row's weights in the block; a word is a number or a pair.
-        near: loads the vectors at places of the ``word``-th value, or pair of values.
-        ahead: prefetched meanwhile; for pairs, in shares where ``are_many`` of ``VALUE_VECTORS`` rows, else with the
-            first.
+        near: loads the vectors at the given places of the ``word``-th value or pair of values.
+        ahead: what to prefetch meanwhile. For pairs it is prefetched in shares if ``are_many`` rows with
+            ``VALUE_VECTORS``, otherwise together with the first.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)
@@ -340,7 +346,7 @@ def add_values(
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
-    """Emit the join of one KV head's pieces: ``RESULT`` (kv_heads, rows, head_dim), of the kind ``made``, and
+    """Emit the merge of one KV head's pieces: ``RESULT`` (kv_heads, rows, head_dim) of the kind ``made``, and
     ``LOGSUM`` (kv_heads, rows) to base 2.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -376,4 +382,4 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: st
 
 
 EMIT: dict[str, Callable[..., None]] = {"attend": _emit_attend, "join": _emit_join}
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

@@ -1,12 +1,12 @@
-"""Attention in bfloat16 where the processor multiplies pairs of such numbers (``products``).
+"""Emits attention in bfloat16 for processors that multiply pairs of bfloat16 numbers (``products``).
 
-The numbers of a key are stored in pairs already. The keys of a block are transposed, so that a lane is a key and no sum
-over lanes is needed. Two neighbouring values are interleaved. Both steps cost as much as two rows, so this kernel pays
-from three rows on, which the grouped queries of one token already reach. The weights of the values are rounded to
-bfloat16, as in other kernels. In float32 transposing costs more than it gains.
+The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
+no sum over lanes is needed. Two neighbouring values are interleaved into pairs. Both steps cost as much time as two
+rows. So this kernel pays for three or more rows, and the grouped queries of a single token are usually that many. The
+weights of the values are rounded to bfloat16, as in other kernels. In float32, transposing costs more than it gains.
 
-Keys of a whole piece come before its values: memory is read in long runs, and each row has one softmax. Each block
-prefetches the next one. Everything else is as in ``attention``.
+All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one
+softmax. Each block prefetches the next one. Everything else is as in ``attention``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _KEY_VECTORS = 4  # vectors of transposed keys that are multiplied with a query 
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """Emit attention to one piece of one KV head's keys for all rows of its queries: arguments and results as of
+    """Emit the attention of all query rows of one KV head to one piece of its keys. Arguments and results as in
     ``attend``.
 
     Args:
         lanes: 16.
-        head_dim: a multiple of twice as much.
-        stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 with both.
+        head_dim: a multiple of ``2 * lanes``.
+        stored: the kind of keys and values, "bfloat16" or "int8". Queries are bfloat16 in both cases.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -58,8 +58,8 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch holds keys or values of the last block and scales, the block laid out in pairs, scales of the
-    # piece's values, then scores of all rows.
+    # The scratch memory of a worker holds keys or values of the last block and their scales, the block laid out in
+    # pairs, the scales of the piece's values, then the scores of all rows.
     room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
@@ -104,7 +104,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """Collect the scales of a piece's values in ``room``, with zeros after the last."""
+    """Collect the scales of a piece's values in ``room``. Zeros follow the last scale."""
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
@@ -112,12 +112,13 @@ def _collect_scales(
 
 
 def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
-    """Transpose pairs of a block's keys to (words, BLOCK). ``ahead`` is prefetched in step, unless a later stage does
-    so.
+    """Emit a loop that transposes pairs of a block's keys to (words, BLOCK). Each step of the loop prefetches some
+    tokens of ``ahead``, unless ``later`` is set: then a later stage prefetches them.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        tokens = -(-e.lanes * e.lanes // words)  # rounded up: some lines are prefetched twice, and none is left out
+        # rounded up, so that some lines are prefetched twice and none is left out
+        tokens = -(-e.lanes * e.lanes // words)
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
             for at in range(tokens):
@@ -128,8 +129,8 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
 
 
 def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` is prefetched in step, as
-    in ``_turn``.
+    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` is prefetched as in
+    ``_turn``.
     """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
@@ -151,10 +152,10 @@ def _score(
     words: int,
     asked: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
-    """Emit the products of ``rows`` queries, one after another, with a block's transposed keys.
+    """Emit the products of ``rows`` queries with the transposed keys of a block, one query after another.
 
     Args:
-        asked: the concurrent prefetch, the number of its shares done so far, and the number of all shares.
+        asked: the prefetch that runs meanwhile, the number of its shares done so far, and the number of all shares.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -187,11 +188,11 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Turn a row's scores into weights in bfloat16, in the same place and half the bytes. The maximum and the sum of
-    the weights go to the end of ``line``, after zeros.
+    """Turn a row's scores into weights in bfloat16, stored in place in half the bytes. The maximum and the sum of the
+    weights are written at the end of ``line``, after zeros.
 
     Args:
-        begin, limit: the row sees the keys of the piece between them; either may lie outside of it.
+        begin, limit: the row sees the keys between these positions; each may lie outside of the piece.
         count: keys of the piece.
         value_scales: scales that the weights are multiplied by.
     """
@@ -230,7 +231,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # Unseen scores are so far below the maximum that their power is zero, even where no key is seen.
+    # Unseen scores are so far below the maximum that their weight becomes zero, even if no key is seen.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:
@@ -252,4 +253,4 @@ def _soften(
 
 
 EMIT: dict[str, Callable[..., None]] = {"attend_pairs": _emit_attend_pairs}
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

@@ -1,12 +1,12 @@
-"""Products with weights in the blocks of GGUF files, which keep their bits from the file.
+"""Emits products with weights in the blocks of GGUF files. The weights keep the bits of the file.
 ``engine.model.kernels.formats`` describes the layout of a block. ``interleaved`` interleaves the blocks of a panel's
-outputs word by word, so that a lane of a vector is an output. No bit is added or changed.
+outputs word by word, so that a lane of a vector holds an output. No bit is added or changed.
 
-In every format the four bytes of a word, after a shift and a mask, are the levels of four neighbouring inputs. Where
-the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a bfloat16
-number that is too large by that power; the sum of the inputs corrects this. On other processors a level is converted to
-float32. Activations are never rounded to levels. As in ``products``, a row has the same bits whatever other rows are
-computed: every run of 16 inputs is summed in order, then multiplied by its scale.
+In every format the four bytes of a word, after a shift and a mask, are the levels of four neighbouring inputs. If the
+processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. This gives a bfloat16 number
+that is too large by that power, and the sum of the inputs is used to correct this. On other processors a level is
+converted to float32. Activations are never rounded to levels. As in ``products``, a row has the same bits whatever
+other rows are computed: every run of 16 inputs is summed in order, then multiplied by its scale.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from engine.model.kernels.emit.products import Sums, each_panel, emit_product, r
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LINE = 64  # bytes that memory delivers at once
-_AHEAD = 4096  # distance of a prefetch in bytes, in whole blocks
-_BYTE = 0x01010101  # 1 in each byte of a word
+_AHEAD = 4096  # distance of a prefetch in bytes; it is rounded to whole blocks
+_BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-_LEFT_OUT = 6  # sizes of row blocks: four and two take hardly longer than others, and each size is compiled
-_CODE_OFFSET = 128  # offset by which signed codes become unsigned bytes
+_LEFT_OUT = 6  # block size that is left out: four and two rows take hardly longer, and every size has to be compiled
+_CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 
 
 # A block in registers ------------------------------------------------------------------------------------------------
 
 
 class _Block:
-    """A block of a panel's outputs, in registers.
+    """Emits access to a block of a panel's outputs, in registers.
 
     Args:
         base: the block's address.
@@ -51,13 +51,13 @@ class _Block:
         ]
 
     def word(self, index: ir.Value, vector: int) -> ir.Value:
-        """Load the word with this number, for the outputs of one of the panel's vectors."""
+        """Load the word with this number, for the outputs of one vector of the panel."""
         e = self._e
         place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
-        """Prefetch a group's share of the next block, which the processor does not foresee."""
+        """Prefetch a group's share of the next block, because the processor does not foresee it."""
         e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
             self._base,
@@ -76,10 +76,10 @@ class _Block:
         return e.load(place, ir.VectorType(I16, e.lanes), align=2)
 
     def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
-        """The factor of a level and the number added to the product, for each of the panel's vectors.
+        """Emit the factor of a level and the number that is added to the product, for each vector of the panel.
 
         Args:
-            offset: offset of the levels, in addition to their zero.
+            offset: offset of the levels in addition to their zero point.
         """
         e, form = self._e, self._form
         found = []
@@ -105,7 +105,7 @@ class _Block:
         return found
 
     def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
-        """Gather a whole number of the group from its parts."""
+        """Assemble an integer of the group from its parts."""
         e, whole = self._e, None
         for part in parts:
             if part.in_half:
@@ -120,7 +120,7 @@ class _Block:
         return whole
 
     def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """The levels of four inputs as the bytes of a word. Codes have ``_CODE_OFFSET`` added."""
+        """Emit the levels of four inputs as the bytes of a word. Codes have ``_CODE_OFFSET`` added."""
         e, form, levels = self._e, self._form, None
         for part in form.levels:
             some = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(((1 << part.count) - 1) * _BYTE))
@@ -134,7 +134,7 @@ class _Block:
         return levels
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """A word shifted so that the wanted bits are at the bottom of each byte, with other bits above."""
+        """Emit a word shifted so that the wanted bits are the lowest of each byte. Other bits remain above them."""
         e = self._e
         if not part.spread:
             index = e.b.add(_picked(e, part.words, run), long(word))
@@ -142,12 +142,13 @@ class _Block:
         whole = self.word(_picked(e, part.words, run), vector)
         four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
         four = e.b.and_(four, e.whole_splat(0xF))
-        # Bit n moves to byte n, without a carry.
+        # Moves bit n to byte n, without a carry.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item tells whether the pair is of
-        the first and third inputs or of the others. Several items for the same inputs are to be added.
+        """Emit the levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item says whether its
+        pair belongs to the first and third inputs or to the second and fourth. Several items for the same inputs have
+        to be added.
         """
         e, form = self._e, self._form
         if form.codes:
@@ -184,7 +185,7 @@ class _Block:
 
 
 def _offset(form: Format, pairs: bool) -> int:
-    """The number by which levels are too large in bfloat16."""
+    """The number by which levels in bfloat16 are too large."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
@@ -193,13 +194,15 @@ def _offset(form: Format, pairs: bool) -> int:
 
 
 def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """``2 ** exponent`` combined with a level, whose bits are the highest of a mantissa in both halves of a word."""
+    """Emit ``2 ** exponent`` combined with a level, whose bits are the highest of the mantissa, in both halves of a
+    word.
+    """
     kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
     return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
 
 
 def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
-    """Convert finite numbers in half precision to float32. Exact."""
+    """Convert finite half-precision numbers to float32. Exact."""
     raw = e.b.zext(halves, e.whole)
     size = e.b.shl(e.b.and_(raw, e.whole_splat(0x7FFF)), e.whole_splat(13))
     scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))  # to the exponent of float32
@@ -208,7 +211,9 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Half of the powers of two with these exponents, which are bytes biased by 127; 0 for powers below 2 ** -126."""
+    """Emit half of the powers of two with these exponents, which are bytes biased by 127. Powers below 2 ** -126 become
+    0.
+    """
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)
     less = e.b.sub(e.b.select(e.b.icmp_unsigned("<", raw, one), one, raw), one)
@@ -222,13 +227,13 @@ def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
 
 
 def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> ir.Value:
-    """Rotate the words to the right, by a number of bits for each run."""
+    """Rotate the words to the right, by a different number of bits for each run."""
     name = f"llvm.fshr.v{e.lanes}i32"
     return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
 
 
 def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
-    """Select one of some whole numbers."""
+    """Emit the selection of one of several integers."""
     if len(set(values)) == 1:
         return long(values[0])
     name = "table." + ".".join(map(str, values))
@@ -247,7 +252,7 @@ def _shift(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
 
 
 def _half_of(value: int) -> int:
-    """The bits of a small whole number in bfloat16."""
+    """The bits of a small integer in bfloat16."""
     if value == 0:
         return 0
     size = abs(value)
@@ -257,7 +262,9 @@ def _half_of(value: int) -> int:
 
 
 def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Look up 16-bit numbers in a table of 16, by the lower bits of both halves of each word; 16 lanes."""
+    """Look up 16-bit numbers in a table of 16, indexed by the lower bits of both halves of each word. Needs 16
+    lanes.
+    """
     kind = ir.VectorType(I16, 2 * e.lanes)
     constant = ir.Constant(kind, [I16(value) for value in table] * (2 * e.lanes // len(table)))
     name = "llvm.x86.avx512.permvar.hi.512"
@@ -265,7 +272,7 @@ def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Look up bytes in a table of 16, by the bytes of each word."""
+    """Look up bytes in a table of 16, indexed by the bytes of each word."""
     kind = ir.VectorType(I8, 4 * e.lanes)
     constant = ir.Constant(kind, [I8(value) for value in table] * (4 * e.lanes // len(table)))
     x86 = "86" in binding.get_process_triple().partition("-")[0]
@@ -275,8 +282,8 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _level(e: Emitter, levels: ir.Value, at: int) -> ir.Value:
-    """A byte of each word as float32, divided by ``_share_of``."""
-    if at == RUN_WORDS - 1:  # this byte has the sign
+    """Emit a byte of each word as float32, divided by ``_share_of``."""
+    if at == RUN_WORDS - 1:  # this byte holds the sign
         return e.b.sitofp(e.b.lshr(levels, e.whole_splat(8 * at)), e.vector)
     return e.b.sitofp(e.b.and_(levels, e.whole_splat(0xFF << 8 * at)), e.vector)
 
@@ -289,8 +296,8 @@ def _share_of(at: int) -> float:
 
 
 def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the interleaving of a panel: of each block the halves, then the words, each for all outputs together; zeros
-    where there is no output.
+    """Emit the interleaving of a panel: of each block first the halves, then the words, each for all outputs together.
+    Places without an output get zeros.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
@@ -329,8 +336,8 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
 
     Args:
         kind: kind of x.
-        made: "pairs": in bfloat16, of four numbers the first and third before the others. "shares": in float32, by
-            ``_share_of``. "plain": in float32.
+        made: "pairs": bfloat16; of each four numbers, the first and third come before the second and fourth. "shares":
+            float32, divided by ``_share_of``. "plain": float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
@@ -402,7 +409,7 @@ def _add_least(
     scales: list[tuple[ir.Value, ir.Value]],
     total: list[Variable],
 ) -> None:
-    """Add the part of a group's inputs that does not depend on their levels."""
+    """Add that part of a group's product that does not depend on its levels."""
     sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
     for at in range(1, runs):
         sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
@@ -412,7 +419,7 @@ def _add_least(
 
 
 def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
-    """Add the products of a run's levels with each line of x, which begins at the run."""
+    """Add the products of a run's levels with each line of x. The line begins at the run."""
     multiply = e.dot_pairs if pairs else e.fma
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):
@@ -458,7 +465,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
 
 
 def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit ``products``' product for weights in half precision."""
+    """Emit the product of ``products`` for half-precision weights."""
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)
@@ -474,4 +481,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "product_halves": emit_product_halves,
     "expanded": emit_expanded,
 }
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

@@ -1,7 +1,7 @@
-"""A small layer over llvmlite's builder, for kernels written as loops over vectors.
+"""Provides a thin layer over llvmlite's builder, for kernels written as loops over vectors.
 
-The compiler may reorder nothing: no fast-math flag is set, and every multiply-add is one fused operation. So a kernel's
-sums have the order of its source, and the same bits however its loops are blocked.
+The compiler may not reorder arithmetic, because no fast-math flag is set and every multiply-add is one fused operation.
+So a kernel's sums have the order of its source, and the same bits however its loops are blocked.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
 LEVELS = ir.VectorType(I8, 64)
-"""The type of levels, as many bytes as fill a vector of 16 lanes."""
+"""The type of a vector of levels, with as many bytes as a vector of 16 lanes."""
 
 FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
-"""Bytes of a number in memory: in float32, in bfloat16, or as a level of 8 bits."""
+"""Bytes of a number in memory: in float32, in bfloat16, or as an 8-bit level."""
 
 
 class _BFloat(ir.Type):
-    """LLVM's own bfloat16, for which llvmlite has no name. Only operands and results of its instructions have this
-    type.
-    """
+    """LLVM's bfloat16, for which llvmlite has no name. Only operands and results of its instructions have this type."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -39,7 +37,7 @@ class _BFloat(ir.Type):
 
 
 KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
-"""The types of numbers in memory, by name."""
+"""The types of numbers in memory, keyed by name."""
 
 
 class Emitter:
@@ -65,7 +63,7 @@ class Emitter:
         self.whole = ir.VectorType(I32, lanes)
 
     def end(self, value: ir.Value | None = None) -> None:
-        """Return, and close the function."""
+        """Emit the return, and close the function."""
         if value is None:
             self.b.ret_void()
         else:
@@ -76,7 +74,7 @@ class Emitter:
     # Variables, which become registers -------------------------------------------------------------------------
 
     def variable(self, start: ir.Value) -> Variable:
-        """Make a local variable that holds ``start``."""
+        """Make a local variable, initialised with ``start``."""
         with self.b.goto_block(self._entry):
             place = self.b.alloca(start.type)
         variable = Variable(self, place, start.type)
@@ -100,9 +98,7 @@ class Emitter:
 
     @contextmanager
     def loop_while(self) -> Iterator[Any]:
-        """Emit ``while True``. The yielded function, called with a condition, leaves the loop where the condition
-        holds.
-        """
+        """Emit ``while True``. The yielded function takes a condition and leaves the loop if it holds."""
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
         self.b.branch(body)
         self.b.position_at_end(body)
@@ -119,7 +115,7 @@ class Emitter:
     # Memory ----------------------------------------------------------------------------------------------------
 
     def at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """The address of the ``index``-th value of a kind after ``base``."""
+        """Emit the address of the ``index``-th value of a kind after ``base``."""
         return self.b.gep(base, [index], source_etype=kind)
 
     def load(self, address: ir.Value, kind: ir.Type, align: int = FLOAT_BYTES) -> ir.Value:
@@ -129,25 +125,25 @@ class Emitter:
         self.b.store(value, address, align=align)
 
     def load_vector(self, base: ir.Value, index: ir.Value, kind: ir.Type = F32) -> ir.Value:
-        """Load a vector of float32 from the ``index``-th number after ``base`` on. Exact for every type in
-        ``BYTES``.
-        """
+        """Load a float32 vector, from the ``index``-th number after ``base`` on. Exact for every type in ``BYTES``."""
         loaded = self.load(self.at(base, index, kind), ir.VectorType(kind, self.lanes), align=BYTES[kind])
         if kind is F32:
             return loaded
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
-        """Store a vector as ``load_vector`` reads it, rounded to the nearest number of this kind; not for levels."""
+        """Store a vector so that ``load_vector`` can read it, rounded to the nearest number of this kind. Levels cannot
+        be stored.
+        """
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
         """Prefetch a cache line. Any address is allowed."""
-        # Arguments: to be read, kept in the second level of the cache, data.
+        # The arguments mean: for reading, kept in the second-level cache, data.
         self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
-        """Load an argument of a kernel: the ``index``-th i64 after ``base``."""
+        """Load a kernel's argument: the ``index``-th i64 after ``base``."""
         return self.load(self.at(base, long(index), I64), I64, align=8)
 
     def load_pointer(self, base: ir.Value, index: int) -> ir.Value:
@@ -158,7 +154,7 @@ class Emitter:
         return self.load(self.at(base, long(index), I64), F32)
 
     def longs(self, *slots: int) -> list[ir.Value]:
-        """Load arguments of the emitted kernel, whose first parameter is their array."""
+        """Load arguments of the emitted kernel, whose first parameter is the address of its argument array."""
         return [self.load_long(self.arguments[0], slot) for slot in slots]
 
     def pointers(self, *slots: int) -> list[ir.Value]:
@@ -168,26 +164,26 @@ class Emitter:
     # Arithmetic ------------------------------------------------------------------------------------------------
 
     def splat(self, value: ir.Value) -> ir.Value:
-        """A vector of one number in every lane."""
+        """Emit a vector with one number in every lane."""
         kind = ir.VectorType(value.type, self.lanes)
         first = self.b.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
         return self.b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), _mask([0] * self.lanes))
 
     def constant(self, value: float) -> ir.Value:
-        """A vector of one float32 in every lane."""
+        """Emit a vector with one float32 constant in every lane."""
         return ir.Constant(self.vector, [number(value)] * self.lanes)
 
     def whole_splat(self, value: int) -> ir.Value:
         return ir.Constant(self.whole, [I32(value)] * self.lanes)
 
     def call(self, name: str, *values: ir.Value) -> ir.Value:
-        """Call an intrinsic of LLVM whose operands and result have one type."""
+        """Call an LLVM intrinsic whose operands and result have the same type."""
         kind = values[0].type
         name = f"{name}.v{kind.count}f32" if isinstance(kind, ir.VectorType) else f"{name}.f32"
         return self.intrinsic(name, kind, *values)
 
     def intrinsic(self, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
-        """Call LLVM's own function of this name."""
+        """Call the LLVM intrinsic of this name."""
         known = self.module.globals.get(name)
         if known is None:
             known = ir.Function(self.module, ir.FunctionType(result, [value.type for value in values]), name)
@@ -198,15 +194,15 @@ class Emitter:
         return self.call("llvm.fma", a, b, c)
 
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """c + a.first * b.first + a.second * b.second for pairs of bfloat16, each pair in the place of a float32; 16
-        lanes.
+        """c + a.first * b.first + a.second * b.second for pairs of bfloat16. Each pair is stored in place of a float32.
+        Needs 16 lanes.
         """
         pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
         halves = [self.b.bitcast(x, pairs) for x in (a, b)]
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Load ``lanes`` pairs of bfloat16 from the ``index``-th number after ``base`` on, each pair as a float32."""
+        """Load ``lanes`` pairs of bfloat16, from the ``index``-th number after ``base`` on, each pair as a float32."""
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
         if kind is I8:
@@ -219,10 +215,11 @@ class Emitter:
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up ``halves``, bfloat16 as i16, at ``LEVELS`` places. Return pairs in two vectors of 16 lanes.
+        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``LEVELS`` places. Return pairs in two vectors
+        of 16 lanes.
 
-        The table has 16 halves, or 128. The places of a pair are neighbours. In each 16 bytes of places, the first half
-        goes to the first vector, the second half to the second.
+        The table has 16 or 128 numbers. The places of a pair are neighbours. Of each 16 bytes of places, the first 8 go
+        to the first vector and the last 8 to the second.
 
         Args:
             signs: bytes whose highest bits become the signs of the results.
@@ -244,11 +241,11 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
 
     def all_bytes(self, value: int) -> ir.Value:
-        """``LEVELS`` with one value in every byte."""
+        """A vector of ``LEVELS`` with the same value in every byte."""
         return _bytes([value] * LEVELS.count)
 
     def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Interleave the 16-bit numbers of two vectors: two vectors of pairs."""
+        """Interleave the 16-bit numbers of two vectors into two vectors of pairs."""
         halves = ir.VectorType(I16, 2 * self.lanes)
         a, b = self.b.bitcast(a, halves), self.b.bitcast(b, halves)
         count = 2 * self.lanes
@@ -259,14 +256,14 @@ class Emitter:
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
 
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
-        """Transpose as many vectors as they have lanes."""
+        """Transpose a square of vectors: as many vectors as each has lanes."""
         n, turned = self.lanes, list(rows)
-        for first in range(0, n, 4):  # first squares of four lanes, in single instructions of every processor
+        for first in range(0, n, 4):  # first squares of four lanes, with single instructions that every processor has
             a, b, c, d = turned[first : first + 4]
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
         width = 4
-        while width < n:  # then whole squares
+        while width < n:  # then larger squares
             for at in (at for at in range(n) if not at & width):
                 a, b = turned[at], turned[at + width]
                 low = [lane if not lane & width else n + lane - width for lane in range(n)]
@@ -276,8 +273,8 @@ class Emitter:
         return turned
 
     def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
-        """Interleave groups of ``width`` lanes of a and b, within every four lanes: one vector from their first halves,
-        one from their second.
+        """Interleave groups of ``width`` lanes of a and b within every four lanes. Returns a vector of their first
+        halves, and one of their second halves.
         """
         masks: list[list[int]] = [[], []]
         for quad in range(0, self.lanes, 4):
@@ -288,11 +285,11 @@ class Emitter:
         return low, high
 
     def widened(self, half: ir.Value) -> ir.Value:
-        """Convert bfloat16, as i16, to float32. Exact."""
+        """Convert bfloat16 (as i16) to float32. Exact."""
         return self.b.bitcast(self.b.shl(self.b.zext(half, self.whole), self.whole_splat(16)), self.vector)
 
     def narrowed(self, x: ir.Value) -> ir.Value:
-        """Convert float32 to the nearest bfloat16, as i16; ties go to even."""
+        """Convert float32 to the nearest bfloat16 (as i16); ties go to even."""
         bits = self.b.bitcast(x, self.whole)
         odd = self.b.and_(self.b.lshr(bits, self.whole_splat(16)), self.whole_splat(1))
         up = self.b.add(self.b.add(bits, self.whole_splat(0x7FFF)), odd)
@@ -302,7 +299,7 @@ class Emitter:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
     def fold(self, x: ir.Value, join: Any) -> ir.Value:
-        """Reduce a vector to one number: halves are joined with ``join`` until one number is left."""
+        """Reduce a vector to one number: combine its halves with ``join`` until one number is left."""
         count = self.lanes
         while count > 1:
             count //= 2
@@ -311,10 +308,10 @@ class Emitter:
         return self.b.extract_element(x, I32(0))
 
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
-        """The sum over the lanes of each of ``lanes`` vectors, as one vector.
+        """Sum over the lanes of each of ``lanes`` vectors, and return the sums as one vector.
 
-        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours. Groups of ``width``
-        vectors may have been joined before; then their sums are joined further.
+        Every sum is the same tree over the lanes: neighbours are added first, then pairs of neighbours, and so on. If
+        groups of ``width`` vectors have already been joined, the sum continues from there.
         """
         rows = list(vectors)
         while len(rows) > 1:
@@ -323,8 +320,8 @@ class Emitter:
         return rows[0]
 
     def _joined(self, a: ir.Value, b: ir.Value, width: int) -> ir.Value:
-        """Add pairs of lanes within a and within b. In the result, lanes of a and b alternate in groups of
-        ``width``.
+        """Add pairs of neighbouring lanes within a and within b. The result has groups of ``width`` lanes from a and
+        from b in turn.
         """
         n = self.lanes
         even, odd = [], []
@@ -334,7 +331,7 @@ class Emitter:
         return self.b.fadd(self.b.shuffle_vector(a, b, _mask(even)), self.b.shuffle_vector(a, b, _mask(odd)))
 
     def exp2(self, x: ir.Value) -> ir.Value:
-        """2 ** x of a vector, x <= 0, with an error of 2e-7; 0 below -126."""
+        """2 ** x of a vector with x <= 0, with an error of 2e-7. The result is 0 for x below -126."""
         tiny = self.b.fcmp_ordered("<", x, self.constant(-126.0))
         x = self.b.select(tiny, self.constant(-126.0), x)
         near = self.call("llvm.rint", x)
@@ -347,19 +344,19 @@ class Emitter:
         return self.b.select(tiny, self.constant(0.0), value)
 
     def scaled_power(self, x: ir.Value) -> ir.Value:
-        """2 ** x of 16 lanes, x <= 0, with an error of 4e-6, which vanishes in bfloat16, in half the operations of
-        ``exp2``.
+        """2 ** x of 16 lanes with x <= 0, with an error of 4e-6, in half the operations of ``exp2``. Rounding to
+        bfloat16 hides the error.
         """
         near = self.call("llvm.rint", x)
         rest = self.b.fsub(x, near)
         power = self.constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
             power = self.fma(power, rest, self.constant(coefficient))
-        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # lanes, and that of the thread
+        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # a mask of all lanes, and the rounding mode of the thread
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:
-        """``store_vector`` of 16 lanes in bfloat16, in one instruction. Numbers without a normal exponent become 0."""
+        """Store 16 lanes in bfloat16 as ``store_vector`` does, in one instruction. Subnormal numbers become 0."""
         halves = self.intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(_BFloat(), self.lanes), value)
         self.store(self.b.bitcast(halves, ir.VectorType(I16, self.lanes)), self.at(base, index, I16), align=2)
 
@@ -379,21 +376,21 @@ class Variable:
         self._emitter.b.store(value, self._place)
 
 
-# Taylor coefficients of 2 ** x about 0: ln(2) ** n / n!. On [-0.5, 0.5] the next one is below 2e-9.
+# Taylor coefficients of 2 ** x about 0: ln(2) ** n / n!. On [-0.5, 0.5] the next term is below 2e-9.
 _EXP2 = [1.0, 0.6931471805599453, 0.2402265069591007, 0.0555041086648216, 0.009618129107628477]
 _EXP2 += [0.0013333558146428443, 0.00015403530393381608, 1.525273380405984e-05]
 
-# The polynomial of degree 4 with the least relative error to 2 ** x on [-0.5, 0.5].
+# The polynomial of degree 4 with the smallest relative error to 2 ** x on [-0.5, 0.5].
 _POWER = [0.9999992614359087, 0.6931218147559814, 0.24024744860429012, 0.05591786021593906, 0.009570100592456837]
 
 
 def long(value: int) -> ir.Value:
-    """A constant of 64 bits."""
+    """A 64-bit integer constant."""
     return I64(value)
 
 
 def number(value: float) -> ir.Value:
-    """A constant in float32."""
+    """A float32 constant."""
     return F32(value)
 
 

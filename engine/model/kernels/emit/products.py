@@ -1,12 +1,12 @@
-"""Products of a few rows with packed weights, which are read once.
+"""Emits products of a few rows with packed weights, which are read once.
 
-Weights lie in panels of output columns, (panels, in, columns): the columns of a panel are the lanes of the vectors, so
-an output is one sum over the inputs in their order. They may be levels of 8 bits, or of 4 (``product4``).
+Weights lie in panels of output columns, (panels, in, columns). The columns of a panel are the lanes of the vectors, so
+that an output is one sum over the inputs in order. Weights may be 8-bit levels, or 4-bit levels (``product4``).
 
 Kernels whose names end with ``pairs`` are for models in bfloat16, on processors that multiply pairs of bfloat16 numbers
-(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 pairs and adds neighbours in float32, where the one
-for float32 multiplies 16 numbers. The two numbers of a pair are neighbours in memory: a lane is an output, and holds
-two of its inputs. Activations are rounded to bfloat16, as transformers does in such a model.
+(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 numbers and adds neighbours in float32, whereas the
+instruction for float32 multiplies 16 numbers. The two numbers of a pair are neighbours in memory: a lane is an output,
+and holds the weights of two of its inputs. Activations are rounded to bfloat16, as transformers does in such a model.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
-_SUM_WORDS = 2  # words of a group that are summed before the scale: short chains of additions
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share loaded weights or values
-ACCUMULATORS = {16: 16}  # accumulators by vectors' lanes, with 32 registers: the others hold loaded operands
-FEW_ACCUMULATORS = 12  # accumulators with 16 registers
+_SUM_WORDS = 2  # words of a group that are summed before the scale is applied, so that chains of additions are short
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # numbers of rows that share loaded weights or values
+# accumulators, keyed by the lanes of vectors, if there are 32 registers; the other registers hold loaded operands
+ACCUMULATORS = {16: 16}
+FEW_ACCUMULATORS = 12  # accumulators if there are 16 registers
 
 Sums = list[list[Variable]]
-"""Sums of a product: for each row, one for each vector of a panel."""
+"""The sums of a product: for each row, one sum for each vector of a panel."""
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
     """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
 
     Args:
-        weights: kind of the weights; "int8" are levels.
+        weights: kind of the weights; "int8" means levels.
         scales: kind of the levels' scales, one for each output.
     """
 
@@ -66,7 +67,8 @@ def emit_product(
     near: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """Emit ``_emit_product``, also for pairs. A word of a panel is one input of each column, or a pair of inputs.
+    """Emit the product for single numbers or for pairs. A word of a panel holds one input, or a pair of inputs, of each
+    column.
 
     Args:
         near: loads the vectors of the word at an address.
@@ -98,8 +100,8 @@ def emit_product(
 def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
     """Emit the product with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
 
-    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked out in its place, so
-    it is too large by a power of 16. ``spread`` has divided x by the same power. Both operations are exact.
+    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked but not shifted, so it
+    is too large by a power of 16. ``spread`` has divided x by this power. Both operations are exact.
 
     Args:
         scales: kind of scales and middles (panels, groups, 2, columns).
@@ -130,13 +132,13 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """Emit ``_emit_product4``, also for pairs. Sums are multiplied by the scale after each ``step`` of a group's
-    ``words``.
+    """Emit the product with 4-bit weights for single numbers or for pairs. Sums are multiplied by the scale after every
+    ``step`` of the ``words`` of a group.
 
     Args:
-        lowest: the level, counted from the middle one, that counts as 0 in ``add_some``.
-        add_some: adds the products of ``step`` words of a group's part of a panel, from a word on, with the lines of x
-            from the group on.
+        lowest: the level, relative to the middle level, that counts as 0 in ``add_some``.
+        add_some: adds the products of ``step`` words, beginning at a word of the group's part of a panel, with the
+            lines of x, which begin at the group.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     x, packed, out, sums_of_x, scale = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.SCALES)
@@ -186,8 +188,8 @@ def emit_product4(
 
 
 def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """The level at a place of each word as float32, times the divisor of ``_spread_of``."""
-    if place == WORD_LEVELS - 1:  # this place has the sign
+    """Emit the level at a place of each word as float32, times the divisor from ``_spread_of``."""
+    if place == WORD_LEVELS - 1:  # this place holds the sign
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
 
@@ -197,8 +199,8 @@ def _spread_of(place: int) -> float:
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x (rows, inputs) in the form for ``product4``: ``OUT`` in float32 by ``_spread_of``, and ``SUMS`` (rows,
-    groups) of x.
+    """Emit x (rows, inputs) in the form that ``product4`` takes: ``OUT`` in float32, divided by ``_spread_of``, and the
+    ``SUMS`` (rows, groups) of x.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -221,11 +223,11 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 def each_panel(
     e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None], sizes: Sequence[int] | None = None
 ) -> None:
-    """Emit the panels of a tile of a product, and for each panel all rows in blocks: ``rows_of(first row, rows,
-    panel)``.
+    """Emit a loop over the panels of a tile, and within it loops over the rows in blocks, with the body ``rows_of(first
+    row, rows, panel)``.
 
     Args:
-        sizes: sizes of the blocks, the largest first; None takes as many rows as the registers hold.
+        sizes: sizes of the blocks, the largest first; None takes as many rows as fit the registers.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -251,7 +253,7 @@ def add_products(
     sums: list[list[Variable]],
     pairs: bool = False,
 ) -> None:
-    """Add to the sums the products of the ``k``-th number (or pair) of every line with the vectors."""
+    """Add to the sums the products of the vectors with the ``k``-th number (or pair) of every line."""
     multiply = e.dot_pairs if pairs else e.fma
     for line, own in zip(lines, sums, strict=True):
         number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
@@ -268,8 +270,8 @@ def store_sums(
     sums: list[list[Variable]],
     factors: Sequence[ir.Value] = (),
 ) -> None:
-    """Store the sums of rows from ``row`` on and outputs from ``column`` on, each vector times its factor if there is
-    one.
+    """Store the sums of rows from ``row`` on and outputs from ``column`` on. Each vector is multiplied by its factor,
+    if there is one.
     """
     for at, own in enumerate(sums):
         place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
@@ -279,13 +281,13 @@ def store_sums(
 
 
 def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
-    """Whether rows are many enough for the largest block of ``row_blocks``."""
+    """Whether there are enough rows for the largest block of ``row_blocks``."""
     return e.b.icmp_signed(">=", rows, long(row_blocks(e.lanes, vectors)[0]))
 
 
 def row_blocks(lanes: int, vectors: int) -> list[int]:
-    """Numbers of rows that are computed together, largest first, so that the sums of ``vectors`` for each row stay in
-    registers.
+    """Numbers of rows that can be computed together, the largest first, so that the sums of ``vectors`` for each row
+    fit the registers.
     """
     most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
     return [rows for rows in _ROW_BLOCKS if rows <= most]
@@ -313,8 +315,8 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
     """Emit the product of pairs with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
 
-    Two words of a panel share their bytes, (panels, inputs / 4, columns, 2), in ``LOOKED_UP`` order. ``SUMS`` (rows,
-    groups) has the sum of each group of x.
+    Two words of a panel share their bytes: (panels, inputs / 4, columns, 2), with columns in ``LOOKED_UP`` order.
+    ``SUMS`` (rows, groups) holds the sum of each group of x.
 
     Args:
         scales: kind of scales and middles (panels, groups, 2, columns).
@@ -349,7 +351,7 @@ def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _half(value: int) -> int:
-    """The bits of a number in bfloat16, which holds it exactly."""
+    """The bits of a number that bfloat16 holds exactly."""
     return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
 
 
@@ -364,4 +366,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "product4_pairs": _emit_product4_pairs,
     "group_sums": _emit_group_sums,
 }
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

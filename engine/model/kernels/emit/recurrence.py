@@ -1,10 +1,9 @@
-"""The gated delta rule for a few tokens, as a kernel: each head's state token by token, in the cache of its processor.
-
-``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
+"""Emits the gated delta rule for a few tokens: each head's state is updated token by token, in the cache of a
+processor. ``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
 
 A tile is one head. Its tokens are computed one after another, and every sum goes over the state's rows in order, so a
 token has the same bits however many are in the pass. ``replayed`` applies recorded changes to a state, in the order and
-with the roundings of ``delta``: its result has the bits of a pass that ended there.
+with the rounding of ``delta``, so that its result has the bits of a pass that ended after these tokens.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the delta rule for head ``tile``: every token's output, the value that it adds, and the state after the last
-    token.
+    """Emit the delta rule for head ``tile``: the output of every token, the value that the token adds, and the state
+    after the last token.
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit ``_emit_delta`` without the correction: a token adds its whole value to the state under its key."""
+    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its whole value to the state under its key."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
 def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the state of head ``tile`` after the last token, from the value that each token adds."""
+    """Emit the state of head ``tile`` after the last token, from the values that the tokens add."""
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
 
@@ -93,10 +92,10 @@ def _emit(
 def _faded(
     e: Emitter, state: ir.Value, at: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
 ) -> list[ir.Value]:
-    """Vectors of row ``at`` of the state, times the token's decay."""
+    """Emit the vectors of row ``at`` of the state, multiplied by the token's decay."""
     base = e.b.mul(at, long(value_dim))
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 
 
 EMIT: dict[str, Callable[..., None]] = {"delta": _emit_delta, "scan": _emit_scan, "replayed": _emit_replayed}
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

@@ -1,5 +1,5 @@
-"""The operations of a decoder layer on each row between its products: norms, RoPE, SiLU, residual sums. One more kernel
-copies chunks.
+"""Emits the operations of a decoder layer between its products, which work on each row: norms, RoPE, SiLU, residual
+sums. Another kernel copies chunks.
 
 A tile is one row, or a piece of a row, computed in float32 in a fixed order, so it has the same bits however many rows
 are in the pass. Inputs and outputs of a layer are of the model's kind. All numbers in between are float32, except
@@ -29,8 +29,8 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, x and a product are summed first, and the
-    sum is kept too.
+    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, a product is added to x first, and the
+    sum is stored too.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -56,7 +56,7 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
 
 
 def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit row ``tile`` of the residual sum plus a product, in the model's kind."""
+    """Emit row ``tile`` of the residual stream plus a product, in the model's kind."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     kept, out, width = (
@@ -86,13 +86,13 @@ def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Va
 def _emit_rotated(
     module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
 ) -> None:
-    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's kind; queries and keys are
+    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's kind. Queries and keys are
     rotated.
 
     Args:
         lanes: a divisor of half of ``rotary``, and of ``head_dim``.
-        rotary: numbers of a head that RoPE rotates, each number of the first half with its counterpart in the second
-            half.
+        rotary: numbers of a head that RoPE rotates; each number of the first half is paired with its counterpart in the
+            second half.
         normed: whether queries and keys have an RMS norm.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -159,7 +159,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Emit row ``tile`` of all heads, one head after another, of the kind ``made``."""
+    """Emit row ``tile`` of all heads, concatenated, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -174,7 +174,7 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit SiLU of the gates times the numbers that follow them, of the kind ``made``."""
+    """Emit SiLU of the gates times the values that follow them, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
@@ -225,8 +225,8 @@ def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, with the rounding of transformers'
-    RMS norms.
+    """Emit out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, rounded as in transformers' RMS
+    norms.
 
     Args:
         kind: kind of x and out. In bfloat16, the normed x is rounded before it is multiplied by the weights, which are
@@ -270,4 +270,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "gated": _emit_gated,
     "gathered": _emit_gathered,
 }
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""

@@ -1,16 +1,17 @@
-"""Kernels for sampling from rows of logits: the likeliest token, the tokens that top-k and top-p keep with the sum of
-their weights, and the probabilities of one row.
+"""Emits kernels for sampling from rows of logits. They find the most likely token, the tokens that top-k and top-p
+keep, the sum of the weights of these tokens, and the probabilities of one row.
 
-Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted, and only a row
-that is drawn from is written. Top-k and top-p select among the few tokens above a bound, by halving an interval of
-values until one value is left. The bounds are exact. For top-k: the k-th largest of the blocks' largest values is a
-lower bound of the row's k-th largest value. For top-p: let W be the sum of weights over V tokens. All tokens that weigh
-less than (1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed to reach top_p.
+Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted, and probabilities
+are written only for a row that a token is drawn from. Top-k and top-p select among the few tokens above a bound, by
+halving an interval of values until one value is left. The bounds are exact. For top-k: the k-th largest of the blocks'
+largest values is a lower bound of the row's k-th largest value. For top-p: let W be the sum of weights over V tokens.
+All tokens that weigh less than (1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed
+to reach top_p.
 
-A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of the same
-weight are kept in the order of their ids until top_p is reached; top-k keeps all tokens as likely as its last one, as
-transformers does. Logits that a repetition penalty changes are replaced first (``abi.Logits.PATCH_IDS``). One thread
-works on a row, so it has the same bits whatever other rows are computed.
+A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of equal
+weight are kept in the order of their ids until top_p is reached. Top-k also keeps all tokens that are as likely as the
+last kept one, as transformers does. Logits that a repetition penalty changes are replaced first
+(``abi.Logits.PATCH_IDS``). One thread computes a row, so a row has the same bits whatever other rows are computed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the first of the most likely tokens of row ``tile``; -1 where the row is not finite. Patches are ignored."""
+    """Emit the most likely token of row ``tile``, the first one among equals; -1 if the row is not finite. Patches are
+    ignored.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     logits, width = e.load_pointer(arguments, Logits.LOGITS), e.load_long(arguments, Logits.WIDTH)
@@ -103,7 +106,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             mass.value = _sum(e, values, width, weigh)
             with e.b.if_then(by_top_p):
                 rest = e.b.fsub(F64(1.0), top_p)
-                # Half of the bound, so that rounding cannot make it too high.
+                # Half of the bound is used, so that rounding cannot make it too high.
                 share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, mass.value), F64(0.5)), e.b.sitofp(width, F64))
                 bound_weight = e.b.fptrunc(share, F32)
                 count.value = _compress(e, values, width, some, weigh, e.splat(bound_weight))
@@ -113,9 +116,9 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
         wanted = e.b.fmul(top_p, mass.value)
         more, tau = _nucleus(e, some, count, wanted)
         least_weight.value = tau
-        # tau is 0 where rounding keeps even the sum of all tokens below top_p: then all tokens are kept.
+        # tau is 0 if, after rounding, even the sum of all tokens is below top_p. Then all tokens are kept.
         with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-            # Keep as many of the tokens with the last weight as needed, and at least one.
+            # Of the tokens with the last weight, keep as many as needed, and at least one.
             needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
             ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
             with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
@@ -155,7 +158,9 @@ def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> 
 
 
 def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the probability of row ``tile``'s own token from ``TOKENS``, with the same bits as in ``probabilities``."""
+    """Emit the probability of the token that ``TOKENS`` names for row ``tile``, with the same bits as in
+    ``probabilities``.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -173,7 +178,7 @@ def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _probability(e: Emitter, stats: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
-    """Return a function from vectors of logits and ids to probabilities, by the ``stats`` of their row."""
+    """Return a function that maps vectors of logits and ids to probabilities, using the ``stats`` of their row."""
     scale = e.splat(e.load_float(e.arguments[0], Logits.SCALE))
     largest, least_logit, least_weight = (
         e.splat(e.b.fptrunc(_double(e, stats, word), F32))
@@ -202,7 +207,7 @@ def _single(
 
 
 def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: str) -> None:
-    """Copy the row in float32."""
+    """Copy the row to scratch memory in float32."""
     arguments = e.arguments[0]
     first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
     logits = e.load_pointer(arguments, Logits.LOGITS)
@@ -211,7 +216,7 @@ def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: st
 
 
 def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Emit a loop over the patches of a row: ids, -1 for none, and their logits."""
+    """Emit a loop over the patches of a row: their ids (-1 means none) and their logits."""
     arguments = e.arguments[0]
     count = e.load_long(arguments, Logits.PATCH_COUNT)
     first = e.b.mul(row, count)
@@ -221,18 +226,18 @@ def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 class _Odd:
-    """Emits the search for NaN in a row, next to the search for the largest value."""
+    """Emits the search for NaN in a row, alongside the search for the largest value."""
 
     def __init__(self, e: Emitter) -> None:
         self._e, self._lanes = e, e.variable(e.whole_splat(0))
 
     def look(self, x: ir.Value) -> None:
-        """Look at a vector."""
+        """Emit the check of a vector."""
         b = self._e.b
         self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
 
     def found(self, largest: ir.Value) -> ir.Value:
-        """Whether there were NaNs, or the ``largest`` value is not finite."""
+        """Emit whether there were NaNs, or the ``largest`` value is not finite."""
         e = self._e
         none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
         above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
@@ -274,8 +279,8 @@ def _compress(
     bound: ir.Value,
     below: ir.Value | None = None,
 ) -> ir.Value:
-    """Write the items of ``of`` for all values of at least ``bound`` (and under ``below``), one after another. Return
-    their number. ``out`` may overlap the values: only places already read are overwritten.
+    """Write those items of ``of`` whose values are at least ``bound`` (and below ``below``), without gaps. Return their
+    number. ``out`` may overlap the values, because only places that were already read are overwritten.
     """
     found = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
@@ -291,14 +296,14 @@ def _compress(
 
 
 def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
-    """Append a vector of this value."""
+    """Append a vector filled with this value."""
     e.store_vector(e.constant(value), values, count, F32)
 
 
 def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> ir.Value:
-    """The k-th largest of ``count`` values, which are at least k or a whole row; -inf where there are fewer.
+    """Find the k-th largest of ``count`` values; -inf if a whole row has fewer than k.
 
-    Halves an interval of whole numbers that have the order of floats.
+    Bisects an interval of integers that are ordered like floats.
     """
     _pad(e, values, count, -_INFINITE)
     low, high = e.variable(_key(e, F32(-_INFINITE))), e.variable(e.b.add(_key(e, F32(_INFINITE)), long(1)))
@@ -315,11 +320,11 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The largest weight among candidates such that all candidates of at least that weight reach ``wanted`` together,
-    with the sum of the larger ones. Overwrites the candidates.
+    """Find the largest weight for which all candidates of at least this weight together reach ``wanted``. Return it
+    with the sum of all larger weights. Overwrites the candidates.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
-    above = e.variable(F64(0.0))  # the sum of the weights from ``high`` on
+    above = e.variable(F64(0.0))  # the sum of the weights of at least ``high``
 
     def halve(times: int) -> None:
         base = above.value
@@ -335,7 +340,7 @@ def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> t
             above.value = e.b.select(enough, above.value, reached)
 
     halve(_FIRST_HALVINGS)
-    # The interval now holds few of the candidates.
+    # By now the interval contains few of the candidates.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
     count.value = _compress(e, some, count.value, some, lambda x: x, *bounds)
     _pad(e, some, count.value, 0.0)
@@ -354,7 +359,7 @@ def _last_tie(
     last_id: Variable,
 ) -> ir.Value:
     """Find the id of the ``ties``-th token of weight ``tau``, or of the last such token. Return the number of tokens up
-    to it.
+    to and including it.
     """
     found, at = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
@@ -378,8 +383,8 @@ def _last_tie(
 
 @contextmanager
 def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[ir.Value]:
-    """Yield ``times`` times, while the interval has at least two numbers, its middle, to which the loop's body sets one
-    end.
+    """Yield the middle of an interval, at most ``times`` times and while the interval has at least two numbers. The
+    body of the loop sets one end to the middle.
     """
     left = e.variable(long(times))
     with e.loop_while() as leave_if:
@@ -390,19 +395,19 @@ def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[
 
 
 def _key(e: Emitter, value: ir.Value) -> ir.Value:
-    """A whole number for a float, in the same order."""
+    """Map a float32 to an integer, so that comparing integers gives the same order as comparing floats."""
     bits = e.b.bitcast(value, I32)
     return e.b.sext(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), I64)
 
 
 def _value(e: Emitter, key: ir.Value) -> ir.Value:
-    """The float for a number from ``_key``."""
+    """The float32 that ``_key`` maps to this integer."""
     bits = e.b.trunc(key, I32)
     return e.b.bitcast(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), F32)
 
 
 def _bits(e: Emitter, mask: ir.Value) -> ir.Value:
-    """One bit for every lane of a mask."""
+    """The lanes of a mask as the bits of an integer."""
     return e.b.zext(e.b.bitcast(mask, ir.IntType(e.lanes)), I32)
 
 
@@ -411,7 +416,7 @@ def _first_bit(e: Emitter, mask: ir.Value) -> ir.Value:
 
 
 def _folded(e: Emitter, total: ir.Value) -> ir.Value:
-    """The sum of the lanes of a vector of doubles."""
+    """The sum of the lanes of a float64 vector."""
     return e.fold(total, e.b.fadd)
 
 
@@ -429,4 +434,4 @@ EMIT: dict[str, Callable[..., None]] = {
     "probabilities": _emit_probabilities,
     "asked": _emit_asked,
 }
-"""Emitters of these kernels, by name."""
+"""Emitters of these kernels, keyed by name."""
