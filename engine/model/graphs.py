@@ -32,6 +32,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from engine.devices import KINDS, stream_of
+from engine.errors import is_out_of_memory
 
 Outputs = tuple[torch.Tensor, ...]
 """The outputs of a pass: the logits first, then the tensors for an observer."""
@@ -44,9 +45,12 @@ _log = logging.getLogger(__name__)
 
 # Ordinary passes of a shape before it is recorded; maximum number of recordings; maximum tokens of a recorded pass.
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
+# Ordinary passes of a shape before it is recorded again, where memory ran out the first time.
+_RETRY_AFTER = 256
 # Runs before a recording, in which libraries allocate their buffers; timed runs, of which the best counts.
 _WARM_UPS, _TIMED = 2, 3
-# The first version of torch that frees the memory of a failed capture (pytorch 180395).
+# The first version of torch whose allocator works as before after a failed capture (pytorch 180395). The memory of that
+# capture stays taken up to 2.13.0 (pytorch 190348), some ten megabytes, so a level is recorded no more after a failure.
 _FIRST_TORCH = (2, 12)
 # Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
 # kernels round differently, more so in half precision. A wrong pass differs by far more.
@@ -74,6 +78,10 @@ class CudaRecorder:
     captured on it, and is freed with any graph of that pool (pytorch 193402). The remaining graphs would then compute
     in freed memory. So each recorder has its own capture streams, and its graphs are freed together.
 
+    All graphs of a level on one device share their memory. Each runs to its end before the next one, and a recording
+    keeps its outputs, whose memory goes to no other. torch makes no graph in a pool again once all of the pool's graphs
+    are freed (``create_or_incref_pool`` in CUDACachingAllocator.cpp).
+
     Args:
         device: where passes begin and end.
         others: further devices with layers.
@@ -84,9 +92,13 @@ class CudaRecorder:
         self._warm_ups = {each: stream_of(each, "warm-up") for each in (device, *others)}
         self._streams = {each: torch.cuda.Stream(each) for each in (device, *others)}
         self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._pools = self._new_pools()
+
+    def _new_pools(self) -> dict[torch.device, Any]:
+        return {device: torch.cuda.graph_pool_handle() for device in self._streams}
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        capture = _Capture(self._streams, self._graphs)
+        capture = _Capture(self._streams, self._pools, self._graphs)
         with torch.cuda.device(self._device), _handing_over(capture):
             with contextlib.ExitStack() as warm:
                 for device, stream in self._warm_ups.items():
@@ -108,6 +120,7 @@ class CudaRecorder:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
+        self._pools = self._new_pools()
 
     def milliseconds(self, work: Callable[[], object]) -> float:
         began = self._seconds()
@@ -129,12 +142,17 @@ class _Capture:
 
     Args:
         streams: the streams to capture on, keyed by device.
+        pools: handles of the memory that graphs take, keyed by device.
         graphs: receives the graphs that are made.
     """
 
-    def __init__(self, streams: Mapping[torch.device, Any], graphs: list[torch.cuda.CUDAGraph]) -> None:
-        self._streams, self._graphs = streams, graphs
-        self._pools = {device: torch.cuda.graph_pool_handle() for device in streams}
+    def __init__(
+        self,
+        streams: Mapping[torch.device, Any],
+        pools: Mapping[torch.device, Any],
+        graphs: list[torch.cuda.CUDAGraph],
+    ) -> None:
+        self._streams, self._pools, self._graphs = streams, pools, graphs
         self._into: list[torch.Tensor] = []
         self._sent = 0
         self._copies: list[Callable[[], object]] = []
@@ -151,8 +169,8 @@ class _Capture:
     def on(self, device: torch.device) -> Iterator[None]:
         """Begin to capture the work that is launched on this device."""
         self._sent = 0
-        self._begin(device)
         try:
+            self._begin(device)
             yield
         except BaseException:
             if self._running is not None:
@@ -185,8 +203,7 @@ class _Capture:
         # A capture first waits for the whole device. Another thread may be bringing spilled layers or saving the book
         # meanwhile. Its work is not captured and need not pause: it never waits for the device, only for events of its
         # own store (``HostStore.arrived``), and it uses streams that do not block a capture. The outer stack restores
-        # the stream, because a failed capture leaves its own stream in place. Graphs of a device share their memory, so
-        # they must be replayed in the order of their capture.
+        # the stream, because a failed capture, or one that is refused, leaves its own stream in place.
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
@@ -307,6 +324,8 @@ class Replays:
         try:
             out = recording.replay(inputs)
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise  # the caller makes room and runs the pass again
             self._give_up(f"a replay failed: {error}")
             return eager()
         self.replayed += 1
@@ -321,17 +340,24 @@ class Replays:
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
         """Record a pass and compare its first replay with the ordinary pass. Return the outputs of the ordinary
-        pass.
+        pass. Where memory runs out, the shape is recorded later.
         """
         self.recorded += 1
         logits, *others = eager()
         expected = (logits.clone(), *others)
+        failed: Exception | None = None
         try:
             recording = make()
             off = _difference(recording.replay(inputs)[0], logits)
             faster = key in self._faster or self._is_faster(key, eager, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
-            self._give_up(f"recording failed: {type(error).__name__}: {error}")
+            failed = error.with_traceback(None)  # the traceback refers to the memory of the failed recording
+        if failed is not None:
+            if is_out_of_memory(failed):
+                self._seen[key] -= _RETRY_AFTER
+                _log.info("%s passes %s are recorded later: %s", self._level, key, failed)
+            else:
+                self._give_up(f"recording failed: {type(failed).__name__}: {failed}")
             return eager()  # the KV of the tokens may be half written
         if not off <= self._near:
             self._give_up(f"the first replay differs by {off:.1e} of the largest logit")

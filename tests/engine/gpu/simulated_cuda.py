@@ -174,24 +174,47 @@ class Workspace:
     freed = False
 
 
+class GraphPool:
+    """Memory that graphs of one card share, as ``create_or_incref_pool`` of torch's allocator counts them."""
+
+    def __init__(self) -> None:
+        self.memory: Stream | None = None
+        """The stream under which its blocks are known: that of the first capture."""
+        self.users = 0
+        """Graphs whose captures have begun and that have not given it back. A capture that fails never does, up to
+        torch 2.13.0 (pytorch 190348)."""
+
+
 class Graph:
-    """What a capture has enqueued. Stands for ``torch.cuda.CUDAGraph``."""
+    """What a capture has enqueued. Stands for ``torch.cuda.CUDAGraph``, with the checks of its CUDAGraph.cpp."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.works: list[Work] = []
         self.valid = True
         self.workspaces: set[Workspace] = set()
         self.captured_on: tuple[int, int] | None = None
+        """The stream of a capture that has ended well."""
+        self.shares: tuple[object, GraphPool] | None = None
+        """The handle of its pool, and the pool."""
         self._gpu, self._card = _now(), _now().card_of()
 
     def reset(self) -> None:
         if self.captured_on is not None:
             lost = self._gpu.workspaces.pop(self.captured_on, Workspace())
             lost.freed, self.captured_on = True, None
+            assert self.shares is not None
+            self.shares[1].users -= 1
 
     __del__ = reset
 
+    def pool(self) -> object:
+        if self.captured_on is None or self.shares is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self.shares[0]
+
     def replay(self) -> None:
+        if self.captured_on is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._gpu.replays_on_freed_workspaces += any(held.freed for held in self.workspaces)
         _now().replayed += len(self.works) - 1
         for work in self.works:
@@ -201,9 +224,10 @@ class Graph:
 class _CaptureStream(Stream):
     """Records instead of running; waiting for it makes the capture void. Its memory is the graph's for good."""
 
-    def __init__(self, graph: Graph, on: Stream, pool: Any) -> None:
+    def __init__(self, graph: Graph, on: Stream, pool: GraphPool) -> None:
         super().__init__(on.key[0])
-        self.memory = self._gpu.graph_pools.setdefault(pool, self) if pool else self
+        self.memory = pool.memory = pool.memory or self
+        self.pool = pool
         self._gpu.streams.remove(self)
         self._gpu.drawn[on.key[0]] -= 1
         self.key = on.key
@@ -275,14 +299,18 @@ class Gpu:
         self.streams: list[Stream] = []
         self.drawn = [_STREAMS - 1] * cards
         """Streams of each card that were asked for; the first is its own."""
-        self.graph_pools: dict[object, Stream] = {}
-        """Memory of graphs that share it, by the handle of their pool."""
+        self.graph_pools: dict[tuple[int, object], GraphPool] = {}
+        """Memory of graphs, by the card and the handle of their pool."""
+        self.live: Counter[Stream] = Counter()
+        """Blocks that tensors hold, by the stream that they belong to."""
         self.workspaces: dict[tuple[int, int], Workspace] = {}
         """Of matrix products, by stream."""
         self.replays_on_freed_workspaces = 0
         self.captures_on: Stream | None = None
         """The stream of captures for which nobody names one."""
         self.capturing: list[Graph] = []
+        self.refuses_captures = False
+        """Whether the driver lets no capture begin."""
         self.pool: dict[tuple[Stream, int], list[torch.Tensor]] = {}
         self.kept: list[torch.Tensor] = []
         self.local = threading.local()
@@ -434,8 +462,22 @@ class Gpu:
         ]
 
     def empty_cache(self) -> None:
-        for stream, size in [key for key in self.pool if not isinstance(key[0], _CaptureStream)]:
+        """Give back what is idle; of graphs only what none of a pool needs any more."""
+        for stream, size in [
+            key for key in self.pool if not (isinstance(key[0], _CaptureStream) and key[0].pool.users)
+        ]:
             self.idle[stream.device.index] -= size * len(self.pool.pop((stream, size)))
+        for key, pool in list(self.graph_pools.items()):
+            if not pool.users and (pool.memory is None or not self.live[pool.memory]):
+                del self.graph_pools[key]
+
+    def enter_pool(self, handle: object) -> GraphPool:
+        """A capture on the current card begins to take memory from a pool."""
+        pool = self.graph_pools.setdefault((self.card_of(), handle), GraphPool())
+        if not pool.users and pool.memory is not None:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED: no graph of this pool is left")
+        pool.users += 1
+        return pool
 
     def take_workspace(self) -> None:
         """A matrix product is enqueued."""
@@ -508,6 +550,7 @@ class _Block:
                         f"GPU {card} has a total capacity of {gpu.limit} bytes."
                     )
             self._key = stream, size
+            gpu.live[stream] += 1
             gpu.allocated[card] += size
             gpu.peaks[card] = max(gpu.peaks[card], gpu.allocated[card])
             if free:
@@ -525,6 +568,7 @@ class _Block:
         if self._key is not None:
             stream, size = self._key
             with self._gpu.lock:
+                self._gpu.live[stream] -= 1
                 self._gpu.allocated[stream.device.index] -= size
                 self._gpu.idle[stream.device.index] += size
                 self._gpu.pool.setdefault(self._key, []).append(self.bytes)
@@ -998,19 +1042,30 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
 
         def __enter__(self) -> None:
             gpu.synchronize()
+            gpu.empty_cache()
             self._before = gpu.current()
-            self._captured = gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph, self._stream, self._pool)
+            # As in torch, the stream stays where one of the checks fails.
+            gpu.streams_here()[gpu.card_of()] = self._stream
+            if self._graph.captured_on is not None:
+                raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
+            if self._stream in gpu.mains:
+                raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
+            handle = object() if self._pool is None else self._pool
+            self._graph.shares = handle, gpu.enter_pool(handle)
+            if gpu.refuses_captures:
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            self._captured = _CaptureStream(self._graph, self._stream, self._graph.shares[1])
+            gpu.streams_here()[gpu.card_of()] = self._captured
             gpu.capturing.append(self._graph)
 
-        def __exit__(self, kind: Any, *_: Any) -> None:
+        def __exit__(self, *_: Any) -> None:
             gpu.capturing.remove(self._graph)
             self._captured.graph = None
-            if kind is None and not self._graph.valid:
+            if not self._graph.valid:
                 # As in torch, whose context manager ends here without putting the stream back.
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-            if kind is None:
-                self._graph.captured_on = self._stream.key
-                gpu.streams_here()[gpu.card_of()] = self._before
+            self._graph.captured_on = self._stream.key
+            gpu.streams_here()[gpu.card_of()] = self._before
 
     def moved(module: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == "cuda":

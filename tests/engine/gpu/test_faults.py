@@ -334,11 +334,14 @@ def test_a_reading_is_kept_while_a_pass_is_recorded(tier: Tier) -> None:
         cache.clear()
 
 
-def test_a_recording_that_fails_leaves_the_stream_as_it_was() -> None:
-    with simulated_cuda("lazy"), torch.no_grad():
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_recording_that_fails_leaves_the_stream_as_it_was(refused: bool) -> None:
+    """Where it ends, and where it does not even begin."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
         before = torch.cuda.current_stream()
         x = torch.ones(3, device=GPU)
+        gpu.refuses_captures = refused
         with pytest.raises(RuntimeError, match="captur"):
-            CudaRecorder(GPU).record(lambda: x * float(x.sum()))
+            CudaRecorder(GPU).record(lambda: x * 2 if refused else x * float(x.sum()))
         assert torch.cuda.current_stream() is before
         assert (x * 2).tolist() == [2.0] * 3

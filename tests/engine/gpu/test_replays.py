@@ -16,7 +16,7 @@ from engine.kv import full
 from engine.kv.full import FullCache, PassQueries
 from engine.kv.offload import Tier
 from engine.kv.retrieval import RetrievalCache, SelectionRefresh
-from engine.model import decoder, loading
+from engine.model import decoder, graphs, loading
 from engine.model.backends import Backend
 from engine.model.backends.recorded import RecordedBackend
 from engine.model.graphs import CudaRecorder, Replays
@@ -228,6 +228,59 @@ def test_what_is_not_faster_takes_no_workspace_along(monkeypatch: pytest.MonkeyP
             level.run((count,), lambda: (x @ w,), lambda x: (x @ w,), x)
         assert level.replayed
         assert not gpu.replays_on_freed_workspaces
+
+
+def test_a_full_card_puts_a_recording_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever memory runs out while a pass is recorded or replayed, the level once was recorded no more. The pass goes
+    on, or says that memory ran out to those who make room."""
+    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(graphs, "_RETRY_AFTER", 2)
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
+        told = total = 0
+        for failing in range(60):
+            level = Replays(CudaRecorder(GPU), "middle")
+            gpu.allocations, gpu.fails_at = 0, failing
+            for _ in range(8):
+                try:
+                    found = level.run((1,), lambda: (x @ w * 2,), lambda x: (x @ w * 2,), x)
+                    assert found[0].tolist() == [[8.0] * 4]
+                except torch.OutOfMemoryError:
+                    told += 1
+            assert not level.off, failing
+            assert level.replayed, failing
+            total = max(total, gpu.allocations)
+            level.drop()
+        assert total < 60
+        assert told, "ordinary passes and replays say so"
+
+
+def test_recordings_of_a_level_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool for each took up to twelve times as much for each level."""
+    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        x, level = torch.ones(1000, device=GPU), Replays(CudaRecorder(GPU), "middle")
+        started = gpu.reserved()
+
+        def run(count: int) -> torch.Tensor:
+            return level.run((count,), lambda: (x * 2 + 1,), lambda x: (x * 2 + 1,), x)[0]
+
+        taken = []
+        for count in range(1, 5):
+            for _ in range(4):
+                run(count)
+            torch.cuda.empty_cache()
+            taken.append(gpu.reserved() - started)
+        # Each keeps its input and its result; what lies between is the same memory for all.
+        assert taken[1] - taken[0] == taken[2] - taken[1] == 2 * x.nbytes < taken[0]
+        x.fill_(3.0)
+        assert all(run(count).eq(7.0).all() for count in (4, 1, 3, 2))
+        for _ in range(2):  # and again in another pool
+            level.drop()
+            torch.cuda.empty_cache()
+            assert gpu.reserved() == started
+            run(1), run(1), run(1)
+            assert run(2).eq(7.0).all()
 
 
 def test_recordings_take_few_streams() -> None:

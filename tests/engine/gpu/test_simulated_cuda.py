@@ -91,6 +91,81 @@ def test_a_graph_runs_again_on_what_lies_there_now() -> None:
         assert out.cpu().tolist() == [3.0, 6.0, 9.0]
 
 
+def test_a_graph_has_no_pool_and_no_replay_before_its_capture_has_ended() -> None:
+    with simulated_cuda("lazy"):
+        x, graph = torch.ones(3, device=GPU), torch.cuda.CUDAGraph()
+        for ask in (graph.pool, graph.replay):
+            with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+                ask()
+        with torch.cuda.graph(graph):
+            doubled = x * 2
+            with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+                graph.pool()
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=graph.pool()):
+            doubled + 1
+        with (
+            pytest.raises(RuntimeError, match="already owns"),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph),
+        ):
+            pass
+        graph.reset()
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            graph.replay()
+
+
+def test_graphs_are_captured_on_another_stream_than_the_first() -> None:
+    with simulated_cuda("lazy"):
+        own = torch.cuda.current_stream()
+        with pytest.raises(RuntimeError, match="non-default"), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=own):
+            pass
+
+
+def test_the_memory_of_graphs_is_free_once_none_of_its_pool_is_left() -> None:
+    """And then no graph is made in it again while a tensor of it lives."""
+    with simulated_cuda("lazy") as gpu:
+        x, pool = torch.ones(100, device=GPU), torch.cuda.graph_pool_handle()
+        began = gpu.reserved()
+        graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+        for graph in graphs:
+            with torch.cuda.graph(graph, pool=pool):
+                held = x * 2 + 1
+        for graph, left in zip(
+            graphs, (3, 1), strict=True
+        ):  # two results, of which one is known, and what lies between
+            torch.cuda.empty_cache()
+            assert gpu.reserved() - began >= left * x.nbytes
+            graph.reset()
+        torch.cuda.empty_cache()
+        assert gpu.reserved() - began == held.nbytes
+        with (
+            pytest.raises(RuntimeError, match="use_count"),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pool),
+        ):
+            pass
+        del held
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pool):
+            x * 2
+
+
+def test_a_capture_that_fails_keeps_its_memory() -> None:
+    """Up to torch 2.13.0 (pytorch 190348)."""
+    with simulated_cuda("lazy") as gpu:
+        x, graph = torch.ones(100, device=GPU), torch.cuda.CUDAGraph()
+        began = gpu.reserved()
+        with (
+            pytest.raises(RuntimeError, match="captur"),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph),
+        ):
+            (x * 2).cpu()
+        graph.reset()
+        del graph
+        torch.cuda.empty_cache()
+        assert gpu.reserved() - began == x.nbytes
+
+
 def test_who_captures_asks_no_other_card_for_memory() -> None:
     """That is a call of the driver, which a capture on this thread forbids."""
     with simulated_cuda("eager", cards=2):
