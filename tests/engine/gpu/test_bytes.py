@@ -109,7 +109,7 @@ class Fit:
     @property
     def waiting(self) -> int:
         """Bytes of weights in host memory."""
-        return len(self.layout.in_host) * self.size.weights
+        return int(len(self.layout.in_host) * self.size.weights * self.size.asked)
 
     @property
     def moved(self) -> int:
@@ -125,7 +125,8 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int, b
     rooms = [DeviceRoom(free, 0 if index else taken) for index in range(count)]
     shares = share_layers(model.num_hidden_layers, size, rooms)
     layout, fits = planner.layout_of(shares, devices), all(map(Share.fits, shares, [size] * count, rooms))
-    kv = replace(kv_shape_of(model, torch.bfloat16, devices[0]), split=layout.split).indexed(CHUNK)
+    kv = replace(kv_shape_of(model, torch.bfloat16, devices[0]), split=layout.split)
+    kv = kv.stored_as(config.kv).indexed(CHUNK)
     # The retrieval cache and a copy are there before a book is; its mean keys come with the book.
     beside = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
     held = planner.weights_by_device(layout, kv.layers, size, taken)
@@ -284,11 +285,17 @@ class Published:
     middle: str
     measured: str
     wanted: float
+    kv: str = "model"
+
+    @property
+    def name(self) -> str:
+        return f"{self.card[0]}{', KV in 8 bits' if self.kv == '8bit' else ''}"
 
     def rounds(self) -> RoundModel:
         _, memory, rate, bus, count = self.card
-        found = fit(replace(CONFIG, middle=self.middle), *PAIRS[self.pair], memory, count, MIDDLE)
-        without = fit(CONFIG, *PAIRS[self.pair], memory, count, MIDDLE)
+        config = replace(CONFIG, kv=self.kv)
+        found = fit(replace(config, middle=self.middle), *PAIRS[self.pair], memory, count, MIDDLE)
+        without = fit(config, *PAIRS[self.pair], memory, count, MIDDLE)
         assert found is not None
         assert without is not None
         copied = found.size.beside - without.size.beside
@@ -304,7 +311,9 @@ class Published:
 
 PUBLISHED = (
     Published("Llama-2-7B-128K + 68M", CARDS[3], "stored", "312 ms (TriForce)", 160),
+    Published("Llama-2-7B-128K + 68M", CARDS[3], "stored", "312 ms (TriForce)", 160, "8bit"),
     Published("Llama-2-7B-128K + 68M", CARDS[4], "stored", "108 ms (TriForce)", 75),
+    Published("Llama-2-7B-128K + 68M", CARDS[4], "stored", "108 ms (TriForce)", 75, "8bit"),
     Published("Llama-3.1-8B + 1B", H100, "stored", "2.31x on an A100 (TriForce)", 4.5),
     Published("Llama-3.1-8B + 1B", H100, "4bit", "2.31x on an A100 (TriForce)", 4.5),
 )
@@ -318,7 +327,7 @@ def published_table() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for each in PUBLISHED:
         yield (
-            f"| {each.pair} | {each.card[0]} | {BITS_IN_WORDS[each.middle]} | {each.said()} | "
+            f"| {each.pair} | {each.name} | {BITS_IN_WORDS[each.middle]} | {each.said()} | "
             f"{each.rounds().first_word_s:.2g} s | {each.measured} | {each.wanted:g} ms |"
         )
 
@@ -331,7 +340,7 @@ def goal_table() -> Iterator[str]:
         kept = each.rounds().kept_for(each.wanted)
         where = "nowhere" if kept is None else f"{kept:.0%} or more"
         yield (
-            f"| {each.pair}, {each.card[0]}, {BITS_IN_WORDS[each.middle]} | {each.said()} | "
+            f"| {each.pair}, {each.name}, {BITS_IN_WORDS[each.middle]} | {each.said()} | "
             f"{each.measured} | {each.wanted:g} ms | {where} |"
         )
 
