@@ -153,7 +153,9 @@ class Session:
     def measure(self, document: Document) -> BookFit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.opening))
-        fit = planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs)
+        waiting = planner.host_weights(self.target.config, self.target.bytes_in_host)
+        waiting = replace(waiting, for_middle=not self.hierarchy.middle.bits)
+        fit = planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs, waiting)
         return replace(fit, kept=self.persistence.kept(document, book.ids))
 
     def read(

@@ -570,10 +570,14 @@ def estimate_parameters(config: Any) -> int:
     return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
 
 
-def parameters_of_block(config: Any) -> int:
-    """Parameters of one decoder block, without norms and biases. The mean if blocks differ."""
-    experts = experts_of(config)
-    return _parameters_of_block(config, experts.count if experts else 0)
+def parameters_of_block(config: Any, experts: float | None = None) -> int:
+    """Parameters of one decoder block, without norms and biases. The mean if blocks differ.
+
+    Args:
+        experts: experts that count; None counts all of them.
+    """
+    found = experts_of(config)
+    return _parameters_of_block(config, (found.count if found else 0) if experts is None else experts)
 
 
 def parameters_asked(config: Any) -> int:
@@ -582,7 +586,7 @@ def parameters_asked(config: Any) -> int:
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
 
-def _parameters_of_block(config: Any, experts: int) -> int:
+def _parameters_of_block(config: Any, experts: float) -> int:
     """Parameters of one decoder block with this number of experts."""
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
@@ -605,10 +609,10 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
-def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
+def _parameters_of_unlike_layers(config: Any, experts: float) -> int:
     """Parameters of all blocks of a model whose layers differ in their heads, or in whether they have KV."""
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
-    matrices, found = 0, experts_of(config)
+    matrices, found = 0.0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
         heads, head_dim = kv_heads_of(config, kind)
         alike = kind == FULL and setting(config, "attention_k_eq_v")

@@ -69,6 +69,11 @@ class Decoder(Pieces):
         """Layers whose weights wait in host memory."""
         return len({name.split(".")[2] for name in self._host_weights})
 
+    @property
+    def bytes_in_host(self) -> int:
+        """Bytes of these weights."""
+        return sum(held.nbytes for held in self._host_weights.values())
+
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight tensor with its name, sorted by name."""
         for name, held in sorted(self.model.named_parameters()):

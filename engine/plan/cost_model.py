@@ -113,9 +113,11 @@ class CostModel:
         """Milliseconds of computation in one pass of this kind after a context."""
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
-    def step_ms(self, context: int, kv: KvBytes, buses: int = 1) -> float:
-        """Milliseconds of one plain step. Spilled KV is moved during computation, over ``buses`` parallel buses."""
-        moving = over(kv.disk, self.disk) + over(kv.host, buses * self.bus)
+    def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
+        """Milliseconds of one plain step. Spilled KV and ``waiting`` bytes of weights in host memory are moved during
+        computation, over ``buses`` parallel buses.
+        """
+        moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
 
 

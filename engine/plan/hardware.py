@@ -187,9 +187,9 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     free = planner.free_resources(device, config, None, layout.others)
     # The person's limit is for the caches alone; the free memory has to hold the weights too.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
-    left = free
+    left, (size, taken) = free, planner.model_bytes(config, model, draft, device)
+    waiting = planner.host_weights(model, len(layout.in_host) * size.weights).step
     if limited == "auto":
-        size, taken = planner.model_bytes(config, model, draft, device)
         held = planner.weights_by_device(layout, shape.model_layers, size, taken)
         rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
         left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
@@ -216,7 +216,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         retrieval_budget=chosen.retrieval_budget or 0,
         retrieval_share=chosen.retrieval_share or 0,
         expected=tuple(
-            _expected(planner.plan_for_book(shape, n, longest, kv_room), n, probed) for n in _lengths(longest)
+            _expected(planner.plan_for_book(shape, n, longest, kv_room), n, probed, waiting) for n in _lengths(longest)
         ),
         speeds=probed,
         kv_note=KV_NOTES[kv],
@@ -243,11 +243,11 @@ def _lengths(longest: int) -> list[int]:
     return [*usual, longest] if longest > 0 else []
 
 
-def _expected(plan: Plan, tokens: int, costs: CostModel) -> Expected:
+def _expected(plan: Plan, tokens: int, costs: CostModel, waiting: float) -> Expected:
     from engine.plan import planner
 
     kv = plan.kv
-    step_ms = costs.step_ms(tokens, kv, max(1, len(kv.cards)))
+    step_ms = costs.step_ms(tokens, kv, max(1, len(kv.cards)), waiting)
     return Expected(tokens, costs.reading_s(tokens, kv), step_ms, planner.tiers_in_words(kv))
 
 

@@ -204,13 +204,15 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 @dataclass(frozen=True)
 class LayerBytes:
     """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a full window, and one buffer for
-    spilled KV.
+    spilled KV. ``asked`` is the share of the weights that a pass over a few tokens brings where they wait in host
+    memory: of a mixture's experts only the chosen ones come.
     """
 
     weights: int
     beside: int
     kv: int
     buffer: int
+    asked: float = 1.0
 
 
 def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int) -> LayerBytes:
@@ -249,7 +251,7 @@ class Share:
 
     def moved(self, size: LayerBytes) -> int:
         """Bytes that cross the device's bus from one verification to the next."""
-        return self.spilled * size.kv + _PASSES * self.in_host * size.weights
+        return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
         """Whether everything that must be on the device fits, whatever waits elsewhere."""

@@ -50,12 +50,14 @@ from engine.plan.memory_budget import (
     spread_over,
     to_leave_out,
 )
-from engine.plan.round_model import sentence
+from engine.plan.round_model import NO_WEIGHTS, HostWeights, sentence
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 
 # Tokens that are reserved for a chat where the window has them.
 _CHAT_TOKENS = 4096
+# Tokens of a pass, roughly, whose experts come from host memory: most passes are drafts that the middle level scores.
+_PASS_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -241,12 +243,26 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     stored = 0.0 if rounds else architectures.stored_bytes_per_weight(model)
     weights = int(block * (stored or bytes_per_weight(config.weights, dtype.itemsize)))
     size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
-    size = replace(size, beside=size.beside + _copy_bytes(config, model, device))
+    asked = host_weights(model, weights)
+    reads = asked.reads(asked.step).growth(_PASS_TOKENS)
+    size = replace(
+        size, beside=size.beside + _copy_bytes(config, model, device), asked=min(1.0, asked.step * reads / weights)
+    )
     drafts = 0.0
     if draft is not None:
         own = 0.0 if KINDS[device.type].gpu else architectures.stored_bytes_per_weight(draft)
         drafts = architectures.estimate_parameters(draft) * (own or dtype.itemsize)
     return size, int(embeddings * (stored or dtype.itemsize) + drafts)
+
+
+def host_weights(model: Any, held: int) -> HostWeights:
+    """The weights of a model's layers that wait in host memory, of which ``held`` bytes are there."""
+    found = architectures.experts_of(model)
+    if found is None or not held:
+        return HostWeights(held)
+    each = held / architectures.parameters_of_block(model)  # bytes of all waiting layers' weights at one place
+    dense = each * architectures.parameters_of_block(model, 0)
+    return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
@@ -384,6 +400,7 @@ def fit_book(
     shape: KvShape,
     resources: Resources,
     costs: CostModel | None = None,
+    waiting: HostWeights = NO_WEIGHTS,
 ) -> BookFit:
     """Compare a book with the window and with free memory, and estimate its times."""
     tokens = len(book.ids)
@@ -400,8 +417,9 @@ def fit_book(
     fit = replace(fit, page_tokens=each, room=max(0, longest))
     if costs is None:
         return fit
-    estimate = sentence(costs, fitting, kv, len(shape.parts))
-    seconds, ms = costs.reading_s(fitting, kv), costs.step_ms(fitting, kv, len(shape.parts))
+    buses = len(shape.parts)
+    estimate = sentence(costs, fitting, kv, buses, waiting)
+    seconds, ms = costs.reading_s(fitting, kv), costs.step_ms(fitting, kv, buses, waiting.step)
     return replace(fit, reading_s=seconds, step_ms=ms, estimate=estimate, sentence=f"{words} Expect {estimate}.")
 
 

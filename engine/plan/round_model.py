@@ -8,10 +8,10 @@ known beforehand: it is given as a range.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
-from engine.decode.controller import DraftPlan, PlanLimits, best_plan, most_passes, tokens_per_ms
+from engine.decode.acceptance import NO_EXPERTS, AcceptanceRates, Costs, ExpertReads, PassCost
+from engine.decode.controller import DraftPlan, PlanLimits, best_plan, expected_round, most_passes, tokens_per_ms
 from engine.decode.tuning import is_slow
 from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
@@ -55,7 +55,8 @@ class Rates:
 @dataclass(frozen=True)
 class Pass:
     """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and launches of the host.
-    ``computing_ms`` are the milliseconds of its computation, where measured.
+    ``computing_ms`` are the milliseconds of its computation, where measured. ``experts``: the experts that it brings
+    from host memory, and their share of its time.
     """
 
     read: float = 0.0
@@ -63,11 +64,39 @@ class Pass:
     launches: int = 0
     from_disk: float = 0.0
     computing_ms: float = 0.0
+    experts: ExpertReads = NO_EXPERTS
 
     def ms(self, rates: Rates) -> float:
         """Milliseconds: those of moving bytes, of computing or of launching, whichever takes longest."""
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
+
+    def cost(self, rates: Rates) -> PassCost:
+        """The cost in the controller's form."""
+        return PassCost(self.ms(rates), 0.0, experts=self.experts)
+
+
+@dataclass(frozen=True)
+class HostWeights:
+    """Weights that wait in host memory, by the bytes that a pass over one token brings: all but experts, and the chosen
+    experts. Each token chooses ``chosen`` of ``count`` experts. ``for_middle``: whether middle passes bring them too,
+    which have no copy on the device.
+    """
+
+    dense: float = 0.0
+    experts: float = 0.0
+    count: int = 1
+    chosen: int = 1
+    for_middle: bool = True
+
+    @property
+    def step(self) -> float:
+        """Bytes that a pass over one token brings."""
+        return self.dense + self.experts
+
+    def reads(self, moved: float) -> ExpertReads:
+        """The experts of a pass over one token that moves ``moved`` bytes, these among them."""
+        return ExpertReads(self.count, self.chosen, self.experts / moved) if self.experts else NO_EXPERTS
 
 
 @dataclass(frozen=True)
@@ -112,7 +141,7 @@ class RoundModel:
     def costs(self) -> Costs:
         """The costs in the controller's form."""
         draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
-        return Costs(draft, PassCost(self.middle.ms(self.rates), 0.0), PassCost(self.plain_ms, 0.0))
+        return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
     def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
         """The gain where verifications accept this share of the middle level's tokens.
@@ -123,7 +152,7 @@ class RoundModel:
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
         plan = best_plan(costs, rates, limits)
-        ms = max(1, plan.passes) * plan.draft * costs.draft + plan.passes * costs.middle.ms(1) + costs.verify.ms(1)
+        ms = expected_round(plan, costs, rates)[1]
         gain = tokens_per_ms(plan, costs, rates) * (self.plain_ms if plain_ms is None else plain_ms)
         return Speed(plan, ms, gain)
 
@@ -138,23 +167,32 @@ class RoundModel:
         return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
 
 
-def probed(costs: CostModel, context: int, kv: KvBytes, buses: int = 1) -> RoundModel:
-    """The passes after a context whose computation has been probed, without a draft model. Spilled KV comes over
-    ``buses`` parallel buses. The middle level has the budget of that context.
+NO_WEIGHTS = HostWeights()
+
+
+def probed(
+    costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
+) -> RoundModel:
+    """The passes after a context whose computation has been probed, without a draft model. Spilled KV and waiting
+    weights come over ``buses`` parallel buses. The middle level has the budget of that context.
     """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
-    verify = Pass(moved=kv.host, from_disk=kv.disk, computing_ms=costs.computing_ms(costs.step, context))
-    return RoundModel(rates, None, Pass(computing_ms=costs.computing_ms(costs.middle, budget)), verify)
+    moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
+    middle = Pass(computing_ms=costs.computing_ms(costs.middle, budget))
+    if waiting.for_middle:
+        middle = replace(middle, moved=waiting.step, experts=waiting.reads(waiting.step))
+    verify = Pass(moved=moved, from_disk=kv.disk, computing_ms=step, experts=waiting.reads(moved))
+    return RoundModel(rates, None, middle, verify)
 
 
-def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
+def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
     """A sentence about the time that a book will take, with the origin of the numbers. Where verifications wait for a
     bus it also gives a token's time with speculation, which depends on little else there.
     """
-    seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses)
+    seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
-    if kv.host and rounds.rates.bus:
+    if rounds.verify.moved and rounds.rates.bus:
         fast, slow = rounds.token_ms()
         pace += f" and {fast:.0f} to {slow:.0f} with it"
     return f"about {how_long} to read, then {pace}, by short probes of this machine"

@@ -183,6 +183,7 @@ def test_a_mixture_says_the_same_wherever_its_experts_wait(
         waiting = [name.split(".")[2] for name, held in model.named_weights() if held.device.type == "cpu"]
         assert set(waiting) == {"0", "2"}
         assert model.layers_in_host == 2
+        assert model.bytes_in_host == sum(held.nbytes for _, held in model.named_weights() if held.device.type == "cpu")
         cache.clear()
 
 

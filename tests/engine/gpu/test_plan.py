@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
 from engine.config import EngineConfig
+from engine.decode.acceptance import NO_EXPERTS
 from engine.decode.rounds import full_pass
 from engine.devices import free_memory
+from engine.document import Document
 from engine.errors import OptionError
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.model import loading
+from engine.model.architectures import experts_of, parameters_of_block
 from engine.model.kernels import cuda
 from engine.model.kv_shape import KvShape, Split
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
-from engine.plan.memory_budget import MEMORY_SHARE, DeviceRoom, LayerBytes, Share, interleaved, share_layers
+from engine.plan.memory_budget import MEMORY_SHARE, BookFit, DeviceRoom, LayerBytes, Share, interleaved, share_layers
 from engine.plan.planner import Layout, Resources
+from engine.plan.round_model import HostWeights
+from engine.session import Session
 from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
 
@@ -96,6 +102,41 @@ def test_weights_that_fit_no_card_wait_in_host_memory() -> None:
     layout = planner.layout_of([alone], CARDS[:1])
     assert layout.split is None
     assert len(layout.in_host) == alone.in_host
+
+
+def test_only_the_chosen_experts_of_waiting_layers_are_counted_as_moved(tiny: Callable[..., str]) -> None:
+    """All of them were: layers with waiting weights then looked dearer than spilled KV."""
+    mixture, dense = (loading.settings_of(tiny(kind), None) for kind in ("qwen3_moe", "llama"))
+    found = experts_of(mixture)
+    assert found is not None
+    weights = parameters_of_block(mixture) * 4
+    waiting = planner.host_weights(mixture, 10 * weights)
+    experts = parameters_of_block(mixture) - parameters_of_block(mixture, 0)
+    assert waiting.dense + waiting.experts * found.count / found.chosen == pytest.approx(10 * weights)
+    assert waiting.experts * found.count / found.chosen == pytest.approx(10 * 4 * experts)
+    assert waiting.reads(waiting.step).growth(1000) * waiting.step == pytest.approx(10 * weights, rel=1e-3)
+    assert planner.host_weights(dense, 77).step == 77
+    assert planner.host_weights(dense, 77).reads(77) == NO_EXPERTS
+    with simulated_cuda("eager"):
+        (sparse, _), (whole, _) = (planner.model_bytes(CONFIG, each, None, CARDS[0]) for each in (mixture, dense))
+    assert whole.asked == 1.0
+    assert waiting.step / (10 * weights) < sparse.asked < 1.0
+    share = Share(4, 0, 4)
+    assert share.moved(sparse) == int(4 * 4 * sparse.weights * sparse.asked)
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+def test_a_books_forecast_knows_what_waits(
+    bits: int, tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Middle passes by a copy bring nothing."""
+    given: list[HostWeights] = []
+    monkeypatch.setattr(planner, "fit_book", lambda *all_: given.append(all_[-1]) or BookFit(1, 1, True, 1, 0, ""))
+    session: Any = mock.MagicMock()
+    session.target.config, session.target.bytes_in_host = loading.settings_of(tiny("qwen3_moe"), None), 12_345
+    session.hierarchy.middle.bits = bits
+    Session.measure(session, Document.from_text("Book", "text"))
+    assert given == [replace(planner.host_weights(session.target.config, 12_345), for_middle=not bits)]
 
 
 def test_the_papers_model_and_book_fit_one_card_of_24_gb() -> None:

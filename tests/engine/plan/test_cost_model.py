@@ -26,7 +26,7 @@ from engine.model.kv_shape import KvShape
 from engine.plan import cost_model, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
-from engine.plan.round_model import probed, sentence
+from engine.plan.round_model import HostWeights, probed, sentence
 from engine.prompt import Question
 from engine.session import Session
 
@@ -70,6 +70,25 @@ def test_what_speculation_makes_of_a_slow_bus_is_said() -> None:
     words = sentence(costs, 120_000, kv)
     assert f"2000 ms a token before speculation and {low:.0f} to {high:.0f} with it" in words
     assert "with it" not in sentence(costs, 120_000, KvBytes(device=60_000_000_000))
+
+
+def test_weights_that_wait_in_host_memory_are_in_the_forecast() -> None:
+    """They come for every pass, for middle passes too where these have no copy; the forecast once left them out."""
+    fast = LayerCost(1e-4, 1e-10)
+    costs = CostModel(1e12, 3e10, 0.0, 32, 1.0, fast, fast, 8, ((512, 0.01),), 1e-12)
+    kv, dense = KvBytes(device=10**9), HostWeights(9e9)
+    rounds = probed(costs, 1000, kv, waiting=dense)
+    assert costs.step_ms(1000, kv, waiting=dense.step) == rounds.plain_ms == pytest.approx(300.0)
+    assert rounds.middle.ms(rounds.rates) == pytest.approx(300.0)
+    assert "300 ms a token before speculation and" in sentence(costs, 1000, kv, waiting=dense)
+    copied = probed(costs, 1000, kv, waiting=replace(dense, for_middle=False))
+    assert copied.middle.ms(copied.rates) < 5
+    assert copied.token_ms()[1] < rounds.token_ms()[0]
+    sparse = HostWeights(1e9, 2e9, 64, 8)  # 17 GB in all
+    chosen = probed(costs, 1000, kv, waiting=sparse)
+    assert chosen.plain_ms == pytest.approx(100.0)
+    assert chosen.costs.verify.ms(1000) == pytest.approx(17 / 3 * 100.0)
+    assert rounds.costs.verify.ms(1000) == pytest.approx(300.0)
 
 
 def test_reading_grows_with_the_square_of_the_length() -> None:
