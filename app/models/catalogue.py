@@ -9,8 +9,8 @@ model's own settings decide.
 ``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Their
 names and sizes are those that other programs use. An architecture that is not read from GGUF has no file.
 
-Before a download, ``vocabulary`` checks with both tokenizers whether a draft has its target's vocabulary. The pairs
-here are of one family, or both use the tokenizer of Llama 2.
+Before a download, ``switch.shares_vocabulary`` checks with both tokenizers whether a draft has its target's vocabulary.
+The pairs here are of one family, or both use the tokenizer of Llama 2.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ SHORT_PAIRS = (STARTER_PAIR, STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR)
 
 @lru_cache(maxsize=1)
 def pairs() -> tuple[Pair, ...]:
-    """Return the pairs with short names or on this machine, then those of the catalogue file in its order."""
+    """Return the demo pair, the pairs with short names, then those of the catalogue file in its order."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))
     models = {name: _model(name, row) for name, row in rows["models"].items()}
     files = (_file(row, models[row["of"]], rows) for row in rows["files"])

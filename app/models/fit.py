@@ -65,8 +65,8 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """Say how much the retrieval cache speeds up answers at most, after a book of 300 pages. Empty unless the model has
-    layers that do not read the whole book.
+    """Say how much the retrieval cache speeds up answers at most, after a book of 300 pages. Return "" for a model
+    whose layers all read the whole book.
     """
     gain = retrieval_gain(target, found)
     if gain is None:
@@ -100,8 +100,8 @@ def rounding_options(rounding: Rounding) -> str:
 
 
 def pages_of(tokens: int) -> int:
-    """Convert tokens of context to printed pages, after room for a question and its answer. A context for a whole book
-    of 300 pages counts in full.
+    """Return how many printed pages fit into a context, next to a question and its answer. A context of at least
+    ``BOOK_TOKENS`` counts in full.
     """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 USUAL_INDEX = "https://pypi.org/simple"
 _SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later section takes precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # maximum attempts at one file; after an attempt without new bytes there is no further one
+_ATTEMPTS = 4  # maximum attempts at one file; an attempt that brings no new bytes is the last
 _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # maximum seconds for pip to report its settings
 _MOST_LISTED = 1 << 24  # maximum bytes of an index page

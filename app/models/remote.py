@@ -378,7 +378,7 @@ class RemoteMetrics:
         self._last = now
 
     def usage(self, usage: Mapping[str, Any]) -> None:
-        """Take over the token counts that the server states."""
+        """Use the token counts that the server states."""
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._tokens = _count(usage.get("completion_tokens"), self._tokens)

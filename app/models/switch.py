@@ -1,12 +1,16 @@
-"""Changes the model, from the click to the new model's first question. Read this first.
+"""Changes the model. Read this module first.
 
-    chosen -> on this machine? else download -> close the old engine, load the new one -> kept as the choice
-           -> the open book is read again      (did not load: the former one comes back, with the reason)
+A change has four steps:
 
-A server elsewhere is asked first: one that does not answer costs nothing.
+1. Download the model, unless it is on this machine.
+2. Close the old engine, and load the new one. If this fails, load the former model again and show the reason.
+3. Save the choice.
+4. Read the open book again.
 
-``ModelSwitch`` owns the only thread that does it, and the state that the page shows meanwhile. ``install`` brings a
-pair onto this machine, small files first, so that problems are known before gigabytes are fetched.
+For a server, step 1 is to connect to it. If it does not answer, the current model stays loaded.
+
+``ModelSwitch`` owns the only thread that changes the model, and the state that the page shows during a change.
+``install`` downloads a pair, small files first, so that problems are known before gigabytes are downloaded.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ class ModelSwitch:
 
     Args:
         proxy: the proxy that holds the engine.
-        settings: settings of this start, whose model is loaded first.
+        settings: startup settings, whose model is loaded first.
         make_engine: starts a local engine.
         again: called after another model was loaded, to make it read the open book.
     """
@@ -92,7 +96,7 @@ class ModelSwitch:
 
     @property
     def chosen(self) -> bool:
-        """Whether the user chose a model, now or at an earlier start."""
+        """Whether the user chose a model, in this run or an earlier one."""
         return self._settings.chosen or self._chosen
 
     @property
@@ -101,7 +105,7 @@ class ModelSwitch:
         return ModelChoice(start.model, start.draft, start.remote, **start.rounding)
 
     def _rounded(self, choice: ModelChoice) -> Settings:
-        """Return this start's settings with the formats of a choice."""
+        """Return the startup settings with the weight and cache formats of ``choice``."""
         return replace(self._settings, rounding=choice.rounding)
 
     @property
@@ -114,12 +118,12 @@ class ModelSwitch:
 
     @property
     def start(self) -> Settings:
-        """This start's settings, without the formats that were chosen for one model."""
+        """The startup settings, without the formats that were chosen for one model."""
         return replace(self._settings, rounding={})
 
     @property
     def device(self) -> str:
-        """The device in this start's settings."""
+        """The device in the startup settings."""
         return str(self._settings.options.get("device", "auto"))
 
     @property
@@ -133,7 +137,7 @@ class ModelSwitch:
         return self._rounded(self.present or self._first).quantization
 
     def begin(self) -> None:
-        """Load the model in this start's settings."""
+        """Load the model in the startup settings."""
         self._start(self._first, first=True)
 
     def use(self, model: str, draft: str | None, weights: str = "", kv: str = "") -> None:

@@ -46,7 +46,7 @@ from app.readers.recognised import RecognisedPage, pieces_of
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
 _FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # words of short cells, which pdfium may join from row to row
-_PAIR = 3  # minimum letters, plus one, of a word that is checked for letters drawn twice
+_PAIR = 3  # maximum letters of a word that is not checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches letters of scripts that separate words with spaces
@@ -55,7 +55,7 @@ _APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
-_ROW = 0.5  # line heights by which a line may be above the line before it in one block
+_ROW = 0.5  # maximum line heights by which a line of a block may be above the line before it
 _NEAR = 3.0  # maximum distance in line heights to the next line of a block
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that is drawn before everything else
@@ -63,7 +63,7 @@ _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# maximum characters examined for the direction of a page, words compared in a line, letters compared in a word
+# maximum examined: characters for the direction of a page, words of a line, letters of a word
 _LOOK = 400
 _LEVEL = 0.1  # maximum angle in radians of an upright character
 _WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
@@ -96,7 +96,8 @@ def page_lines(
         page: an open page.
         filled: takes the page's own text, and returns the values filled in on the page, which that text lacks.
         layers: the hidden layers of the file; None if there are none.
-        whole: words found on earlier pages to contain no missed space; they are not checked again. New words are added.
+        whole: words in which earlier pages showed no missed space, so that they are not checked again; new ones are
+            added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
@@ -470,8 +471,8 @@ def _columns(pieces: list[Line]) -> list[Line]:
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
-    """Return the x positions of the gutters between columns, from left to right. A gutter lies in as many gaps between
-    pieces of a row as possible.
+    """Return the x positions of the gutters between columns, from left to right. Each gutter is the position within the
+    most gaps between pieces of a row.
     """
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:

@@ -26,7 +26,7 @@ from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum selectable characters of a page
-_UNIT = 100_000  # size in pixels of the imaginary device that positions are computed for; more means more precise
+_UNIT = 100_000  # width and height in pixels of the image that positions refer to; a large size makes them precise
 
 
 def render(request: dict[str, Any]) -> str:
@@ -67,7 +67,7 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
     """Return the rectangles of each passage, one per line. If a passage occurs several times, its surrounding text
-    decides.
+    decides which place is meant.
     """
     if request.get("recognised"):
         return _find_recognised(request)
@@ -118,7 +118,9 @@ def _is_beside(word: list[Any], box: list[float]) -> bool:
 
 
 def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
-    """Return the characters of a page with their boxes as fractions of its image. Skip characters outside of it."""
+    """Return the characters of a page with their boxes as fractions of its image. Characters outside of the image are
+    skipped.
+    """
     document, page = _page(request)
     page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()

@@ -26,11 +26,11 @@ _BAR_HEIGHT = 2.2  # maximum height of a bar in points; pdfium counts a stroke t
 _FLAT = 2.0  # minimum ratio of a bar's width to its height
 _BAR = (2.0, 150.0)  # minimum and maximum width of a bar in points
 _WIDE_BAR = 40.0  # width in points above which a bar may be a line of a table
-_RULES = 3  # minimum number of such wide bars with the same ends to be lines of a table
+_RULES = 3  # minimum number of wide bars with the same ends that count as lines of a table
 _DOT = (1.2, 9.0)  # minimum and maximum height of a bullet in points
 _ROUND = 0.3  # maximum difference of a bullet's width and height, as a share of its height
 _BOX = (6.0, 30.0)  # minimum and maximum width of a checkbox in points
-_FRAME = 0.15  # maximum share of a checkbox's width by which its frame exceeds its white ground on each side
+_FRAME = 0.15  # maximum distance of a checkbox's frame from its white ground on each side, as a share of its width
 _CORNERS = 16  # minimum path segments of the rounded box, the circle or the dot that a browser draws
 _WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
 _TICK_PARTS = 3
@@ -43,12 +43,15 @@ _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # maximum characters above or below a fraction bar
 _FARTHEST = 3 * _LONGEST  # maximum distance in the text between a character above the bar and a character below it
 _CLOSING = ".,;:!?)]}%…’”»"  # characters without a space before them
-_NEAR = 5.0  # points above and below a bar that are searched for a character
+_NEAR = 5.0  # maximum distance in points of a character above or below a bar
 _BESIDE = 1.5  # maximum distance in line heights to the text next to a fraction
-_AXIS = 0.3  # maximum offset of that text's middle from the bar, as a share of its height
-_CLOSE = 1.2  # maximum distance of the numerator's or denominator's middle from the bar, as a factor of its height
-_CENTRED = 0.5  # maximum horizontal offset of its centre from the bar's, as a share of its height
-_OVERHANG = 1.2  # maximum overhang of the bar over the wider of both, as a factor of the greater height
+# maximum vertical offset of the centre of the text next to a fraction from the bar, as a share of the text's height
+_AXIS = 0.3
+_CLOSE = 1.2  # maximum distance of the centre of a numerator or denominator from the bar, as a factor of its height
+# maximum horizontal offset of that centre from the bar's centre, as a factor of the same height
+_CENTRED = 0.5
+# maximum width of the bar beyond the wider of numerator and denominator, as a factor of the greater height
+_OVERHANG = 1.2
 _INSIDE = 1.5  # tolerance in points for a character beyond the ends of the bar
 
 
@@ -118,8 +121,8 @@ def _is_tick(path: Path, frame: Path) -> bool:
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
-    """Put a bullet before each piece of text after a dot. Dots before short names are ignored, because they are in
-    drawings.
+    """Put a bullet character in front of each piece of text that follows a drawn dot. Dots before short names are
+    ignored, because they belong to drawings.
     """
     columns = Counter(round(x0) for x0, *_ in dots)
     for x0, x1, top, bottom in dots:
@@ -136,8 +139,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction in place of the characters ``start`` to ``end``. ``beside`` has the top and bottom edges of its line
-    of text.
+    """A fraction that replaces the characters from ``start`` up to ``end``. ``beside`` has the top and bottom edges of
+    the line of text around it.
     """
 
     start: int
@@ -145,7 +148,7 @@ class _Fraction:
     text: str
     bar: Box
     beside: tuple[float, float]
-    joins: tuple[bool, bool]  # whether its line of text continues before it, and after it
+    joins: tuple[bool, bool]  # whether the line of text continues before the fraction, and after it
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
@@ -186,10 +189,10 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 
 
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
-    """Return the fraction with this bar; None if the bar is none of a fraction.
+    """Return the fraction with this bar; None if the bar belongs to no fraction.
 
-    The characters close above and below the bar must match it, and text must be next to it at its height. An underline
-    or the bar above a sum fails this, because neighbouring text is at a different height.
+    The characters close above and below the bar must match its width, and text must be next to it at its height. An
+    underline or the bar above a sum has its neighbouring text at a different height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -201,7 +204,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # the characters above the bar have a gap: a part of them was not collected
+        return None  # some text above the bar is set apart and would be left out of the fraction
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -226,7 +229,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the run of characters around ``at`` that are on one side of the bar and between its
+    """Return start and end of the run of characters around ``at`` that lie on the same side of the bar, between its
     ends.
     """
     y = (bar[2] + bar[3]) / 2

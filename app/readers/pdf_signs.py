@@ -40,12 +40,14 @@ _POWER_BASE = re.compile(
 )  # matches a small number, a unit, a single letter, or letters that are no word
 _FILLER = "\u200b"  # stands for a removed character; neither a space nor a letter; dropped by ``cleaning``
 WORD = re.compile(r"\S+")
-_SPACE = 0.1  # minimum excess in line heights of a gap within a word over all other gaps, to be a missing space
+# minimum excess, in line heights, of a word's widest gap over its second widest; such a gap is a missing space
+_SPACE = 0.1
 _BREAK = "\r\n"
-_BROKEN = 10  # maximum mean characters between line breaks, for a page whose rows pdfium may have split
+_BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
 _BROKEN_SHARE = 0.5  # minimum share of the line breaks that are between touching characters
 _SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
-_SAME_RTL_WORD = 0.2  # as above, for Arabic, whose joined letters leave more space
+# maximum gap in line heights between characters of one right-to-left word; joined Arabic letters leave more space
+_SAME_RTL_WORD = 0.2
 _SAME_PHRASE = 1.0
 _SAME_ROW = 0.5  # minimum overlap of two characters of one row, as a share of the lower height
 _STACKED = 1.2  # minimum ratio of height to width for a word that may contain several rows
@@ -75,10 +77,11 @@ _SPELLED = 2  # maximum letters of one ligature
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:
-    """Return pdfium's text of a page, with exactly one character for each of pdfium's characters."""
+    """Return pdfium's text of a page, with exactly one character for each pdfium index."""
     count = text_page.count_chars()
     text: str = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: pdfium has no text or two characters for some of its characters
+    # rare: pdfium's whole text lacks some characters or has two for one, so ask pdfium for each character
+    if len(text) != count:
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
     return text
@@ -331,7 +334,7 @@ def _marked(base: str, above: str, rest: str) -> str:
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is higher than those of its line and smaller, or much higher."""
+    """Whether a character is raised: smaller and higher than the characters of its line, or much higher."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -435,7 +438,9 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink is clearly above the bottom of another character's ink, whatever their boxes."""
+        """Whether a character's ink floats clearly above the bottom of another character's ink, even if their boxes are
+        on one line.
+        """
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False

@@ -55,7 +55,7 @@ _MANY = 0.6  # minimum share of printed rows with a cell in a column; also of a 
 _MANY_COLUMNS = 4
 _DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
-_BACK_UP = 12.0  # line heights above the end of the text so far at which a piece may start a new column
+_BACK_UP = 12.0  # minimum distance in line heights back up the page, for a piece to start a new column
 _WIDE = 1.2  # minimum gap in line heights that separates columns by itself
 _CLEAR = 0.8  # minimum gap in line heights between columns whose cells have exactly equal left edges
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
@@ -69,7 +69,7 @@ _TITLE = 1.3  # type size above which a line is a title, as a factor of the usua
 _LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
 _FILL = 0.5  # minimum share of filled cells in a table that is not drawn
 _WELL_FILL = 0.8  # minimum share of filled cells in such a table with few rows
-_LONG_PIECE = 30  # minimum characters, plus one, of a piece that may be a line of prose
+_LONG_PIECE = 30  # maximum characters of a piece that cannot be a line of prose
 _SHORT = 3  # minimum mean characters of cells; shorter ones are a drawing or a formula
 _TEXT = 20  # minimum mean characters of a column that may be prose
 _LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
@@ -89,7 +89,8 @@ MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
-    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order.
+    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order; hidden ones come
+    last.
 
     Args:
         pieces: runs of text without wide gaps.
@@ -477,8 +478,8 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether a row is a single piece close to the row ``beside``, at the left edge of a cell of ``of`` other than the
-    first.
+    """Whether a row is a single piece close to the row ``beside`` and aligned with the left edge of a cell in the row
+    ``of``, other than its first cell.
     """
     piece = row[0]
     near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height
@@ -622,7 +623,7 @@ def _is_tabular(
         cells: the cells of each row.
         borders: x positions of the borders between columns.
         height: usual line height.
-        most: maximum number of rows of the table, without further lines in cells.
+        most: maximum number of rows, if further lines within cells do not count.
         sure: whether to accept only tables with columns of figures.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]

@@ -21,7 +21,7 @@ from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _NO_WRAP = 38  # maximum characters of lines that end for another reason than a margin
-_NO_WRAP_WIDE = 3  # as above, for scripts in which each character is a word
+_NO_WRAP_WIDE = 3  # as _NO_WRAP, for scripts in which each character is a word
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
 _HARD_WRAP = 120  # maximum characters of a wrapped line; a text with longer lines has one line per paragraph
 _NUMERAL = (
