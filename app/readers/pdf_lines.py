@@ -51,7 +51,6 @@ _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches letters of scripts that separate words with spaces
 _TAB = 1.2  # gap in line heights above which a row is split, because the gap may be a gutter between columns
-_APART = 1.0  # line heights up to which two pieces are one run of text
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
