@@ -54,7 +54,7 @@ _SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]
 
 @dataclass
 class _Field:
-    """An open field: its code, and whether its result has begun."""
+    """An open Word field: its code, and whether its result has begun."""
 
     code: str = ""
     in_result: bool = False

@@ -272,7 +272,7 @@ def _mfenced(node: ElementTree.Element, depth: int) -> _Piece:
 
 def _mtable(node: ElementTree.Element, depth: int) -> _Piece:
     rows = [row for row in node if local(row.tag).endswith(("mtr", "mlabeledtr"))]
-    if not rows and len(node):  # OMML may have an element of this name, with other children
+    if not rows and len(node):  # not a table of MathML rows, so its children are read in order
         return _row(list(node), depth)
     aligned = node.get("columnalign", "").startswith("right left") or node.get("displaystyle") == "true"
     said = [[_said(cell, depth)[0] for cell in row] for row in rows]

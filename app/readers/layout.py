@@ -202,8 +202,8 @@ class Margins:
         self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
-        """Return the right edge of a line's column: the column with the most lines, of those that start at or slightly
-        left of this line's start.
+        """Return the right edge of a line's column. Of the columns that start at or slightly left of the line, this is
+        the one with the most lines.
         """
         key = round(line.x0 / _BIN)
         low = bisect_left(self._starts, key - _REACH)

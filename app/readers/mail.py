@@ -34,7 +34,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails
-# The HTML form of a text is read if it is longer than this many times the plain form, which then is a stub.
+# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
+# and the HTML form is read.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 

@@ -28,8 +28,8 @@ _PIECE = 1 << 16  # characters between two progress reports
 # Tags that are ignored. Text after the end of a page is still shown. The text in "noframes" is read, because frames are
 # not.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
-# Tags that lose their attributes, which are an image or an attack. Older versions of libxml2 take quadratic time for
-# them.
+# Tags with very long attributes, which are an embedded image or an attack. The attributes are dropped, because older
+# versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
 # A "<" that begins no tag would cause one event each. It is replaced by a private-use character, and restored later.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")

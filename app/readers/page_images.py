@@ -170,7 +170,7 @@ class PageImages:
     def find(
         self, path: Path, number: int, passages: Sequence[Passage], password: str | None = None
     ) -> list[list[Rectangle]]:
-        """Find passages on a page, as fractions of its image."""
+        """Find passages on a page. Return the rectangles of each passage, as fractions of the page's image."""
         if not passages:
             return []
         with self._working:

@@ -54,7 +54,7 @@ _OUTLINE_ENTRIES = 10_000
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # share of such letters on a page above which its text is probably wrong
+_MISMAPPED_SHARE = 0.05  # share of these letters on a page above which its text is probably wrong
 _SYMBOLIC = 4  # flag of a font with its own set of characters
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
@@ -554,8 +554,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Whether the file contains none of the names of each kind. All False if it has compressed or escaped names,
-    because these may be any name.
+    """For each group of names in ``kinds``, whether the file has none of the group's names. All False if the file has
+    compressed or escaped names, because these may be any name.
 
     Searching the bytes takes a hundredth of the time that opening the file again takes.
     """

@@ -32,7 +32,7 @@ MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page."""
 
 _SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # number of lines that such a shape counts for
+_SIDES = 5  # number of lines that a shape below this size counts for
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
@@ -55,7 +55,7 @@ class Rules:
 class Grid:
     """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including edges.
 
-    ``cells[row][column]`` is the first place of the cell that has this place. ``frames`` are cells whose places form no
+    ``cells[row][column]`` maps a place to the first place of its cell. ``frames`` are cells whose places form no
     rectangle, because they surround other cells.
     """
 

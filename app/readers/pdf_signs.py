@@ -44,7 +44,8 @@ WORD = re.compile(r"\S+")
 _SPACE = 0.1
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
-_BROKEN_SHARE = 0.5  # minimum share of the line breaks that are between touching characters
+# minimum share of a page's line breaks between touching characters, for its rows to count as split by pdfium
+_BROKEN_SHARE = 0.5
 _SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
 # maximum gap in line heights between characters of one right-to-left word; joined Arabic letters leave more space
 _SAME_RTL_WORD = 0.2

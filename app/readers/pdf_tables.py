@@ -51,7 +51,8 @@ _LONG_CELL = 300  # minimum characters of a long cell
 _LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is in a frame
 _FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be rows of the table
 _MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are rows of the table even without figures
-_MANY = 0.6  # minimum share of printed rows with a cell in a column; also of a usual row's pieces in a full row
+# minimum share of the printed rows with a cell in a column, and of the usual number of pieces in a full row
+_MANY = 0.6
 _MANY_COLUMNS = 4
 _DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
@@ -67,14 +68,14 @@ _FULL_ROWS = 0.5  # minimum share of the rows with cells in two columns
 _FAR = 1.6  # distance above which the table ends, as a factor of the distance that three in four rows do not exceed
 _TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
 _LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
-_FILL = 0.5  # minimum share of filled cells in a table that is not drawn
-_WELL_FILL = 0.8  # minimum share of filled cells in such a table with few rows
+_FILL = 0.5  # minimum share of filled cells in an undrawn table
+_WELL_FILL = 0.8  # minimum share of filled cells in an undrawn table with few rows
 _LONG_PIECE = 30  # maximum characters of a piece that cannot be a line of prose
 _SHORT = 3  # minimum mean characters of cells; shorter ones are a drawing or a formula
 _TEXT = 20  # minimum mean characters of a column that may be prose
 _LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
 _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
-_ENDED = 0.3  # minimum share of a column's lines with such an end, for verse or prose
+_ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
 _SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
 _GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
 _FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
@@ -259,7 +260,7 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the first and the last of some rows are as close as the rows between them."""
+    """Whether the first and the last of some rows are as close to their neighbours as the rows between them."""
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 

@@ -26,7 +26,7 @@ CELLS = " | "
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
 _FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
-_LONGEST_CELL = 120  # maximum characters of a cell in such a file
+_LONGEST_CELL = 120  # maximum characters of a cell in a file without an extension in ``NAMES``
 # line breaks in a row above which quotation marks are ordinary characters, because one was not closed
 _LONGEST_ROW = 60
 _SAME_WIDTH = 0.9

@@ -276,7 +276,7 @@ def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
 
 
 def _type_size(page: Sequence[Line]) -> float:
-    """Return the type size of the median character of a page."""
+    """Return the median type size of a page, weighted by characters."""
     sizes = sorted((line.type_size, len(line.text)) for line in page if line.shown)
     half, total = sum(length for _, length in sizes) / 2, 0
     for size, length in sizes:

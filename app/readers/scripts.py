@@ -57,8 +57,8 @@ def raised(before: str, text: str, *, linked: bool = False) -> str:
 
 
 def _takes_notes(before: str, base: str) -> bool:
-    """Whether a number here is a note's mark: after a word, a year or the end of a sentence, or at the start of a
-    line.
+    """Whether a number after ``before`` is a note's mark: after a word, a year or the end of a sentence, or at the
+    start of a line.
     """
     if not base:
         return not before or not before[-1].isspace()

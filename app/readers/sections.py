@@ -16,7 +16,7 @@ PART = 3_000
 LONGEST = 20_000
 """Characters above which a chapter is split into several sections."""
 
-_CUT_CHAPTER = 8_000  # characters of each section of such a chapter
+_CUT_CHAPTER = 8_000  # characters of each section of a chapter that is split
 _SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
 
 

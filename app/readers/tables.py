@@ -62,8 +62,8 @@ class Table:
 
 
 def as_blocks(table: Table) -> list[Block]:
-    """Convert a table to blocks: runs of lines, each with the header in front, or the blocks in its cells if it is
-    layout.
+    """Convert a table to blocks. A table of data becomes runs of lines, each with the header in front. A layout table
+    becomes the blocks in its cells.
     """
     if _lays_out(table):
         return list(_contents(table))
