@@ -1,16 +1,19 @@
-"""The controller's knowledge: acceptance statistics, costs of passes, and the time to refresh the retrieval selection.
+"""Learns what the controller has to know: acceptance statistics, costs of passes, and when to refresh the retrieval
+selection.
 
-A proposer that is sure of a token is accepted more often. How often is counted: fading counts per level, per confidence
-of the proposer, per length of a match. The counts start from weak priors, so that the first rounds are sensible.
+A proposer that is sure of a token is accepted more often. Acceptance is counted per level, per confidence of the
+proposer and per length of a match. Older counts fade. The counts start from weak priors, so that the first rounds are
+sensible.
 
-A verification pass has the queries and the KV at hand, so a refresh within it costs only the scoring and the copy of
-the changed chunks. "never" is the published code of TriForce; "every" with 1 refreshes at every verification.
+A verification pass already has the queries and the KV, so a refresh within it costs only the scoring and the copy of
+the changed chunks. The policy "never" is the published code of TriForce; "every" with 1 refreshes at every
+verification.
 
 The costs of a round's passes on this machine and this context are measured once, then followed. A pass over n tokens
 costs about base + slope * (n - 1) milliseconds: the base reads weights and KV once, the slope computes for every
-further token. A pass over one token is estimated apart: its products are of a matrix with a vector, which costs less
-than the line for several tokens says. The estimate is a least squares in which older passes fade, so a growing book or
-a slowing machine is noticed.
+further token. A pass over one token is estimated separately: it multiplies matrices by a vector, which costs less than
+the line for several tokens predicts. The line is fitted by least squares. Older passes fade in the fit, so that it
+follows a growing book or a machine that becomes slower.
 
 Pure: no model, no tensors, no clock.
 """
@@ -37,7 +40,7 @@ class ProposalOutcome:
 
 @dataclass(frozen=True)
 class AcceptanceRates:
-    """Acceptance rates: chances that a proposed token is accepted.
+    """Probabilities that a proposed token is accepted.
 
     ``middle``: a drafted token at the middle level. ``verify``: a token of the middle level at the full cache.
     ``direct``: a drafted token at the full cache. ``lookup``: a token of the book at the full cache.
@@ -51,9 +54,9 @@ class AcceptanceRates:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Ends a proposal once the chance that all its tokens are accepted falls below ``threshold``.
+    """Ends a proposal when the probability that all its tokens are accepted falls below ``threshold``.
 
-    ``rates``: acceptance by class of confidence; ``edges``: borders of these classes.
+    ``rates``: acceptance rates for each class of confidence; ``edges``: borders of these classes.
     """
 
     threshold: float = 0.0
@@ -61,23 +64,23 @@ class EarlyStop:
     edges: tuple[float, ...] = TUNING.confidence_edges
 
     def chance(self, confidence: float) -> float:
-        """Chance that a token of this confidence is accepted."""
+        """The probability that a token with this confidence is accepted."""
         return self.rates[bisect_right(self.edges, confidence)]
 
 
 NO_EARLY_STOP = EarlyStop()
 
 
-# Tokens without a trial that a change of the book stands for: so many that rates age as far as they ever do.
+# A change of book ages rates as if this many tokens had been made without a trial: as far as rates age at all.
 _ANOTHER_BOOK = 100_000
 
 
 class FadingRate:
-    """A rate of acceptance whose older trials fade.
+    """An acceptance rate in which older trials fade.
 
     Args:
         prior: acceptance before any trial.
-        memory: trials that are remembered; the usual number if none is given.
+        memory: number of trials that are remembered; None takes the usual number.
     """
 
     def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
@@ -88,37 +91,39 @@ class FadingRate:
 
     @property
     def rate(self) -> float:
-        """The estimate now."""
+        """The present estimate."""
         return self.rate_from(self.prior)
 
     @property
     def num_trials(self) -> float:
-        """Trials that are still remembered, as a faded count."""
+        """The number of trials that are still remembered, as a faded count."""
         return self._trials
 
     def rate_from(self, prior: float) -> float:
-        """The estimate with ``prior`` in place of the rate's own prior."""
+        """The present estimate with ``prior`` in place of the rate's own prior."""
         tuning = self._tuning
         weight = tuning.prior_trials / (1.0 + self._trials / tuning.prior_half_life)
         return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
-        """Add trials: the accepted prefix, and the rejection that ended the prefix. Tokens after a rejection were not
-        judged.
+        """Add trials: the accepted prefix, and the rejection that ended it. Tokens after a rejection count as
+        untried.
         """
         fade = max(0.0, 1.0 - trials / self._memory)
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add trials that were made at another level, of which ``accepted`` would have been accepted here. They weigh
-        less.
+        """Add trials that were made at another level. Of these ``accepted`` would have been accepted at this level.
+        They weigh less than direct trials.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
 
     def age(self, tokens: int = 1) -> None:
-        """Count ``tokens`` that were made without a trial: old trials weigh less, since the text may have changed."""
+        """Count ``tokens`` that were made without a trial. Old trials then weigh less, since the text may have
+        changed.
+        """
         tuning = self._tuning
         if self._trials > tuning.aged_trials:
             kept = max(tuning.aged_trials / self._trials, (1.0 - tuning.ageing) ** tokens)
@@ -126,7 +131,7 @@ class FadingRate:
 
 
 class RatesByConfidence:
-    """Acceptance by class of confidence."""
+    """Acceptance rates for each class of confidence."""
 
     def __init__(self, priors: tuple[float, ...], tuning: Tuning = TUNING) -> None:
         self._edges = tuning.confidence_edges
@@ -137,17 +142,17 @@ class RatesByConfidence:
             self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
 
     def age(self, tokens: int = 1) -> None:
-        """Age every class, as ``FadingRate.age``."""
+        """Age every class as ``FadingRate.age`` does."""
         for rate in self._rates:
             rate.age(tokens)
 
     def table(self) -> tuple[float, ...]:
-        """The estimate of each class."""
+        """The present estimate of each class."""
         return tuple(rate.rate for rate in self._rates)
 
 
 class AcceptanceStatistics:
-    """All observations of acceptance so far; ``middle``, ``verify`` and ``direct`` as in ``AcceptanceRates``."""
+    """All observations of acceptance so far. ``middle``, ``verify`` and ``direct`` as in ``AcceptanceRates``."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._match_edges = tuning.match_edges
@@ -158,13 +163,13 @@ class AcceptanceStatistics:
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
-        """Whether speculation lost time in spite of the promised rates. True until a trial wins time."""
+        """Whether speculation lost time although its rates promised a gain. Stays true until a trial gains time."""
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
-        """Learn from verified proposals of the draft model: at the full cache (``direct``), or at the middle level.
+        """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.
 
-        The rate of the other level is inferred from the trials. Without that, a plan that failed once would never be
-        tried again.
+        The rate of the other level is inferred from these trials, because otherwise a plan that failed once would never
+        be tried again.
         """
         verify = self.verify.rate
         if direct:
@@ -175,15 +180,15 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """Count ``tokens`` that were made without speculation. Rates of lookup stay: matches are learned without
-        speculation too.
+        """Count ``tokens`` that were made without speculation. Lookup rates do not age, because matches are learned
+        without speculation too.
         """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
         self.age_draft(tokens)
 
     def age_draft(self, rounds: int = 1) -> None:
-        """Count ``rounds`` without the draft model."""
+        """Count ``rounds`` without the draft model, so that its rates age."""
         for rate in (self.middle, self.direct, self.draft_by_confidence):
             rate.age(rounds)
 
@@ -193,8 +198,8 @@ class AcceptanceStatistics:
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """Reduce all observations to the weight of a few trials for another book: a better guess than a prior, and soon
-        overruled.
+        """Reduce all observations to the weight of a few trials. For another book they are still better than a prior,
+        but must be easy to overrule.
         """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)
@@ -203,11 +208,11 @@ class AcceptanceStatistics:
         return self
 
     def lookup(self, match_length: int) -> FadingRate:
-        """The rate of lookup matches of this length."""
+        """The acceptance rate of lookup matches of this length."""
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """Present rates, with the rate of a lookup match of this length."""
+        """The present rates, for a lookup match of this length."""
         middle, verify = self.middle.rate, self.verify.rate
         lookup = self.lookup(match_length).rate if match_length else 0.0
         return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
@@ -229,7 +234,7 @@ class RefreshPolicy(Protocol):
 
 
 class Never:
-    """Never refreshes: the selection made for the question stays."""
+    """Never refreshes, so the selection made for the question stays."""
 
     def due(self) -> bool:
         return False
@@ -242,15 +247,16 @@ class Every:
     """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th.
 
     Args:
-        tokens: minimum number of tokens verified since the last refresh.
-        share: largest share of the rounds' time for refreshes, judged by the duration of the last refresh. None: no
-            limit.
+        tokens: minimum number of tokens verified between two refreshes.
+        share: maximum share of the rounds' time that refreshes may take, assuming that the next one takes as long as
+            the last. None: no limit.
     """
 
     def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
-        self._rounds_ms = self._refresh_ms = 0.0  # since the last refresh: all rounds; the refresh itself
+        # milliseconds since the last refresh: of all rounds, and of the last refresh itself
+        self._rounds_ms = self._refresh_ms = 0.0
 
     def due(self) -> bool:
         saved = self._share is None or self._rounds_ms * self._share >= self._refresh_ms
@@ -266,7 +272,7 @@ class Every:
 
 
 class WhenAcceptanceDrops:
-    """Refreshes once the newest verifications accept clearly less than earlier ones did."""
+    """Refreshes when the newest verifications accept clearly fewer tokens than earlier ones did."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tuning = tuning
@@ -288,7 +294,7 @@ class WhenAcceptanceDrops:
 
 
 class _WindowRate:
-    """An acceptance rate over about the last ``memory`` trials, without a prior; 1 before the first trial."""
+    """An acceptance rate over about the last ``memory`` trials, without a prior. It is 1 before the first trial."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
@@ -306,7 +312,7 @@ class _WindowRate:
 
 def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
     """Make the refresh policy that a configuration names: "never", "drop" or "every" (with its count, or our default).
-    Unless ``timed``, no decision depends on a clock.
+    Unless ``timed`` is set, no decision depends on a clock.
     """
     if name == "every":
         share = TUNING.refresh_share if timed else None
@@ -317,8 +323,8 @@ def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPol
 
 @dataclass(frozen=True)
 class ExpertReads:
-    """The experts that one pass of a mixture of experts reads. A token uses ``chosen`` of ``count`` experts in a layer;
-    these are ``share`` of all bytes that a pass over one token reads.
+    """How many expert bytes a pass of a mixture of experts reads. A token uses ``chosen`` of ``count`` experts in a
+    layer. ``share``: the experts' share of all bytes that a pass over one token reads.
     """
 
     count: int = 1
@@ -326,8 +332,8 @@ class ExpertReads:
     share: float = 0.0
 
     def growth(self, tokens: float) -> float:
-        """Bytes that a pass over ``tokens`` reads, as a multiple of a pass over one token, if tokens choose experts at
-        random.
+        """Bytes that a pass over ``tokens`` reads, as a multiple of a pass over one token, assuming that tokens choose
+        experts at random.
         """
         missed = (1.0 - self.chosen / self.count) ** tokens
         return 1.0 + self.share * (self.count * (1.0 - missed) / self.chosen - 1.0)
@@ -340,8 +346,9 @@ NO_EXPERTS = ExpertReads()
 class PassCost:
     """Milliseconds of one forward pass.
 
-    ``base``: a pass over one token; it grows with the ``experts`` that more tokens use. ``slope``: each further token.
-    ``one``: a pass over one token, where measured apart.
+    ``base``: milliseconds of a pass over one token; with ``experts`` it grows as more tokens use more experts.
+    ``slope``: milliseconds of each further token. ``one``: milliseconds of a pass over one token, if measured
+    separately.
     """
 
     base: float
@@ -355,24 +362,25 @@ class PassCost:
         return self.base * self.experts.growth(tokens) + self.slope * (tokens - 1.0)
 
     def further(self, tokens: float) -> float:
-        """Milliseconds that one more token adds to a pass over ``tokens``."""
+        """Milliseconds that one more token adds to a pass over ``tokens`` tokens."""
         growth = self.experts.growth
         return self.slope + self.base * (growth(tokens + 1.0) - growth(tokens))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of the levels of a round on this machine and this context."""
+    """The costs of a round's levels on this machine and in this context."""
 
-    draft: float  # milliseconds of one drafted token
+    draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds of a round with middle passes outside of its passes: refreshes, levels that catch up
+    # milliseconds of a round with middle passes that none of its passes takes: refreshes, and levels that catch up
     beside: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
-        """Costs on another book, where a plain step takes ``plain_ms``. A verification's further tokens grow in
-        proportion to a plain step; the cheap levels read as much as before.
+        """The costs on another book, in which a plain step takes ``plain_ms``. The cost of further tokens in a
+        verification changes in proportion to a plain step. The cheap levels read as much as before, so their costs
+        stay.
         """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
@@ -386,8 +394,8 @@ def cost_of(
     experts: ExpertReads = NO_EXPERTS,
     two_ms: float | None = None,
 ) -> PassCost:
-    """The cost that follows from measured passes over one token, over ``long_tokens``, and over two tokens where one
-    token is measured apart.
+    """The cost that follows from measured passes: over one token, over ``long_tokens``, and over two tokens if one
+    token is estimated separately.
     """
     if two_ms is None:
         slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
@@ -395,7 +403,7 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # a step that took longer than two tokens was disturbed
+    one_ms = min(one_ms, two_ms)  # if the one-token step took longer than two tokens, something disturbed it
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
@@ -403,14 +411,15 @@ class PassCostEstimate:
     """Follows the cost of a pass from measured durations.
 
     Args:
-        first: the cost that was measured or assumed before.
+        first: the initial cost, measured or assumed.
     """
 
     def __init__(self, first: PassCost, tuning: Tuning = TUNING) -> None:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
-        # Sums of gg, gx, xx, gy and xy, with g = growth (1 without experts), x = tokens - 1, y = milliseconds.
+        # Weighted sums of gg, gx, xx, gy and xy for the least squares, with g = growth (1 without experts), x = tokens
+        # - 1, y = milliseconds.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
@@ -431,7 +440,7 @@ class PassCostEstimate:
 
     def forget(self, steps: int, *, one: bool) -> None:
         """Count ``steps`` plain steps without a pass over several tokens and, if ``one``, without a pass over one
-        token. Earlier passes then weigh less, and the first measurement more.
+        token. This lowers the weight of earlier passes and raises that of the first measurement.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]
@@ -441,7 +450,8 @@ class PassCostEstimate:
 
     def _estimate(self) -> None:
         n, x, xx, y, xy = self._sums
-        # The first measurement pulls base and slope separately: passes of one single length must not bend the slope.
+        # The first measurement pulls base and slope separately, so that passes of a single length cannot tilt the
+        # slope.
         first, weight = self._first, self._tuning.first_cost_weight
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope

@@ -1,5 +1,5 @@
-"""Chooses in every round how much to speculate, and with which proposer, from measured costs and acceptance. Pure: no
-tensors.
+"""Chooses for every round how much to speculate and with which proposer, from measured costs and acceptance rates.
+Pure: no tensors.
 
 The plans, and their model, where E(a, n) = 1 + a + ... + a^n is the expected accepted prefix of n proposals with the
 token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
@@ -9,13 +9,13 @@ token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
     copy        n tokens of the book straight to the full cache: E(a, n) tokens, with a by the length of the match
     plain       one token
 
-Within a round, proposing stops early once the chance that all of it is accepted is so small that one more step would
-add less in expected tokens than its time is worth (``EarlyStop``), at the speed that the plan promises.
+Within a round, proposing stops early (``EarlyStop``). It stops when all proposed tokens are so unlikely to be accepted
+that one more step would add fewer expected tokens than its time is worth at the plan's speed.
 
-``best_plan`` is a pure function. ``Controller`` keeps the running estimates that it is given, and now and then tries a
-plan that it would not choose, because acceptance changes with the text. A trial costs the time by which it exceeds the
-plan's time for the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change
-only speed, never the distribution of the text.
+``best_plan`` is a pure function. ``Controller`` updates the estimates that it is given. Because acceptance changes with
+the text, it sometimes tries a plan that it would not choose. A trial costs the time by which it exceeds the plan's time
+for the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change only speed,
+never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookupMatch:
-    """A match in the book: ``tokens`` followed the last ``length`` tokens of the text at an earlier place."""
+    """A match in the book: at an earlier place the text has the same last ``length`` tokens, and ``tokens`` follow
+    there.
+    """
 
     length: int = 0
     tokens: tuple[int, ...] = ()
@@ -56,9 +58,10 @@ NO_MATCH = LookupMatch()
 class DraftPlan:
     """The plan of a round: how to speculate.
 
-    With ``passes``: that many middle passes over ``draft`` tokens each, ended early once ``pending`` tokens wait for
-    verification. Without passes, ``draft`` tokens go straight to verification. With ``copy``, that many tokens of the
-    book go straight to verification. All zero is plain decoding.
+    With ``passes`` above 0 there are that many middle passes over ``draft`` tokens each, which end early when
+    ``pending`` tokens wait for verification. With ``passes`` 0, ``draft`` tokens go straight to verification. With
+    ``copy`` above 0, that many tokens of the book go straight to verification. If all are 0 the round is plain
+    decoding.
     """
 
     draft: int = 0
@@ -78,7 +81,7 @@ PLAIN = DraftPlan()
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Bounds of the plan. ``draft`` is 0 without a draft model, ``copy`` is 0 where the book offers no match."""
+    """Upper bounds of a plan. ``draft`` is 0 without a draft model; ``copy`` is 0 if the book offers no match."""
 
     draft: int
     passes: int
@@ -87,11 +90,11 @@ class PlanLimits:
 
 @dataclass
 class RoundObservation:
-    """Observations of a round in addition to its tokens.
+    """What was observed in a round, besides its tokens.
 
-    ``draft_trials`` and ``middle_trials`` are the draft model's and the middle level's proposals that were verified;
-    ``passes`` are (tokens, ms) of the middle passes; ``draft_ms`` is the time of ``draft_steps`` steps of the draft
-    model. ``records``: whether the round recorded passes, so that its times tell no costs.
+    ``draft_trials`` and ``middle_trials`` are the verified proposals of the draft model and of the middle level.
+    ``passes`` are (tokens, ms) of the middle passes. ``draft_ms`` is the time of ``draft_steps`` steps of the draft
+    model. ``records``: whether the round recorded passes, so that its times are no measure of costs.
     """
 
     match: LookupMatch = NO_MATCH
@@ -107,13 +110,13 @@ class RoundObservation:
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
-    """Expected accepted prefix of ``proposed`` tokens, with the token that follows it."""
+    """Expected length of the accepted prefix of ``proposed`` tokens, plus the token that follows it."""
     rate = min(rate, 0.9999)
     return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
 
 
 def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
-    """Expected tokens of a round, and the round's expected milliseconds."""
+    """Expected tokens of a round, and its expected milliseconds."""
     if plan.copy:
         return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
     if plan.passes == 0:
@@ -131,17 +134,17 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 
 
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """The most middle passes of a round.
+    """Maximum number of middle passes in a round.
 
-    Where spilled KV takes seconds over a bus, middle passes may take as long as one verification, as long as their
-    tokens fit in it.
+    If a verification takes seconds, because spilled KV comes over a bus, middle passes may together take as long as one
+    verification, as long as their tokens fit into it.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
 
 
 def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-    """The fastest of all plans, plain decoding among them."""
+    """The fastest of all plans, including plain decoding."""
     return max(_plans(limits), key=lambda plan: tokens_per_ms(plan, costs, rates))
 
 
@@ -155,7 +158,9 @@ def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
 def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
-    """Chances of acceptance below which one more drafted token, or one more middle pass, no longer pays."""
+    """Probabilities of acceptance below which one more drafted token, and one more middle pass, cost more time than
+    they gain.
+    """
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
         return min(highest, speed * (costs.draft + costs.verify.further(plan.draft + 1))), 0.0
@@ -163,8 +168,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # A drafted token is worth the share of it that remains after about half of the round's proposals have been
-    # verified.
+    # On average a drafted token counts only if about half of the round's proposals are verified before it, so its worth
+    # is reduced by that probability.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -174,17 +179,17 @@ def stop_thresholds(
 
 
 class SpeculationPolicy(Protocol):
-    """Says how much to speculate in the next round, and learns from it."""
+    """Decides how much to speculate in the next round, and learns from the result."""
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """Choose the plan of the next round; copies come from ``match``."""
+        """Choose the plan of the next round. Copies are taken from ``match``."""
 
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
 
 
 class FixedLengths:
-    """Proposes with the same lengths in every round: for tests, for sweeps, and for sampling that a seed must repeat.
+    """Proposes the same lengths in every round. Used by tests and sweeps, and for sampling that a seed must repeat.
 
     Args:
         draft: tokens per middle pass.
@@ -214,12 +219,11 @@ class FixedDraft(FixedLengths):
 
 
 class Unclocked:
-    """A controller that takes every pass at an assumed cost instead of a measured one.
-
-    Its choices depend on the tokens alone: for sampling that a seed must repeat.
+    """A controller that uses assumed costs of passes instead of measured ones. Its choices therefore depend only on the
+    tokens, as sampling needs that a seed must repeat.
 
     Args:
-        costs: assumed costs, the same for every answer to this question.
+        costs: assumed costs, which must be equal for every answer to this question.
         limits: bounds of the plan.
         draft_start_ms: assumed time of starting the draft model in its first round, in addition to its steps.
     """
@@ -249,7 +253,7 @@ class Controller:
         costs: measured on this context.
         limits: bounds of the plan.
         tuning: constants.
-        statistics: acceptance on earlier texts, which the controller continues from; None starts from the priors.
+        statistics: acceptance observed on earlier texts, to which the controller adds; None starts from the priors.
     """
 
     def __init__(
@@ -264,26 +268,28 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # outside time as in ``Costs``, and number of rounds with middle passes
+        # milliseconds outside of passes as ``Costs.beside``, and the number of rounds with middle passes
         self._beside, self._hierarchical = 0.0, 0
         self._draft_start = 0.0
         self._was_plain = False  # whether the last round was plain
-        # A first plan must promise more until something has been tried.
+        # Until speculation has been tried, a plan must promise more.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # Rounds since the best plan was looked for; plain rounds that are not yet counted as ageing.
+        # Rounds since the best plan was last chosen; plain rounds that are not yet counted as ageing.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        self._tokens = self._lost = 0.0  # sums over the newest rounds: tokens, and plain steps that speculation lost
-        # plain steps that trials may cost: a share of the time so far, less the cost of past trials
+        # sums over the newest rounds: tokens, and the plain steps that speculation lost
+        self._tokens = self._lost = 0.0
+        # number of plain steps that trials may cost: a share of the time so far, minus the cost of past trials
         self._allowance = 0.0
-        self._awaited = 0.0  # cost of a trial that is due and waits for a larger allowance
-        # During a trial: plain steps per token by the plan, and the expected plain steps of the whole round.
+        self._awaited = 0.0  # cost of a trial that is due and waits until the allowance covers it
+        # During a trial: plain steps per token with the plan, and the expected plain steps of the whole round.
         self._planned: tuple[float, float] | None = None
-        self._recent = (0.0, 0.0, 0.0)  # over the last speculating rounds: tokens, their time in plain steps, weight
+        # over the last speculating rounds: their tokens, their time in plain steps, and their weight
+        self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float) -> None:
         """Begin another answer. ``draft_start_ms``: time of starting the draft model in its first round, in addition to
@@ -305,7 +311,7 @@ class Controller:
         return self.statistics.rates()
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """Choose how to speculate in the next round."""
+        """Choose the plan of the next round."""
         tuning = self._tuning
         eager = self.plan.speculates and (self._rounds < tuning.first_rounds or self._in_debt)
         if eager or not self._rounds or self._since_rethink >= self._rethink_rounds:
@@ -313,9 +319,9 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # The book is searched every round, since matches come and go. A text may share words with the book and then
-        # continue differently each time. So a first copy is short, and while speculation is in debt a copy must promise
-        # more.
+        # The book is searched in every round, because matches come and go. A text may share words with the book and
+        # then continue differently every time. So a first copy is short, and while speculation has lost time a copy
+        # must promise more.
         most: float = min(len(match.tokens), self.limits.copy)
         if match.length < tuning.match_edges[-1]:  # a longer match is a copy in progress
             trials = self.statistics.lookup(match.length).num_trials
@@ -341,9 +347,9 @@ class Controller:
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
-        # The first plain step after a speculative round is slower than the next ones (2.7 ms, then 2.2: demo pair,
-        # 2,048 tokens), since less of its data is in the processor's cache. Where plain decoding is about as fast as
-        # the plan, that step does not tell the cost of plain decoding.
+        # The first plain step after a speculative round is slower than the following ones (2.7 ms, then 2.2: demo pair,
+        # 2,048 tokens), because less of its data is in the processor's cache. If plain decoding is about as fast as the
+        # plan, that step is no measure of plain decoding.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
@@ -352,14 +358,15 @@ class Controller:
             self._learn(plan, done, observation)
             self._since_plain += 1
             if not self.plan.speculates and not plan.copy:
-                self._since_rethink = self._tuning.rethink_plain_rounds  # look at the trial's result at once
+                # so that the result of the trial is looked at immediately
+                self._since_rethink = self._tuning.rethink_plain_rounds
         elif tells and abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
             self._since_plain = 0
         if tells:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # The match is known even where another drafter proposed.
+            # The match is known even if another drafter made the proposals.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -393,8 +400,8 @@ class Controller:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
     def _account(self, plan: DraftPlan, done: Round) -> None:
-        """Count the time that the round won or lost against plain decoding, in plain steps: a temporary slowdown of the
-        machine affects both sides alike.
+        """Count the time that the round gained or lost against plain decoding. It is counted in plain steps, because a
+        temporary slowdown of the machine affects both sides equally.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -419,8 +426,8 @@ class Controller:
             self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
-        """Age the estimates by the plain steps since the last call, so that untried ones weigh less. Called only when
-        estimates are used: a plain step has little time to spare.
+        """Age the estimates by the number of plain steps since the last call, so that estimates which are not tried
+        weigh less. Called only when estimates are used, because a plain step has little time to spare.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)
@@ -430,7 +437,7 @@ class Controller:
             self._not_aged = 0
 
     def _is_close(self, plan: DraftPlan) -> bool:
-        """Whether plain decoding might be as fast as this plan if it were timed again."""
+        """Whether plain decoding might turn out as fast as this plan if a plain step were timed again."""
         costs, rates = self.costs, self.rates
         return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
 
@@ -440,12 +447,12 @@ class Controller:
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than trials are allowed to lose."""
+        """Whether speculation has lost more time than trials may lose."""
         return self._lost > self._tuning.loss_steps + self._tuning.loss_share * self._tokens
 
     @property
     def _loses(self) -> bool:
-        """Whether the last speculating rounds together were slower than plain decoding. Two rounds are enough where the
+        """Whether the last speculating rounds together were slower than plain decoding. Two rounds are enough if the
         loss is large; otherwise several are needed.
         """
         made, steps, weight = self._recent
@@ -457,7 +464,7 @@ class Controller:
         self._since_rethink = 0
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        # Only a trial may start a draft model that has not been started: a trial's budget pays for the start.
+        # Only a trial may start a draft model that has not been started, because the trial's budget pays for the start.
         draft = 0 if self._draft_start else self.limits.draft
         best = best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
@@ -474,7 +481,7 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _probe(self) -> DraftPlan:
-        """Decode plainly, but now and then try the cheapest speculation that could pay, if any could."""
+        """Decode plainly, but sometimes try the cheapest speculation that could gain time, if there is one."""
         tuning = self._tuning
         self._plain_rounds += 1
         if self._plain_rounds < self._wait or self._in_debt:
@@ -491,8 +498,8 @@ class Controller:
         return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
-        """Run middle passes without the draft model, but now and then with one drafted token each: the draft's first
-        few trials decide too much.
+        """Run middle passes without the draft model, but sometimes draft one token for each. One token is enough to
+        learn from, because too much would depend on a draft model's first few trials.
         """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
@@ -503,13 +510,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """Return the trial, or the plan where the trial costs more than the allowance. A trial that has ``begun``
+        """Return the trial, or the plan if the trial costs more than the allowance. A trial that has ``begun``
         continues.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # A draft that is not in the plan is assumed to be rejected.
+        # A drafted token that the plan does not contain is assumed to be rejected.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += self._draft_start if trial.draft else 0.0
         steps = ms / step_ms - tokens * planned
@@ -522,7 +529,7 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """The plan with early stops: more tokens where proposals are sure, fewer where they are not."""
+        """The plan with early stops added: more tokens where proposals are sure, fewer where they are not."""
         if not plan.speculates:
             return plan
         overtime, edges = self._tuning.overtime, self._tuning.confidence_edges

@@ -1,11 +1,11 @@
-"""Distributions over a vocabulary, computed only as far as sampling needs them.
+"""Represents distributions over a vocabulary, and computes only those parts that sampling needs.
 
-A verification of 16 tokens has 17 rows of logits; with today's vocabularies of 150,000 tokens these are 10 MB in
+A verification of 16 tokens has 17 rows of logits. With today's vocabularies of 150,000 tokens they take 10 MB in
 float32. Rejection sampling reads one probability of each row, and a whole row only where it rejects. On a processor,
-therefore, probabilities are computed on demand: ``KernelRows`` knows which tokens of each row remain after temperature,
-top-k and top-p, by our own kernels (``engine.model.kernels.own_sampling``), in 0.02 to 0.4 ms a row. On other devices,
-and where our kernels do not run, distributions are tensors (n, vocabulary) in float32. Greedy distributions are the
-tokens (n,) that have the whole probability.
+therefore, probabilities are computed on demand: ``KernelRows`` finds with our own kernels
+(``engine.model.kernels.own_sampling``) which tokens of each row temperature, top-k and top-p keep, in 0.02 to 0.4 ms a
+row. On other devices, and if our kernels do not run, distributions are tensors (n, vocabulary) in float32. A greedy
+distribution is stored as the one token that has probability 1.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from engine.model.kernels import native
 from engine.model.kernels.own_sampling import OwnSampling, PatchedLogits
 
 NO_TOKEN = -1
-"""Takes the place of a token where a row's logits are not finite."""
+"""Stands in for a token if the logits of a row are not finite."""
 
 _LOG2E = 1.4426950408889634
-# Candidate sizes, in tokens, of the blocks in which a draw looks for its token. The first that divides the row's length
-# is used.
+# Possible sizes, in tokens, of the blocks in which a draw searches its token. The first size that divides the length of
+# the row is used.
 _BLOCKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -39,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, some: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The probability (m,) float32 of one given token in each of the first m rows."""
+        """The probability (m,) float32 of a given token in each of the first m rows."""
 
     def row(self, index: int) -> torch.Tensor:
         """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""
@@ -84,10 +84,10 @@ def kernel_rows(
     top_p: float = 1.0,
     patches: PatchedLogits | None = None,
 ) -> KernelRows | None:
-    """Distributions from logits (n, vocabulary), or None where our kernels do not take them.
+    """Make distributions from logits (n, vocabulary); None if our kernels do not support them.
 
     Args:
-        top_k, top_p: 0 and 1 keep every token.
+        top_k, top_p: 0 and 1, respectively, keep every token.
     """
     kernels = _kernels(logits)
     if kernels is None:
@@ -100,12 +100,12 @@ def kernel_rows(
 
 
 def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> torch.Tensor:
-    """The most likely token (n,) int64 of each row of logits (n, vocabulary). Among equally likely tokens the first
-    counts; a row that is not finite gives ``NO_TOKEN``.
+    """The most likely token (n,) int64 of each row of logits (n, vocabulary). Among equally likely tokens the first is
+    taken. A row that is not finite gives ``NO_TOKEN``.
 
     Args:
-        patches: changed logits, a few in each row. The logits are not copied: the most likely changed token is compared
-            with the most likely unchanged one.
+        patches: changed logits, a few in each row. To avoid copying the logits, the most likely changed token is
+            compared with the most likely unchanged one.
     """
     kernels = _kernels(logits)
     if patches is not None and kernels is not None:
@@ -118,12 +118,13 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row, from the changed logits and all others."""
+    """The most likely token of each row, chosen between the changed logits and all others."""
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
     with torch.inference_mode():
         kept = logits[rows, columns]
-        logits[rows, columns] = torch.finfo(logits.dtype).min  # in a row of -inf alone no token is the likeliest
+        # in a row that is -inf everywhere no token is the most likely
+        logits[rows, columns] = torch.finfo(logits.dtype).min
         found = likeliest(logits)
         best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()
         logits[rows, columns] = kept
@@ -137,23 +138,23 @@ def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.T
 
 
 def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
-    """Logits (n, vocabulary) in float32, with the patches put into their places."""
+    """Logits (n, vocabulary) in float32, with the patches written into them."""
     if patches is None:
         return logits
     (ids, changed), vocabulary = patches, logits.shape[1]
-    with_room = functional.pad(logits.float(), (0, 1))  # one more column for entries that are no token
+    with_room = functional.pad(logits.float(), (0, 1))  # one more column, for entries with id -1
     return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 
 def _kernels(logits: torch.Tensor) -> OwnSampling | None:
-    """Our sampling kernels for these logits; None where they do not run."""
+    """Our sampling kernels if they support these logits, else None."""
     own = native.own() if logits.is_cpu else None
     return own.sampling if own is not None and own.sampling.takes(logits) else None
 
 
 @dataclass(frozen=True)
 class PointMasses:
-    """Rows in which one token has the whole probability.
+    """Rows in which one token has probability 1.
 
     Args:
         tokens: (n,) int64.
@@ -179,7 +180,7 @@ class PointMasses:
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """The rows of several distributions, one distribution after another."""
+    """The rows of several distributions, concatenated."""
 
     parts: Sequence[Rows]
 
@@ -212,7 +213,7 @@ class JoinedRows:
 
 def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     """Pick the token of a row (vocabulary,) in host memory that a random number from [0, 1) selects. The row need not
-    sum to 1; ``NO_TOKEN`` where its sum is not a number above 0.
+    sum to 1. Returns ``NO_TOKEN`` if its sum is not above 0.
 
     Inverts the cumulative distribution in float64: over blocks first, then within one block.
     """
@@ -222,7 +223,8 @@ def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     if not 0.0 < reached[-1] < math.inf:
         return NO_TOKEN
     wanted = chance * reached[-1]
-    # "right" steps over blocks and tokens of probability 0; the upper bounds catch products that round up to the whole.
+    # side "right" skips blocks and tokens of probability 0. The upper bounds catch products that round up to the whole
+    # sum.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)
     within = blocks[block].cumsum(dtype=np.float64)
     if block:

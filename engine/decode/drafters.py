@@ -1,12 +1,12 @@
-"""Drafters propose tokens: the draft model on its streaming cache, the book itself, both, or none.
+"""Proposes tokens: from the draft model on its streaming cache, from the book itself, from both, or none.
 
-A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself:
-tokens that it has not seen are fed at the next proposal. It is told which tokens were committed. A drafter may be wrong
-about everything: only speed depends on it.
+A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself,
+and is fed the tokens that it has not seen at the next proposal. The decoding loop tells it which tokens were committed.
+Errors of a drafter can only cost speed.
 
-The book as a drafter: a suffix index over token ids finds earlier places of the newest tokens, in the book or the chat.
-The longest match among the latest places wins, and the tokens that follow it there are the proposal. The index is built
-once per book and extended with every committed token, from lists and dictionaries alone.
+To propose from the book, a suffix index over token ids finds earlier places of the newest tokens, in the book or the
+chat. Among the latest places the longest match is taken, and the tokens that follow it are proposed. The index consists
+of lists and dictionaries. It is built once per book and extended with every committed token.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An earlier place of the end of the text: the ``length`` tokens before ``position`` are equal, and a copy begins
-    at ``position``.
+    """An earlier occurrence of the end of the text: the ``length`` tokens before ``position`` are equal to it. A copy
+    begins at ``position``.
     """
 
     position: int
@@ -45,7 +45,7 @@ class Occurrence:
 
 
 class LookupIndex:
-    """Every place of every n-gram of two lengths in one growing text."""
+    """Indexes every place of every n-gram of two lengths in one growing text."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tokens: list[int] = []
@@ -56,12 +56,12 @@ class LookupIndex:
         return len(self._tokens)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make the index that of ``tokens``: drop everything after their common beginning, and append the rest."""
+        """Make this the index of ``tokens``: drop everything after the common prefix, and append the rest."""
         self._crop(_common(self._tokens, tokens))
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append the new tokens at the end of ``tokens``, which begin with the indexed ones."""
+        """Append the new tokens at the end of ``tokens``, which begins with the indexed tokens."""
         for token in tokens[len(self._tokens) :]:
             self._tokens.append(token)
             end = len(self._tokens)
@@ -70,7 +70,7 @@ class LookupIndex:
                     places.setdefault(tuple(self._tokens[end - size :]), []).append(end)
 
     def find(self, tail: Sequence[int]) -> Occurrence | None:
-        """Find the longest earlier occurrence of the end of the text. The text is the indexed tokens followed by
+        """Find the longest earlier occurrence of the end of the text, which is the indexed tokens followed by
         ``tail``.
         """
         text = [*self._tokens[max(0, len(self._tokens) - self._tuning.longest_match) :], *tail]
@@ -80,14 +80,14 @@ class LookupIndex:
         return None
 
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
-        """The longest match among the newest places, which all share ``known`` tokens with the text.
+        """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
 
-        A place with little text after it counts for less. A question names the words of the book that its answer
-        continues from, and is itself the newest place of these words, often followed by the very tokens of the answer.
+        A place with little text after it counts for less. A question quotes words of the book that its answer is to
+        continue. It is then itself the newest place of these words, and often the first tokens of the answer follow it.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
-            if position >= len(self._tokens):  # the place is the end of the text itself
+            if position >= len(self._tokens):  # this place is the end of the text itself
                 continue
             length = self._match_length(position, text, known)
             at_end = len(self._tokens) - position < tuning.enough_after
@@ -97,7 +97,7 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether a run of the newest tokens, ``long_ngram`` of them, also stands earlier in the text."""
+        """Whether the newest tokens, ``long_ngram`` of them, occur earlier in the text."""
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
         found = (places[tuple(self._tokens[at : at + size])] for at in range(begin, end - size + 1))
@@ -106,11 +106,11 @@ class LookupIndex:
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
         """Return at most ``count`` tokens that followed a match.
 
-        Where the text ends earlier, there are fewer. A text that repeats itself, and has done so once in full, is
-        continued in a circle.
+        There are fewer tokens if the text ends before. If the text repeats itself, and has completed one repetition,
+        the repetition is continued.
 
         Args:
-            tail: as given to ``find``.
+            tail: the ``tail`` that was given to ``find``.
         """
         found = self._tokens[match.position : match.position + count]
         circle = [*found, *tail]
@@ -134,7 +134,7 @@ class LookupIndex:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     if len(a) <= len(b) and list(b[: len(a)]) == list(a):
         return len(a)
     low, high = 0, min(len(a), len(b))
@@ -152,9 +152,10 @@ class Proposal:
     """Proposed ``tokens`` (n,) on the device, with their distributions ``probs`` over the target's vocabulary (as a
     ``Sampler`` gives them) and their source.
 
-    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where asked for; ``steps`` are
-    its forward passes. ``hinted``: whether the whole hint was the draft model's likeliest continuation. ``start_ms``:
-    milliseconds of starting the draft model on the context, where its start was put off until now.
+    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's confidences, if asked for.
+    ``steps`` is the number of its forward passes. ``hinted``: whether the whole hint was the draft model's most likely
+    continuation. ``start_ms``: milliseconds of starting the draft model on the context, if its start was delayed until
+    now.
     """
 
     tokens: torch.Tensor
@@ -174,7 +175,7 @@ class Drafter(Protocol):
     """Proposes the tokens that may come next."""
 
     def begin(self, context: Sequence[int]) -> None:
-        """Start on a new context, without anything of an earlier one."""
+        """Start on a new context. Nothing of an earlier context is kept."""
 
     def propose(
         self,
@@ -185,26 +186,27 @@ class Drafter(Protocol):
         stop: EarlyStop = NO_EARLY_STOP,
         hint: Sequence[int] = (),
     ) -> Proposal:
-        """Propose at most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
+        """Propose at most ``count`` tokens that may follow ``context``, which extends or crops the context of the last
+        call.
 
         Args:
-            sampler: after ``context``.
+            sampler: the sampler after ``context``.
             stop: ends the proposal early.
-            hint: tokens to propose as point masses, up to the first that is not the drafter's likeliest; no other
-                tokens are proposed after the hint.
+            hint: tokens to propose as point masses, up to the first that is not the drafter's most likely token.
+                Nothing is proposed after the hint.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Learn the accepted ``tokens`` of the last proposal, which the caller has read from the device. The tokens
-        after them were rejected.
+        """Learn which ``tokens`` of the last proposal were accepted. The caller has read them from the device. All
+        later tokens of the proposal were rejected.
         """
 
     def commit(self, context: Sequence[int]) -> None:
-        """Take all tokens of ``context`` as final: none of them is taken back while this context is followed."""
+        """Take all tokens of ``context`` as final: while this context is followed, none of them is taken back."""
 
 
 class NoDrafter:
-    """Proposes no tokens: the middle level then makes one token per pass."""
+    """Proposes no tokens, so that the middle level makes one token per pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._nothing = _nothing(device)
@@ -258,25 +260,25 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        # committed tokens of the context while the start is put off; None once started
+        # committed tokens of the context while the start is delayed; None once started
         self._not_started_on: int | None = None
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # tokens of the context that are final
+        self._settled = 0  # number of tokens of the context that are final
         self._fed: list[int] = []  # tokens in the cache after the final ones
-        # tokens in the cache after ``_fed``, drawn on the device and not read yet
+        # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
         self._unread: list[torch.Tensor] = []
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
         self._backend = backend or decoder.backend
 
     @property
     def started(self) -> bool:
-        """Whether the draft model has been started on the context: the next proposal then costs only its steps."""
+        """Whether the draft model has been started on the context, so that the next proposal costs only its steps."""
         return self._not_started_on is None
 
     def tokens_to_start(self, length: int) -> int:
-        """Tokens that the draft model reads to start on a context of this length."""
+        """Number of tokens that the draft model reads to start on a context of this length."""
         return min(length, self.cache.num_sink_tokens + 2 * self.cache.window_size)
 
     def begin(self, context: Sequence[int]) -> None:
@@ -286,9 +288,11 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
+        """Fill the cache from the sinks and the end of the context. One more window of tokens is fed before, as a
+        lead-in.
 
-        The tokens between are skipped: the draft's window could not reach them, and opening a long book costs no more.
+        The tokens between are skipped, because the draft's window cannot reach them. So opening a long book costs no
+        more than a short one.
 
         Raises:
             ModelError: the draft model's logits are not finite.
@@ -303,8 +307,8 @@ class ModelDrafter:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
         logits = self._catch_up(context)
-        # Tokens that a distilled head leaves out have minus infinity, and the largest logit is NaN where any is.
-        # Reading it waits for the device, once an answer.
+        # A distilled head gives the tokens that it leaves out minus infinity, so only the largest logit is checked: it
+        # is NaN if any logit is. Reading it waits for the device, once for each answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
             raise self.decoder.not_finite()
         self._settle()
@@ -322,7 +326,7 @@ class ModelDrafter:
             return _nothing(self.decoder.token_device)
         cache, clock = self.cache, time.perf_counter()
         if self._not_started_on is not None:
-            # The tokens after the committed ones may be taken back, so they are fed like a proposal.
+            # Tokens after the committed ones may be taken back, so they are fed like a proposal.
             self._start(context[: self._not_started_on])
             self._not_started_on = None
         start_ms = (time.perf_counter() - clock) * 1000.0
@@ -340,10 +344,12 @@ class ModelDrafter:
         while True:
             q = sampler(logits)
             if hinting:
-                # The likeliest token does not depend on the draw, so looking at it alone keeps the distribution exact.
+                # The most likely token does not depend on the draw, so comparing it with the hint keeps the
+                # distribution exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # Where logits are not finite any token will do: its distribution is not finite either, so it is rejected.
+            # If logits are not finite any token will do: the distribution is not finite either, so the token is
+            # rejected.
             tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -377,7 +383,8 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # Another drafter may have proposed for a while: committed tokens are fed before they exceed the cache's slack.
+        # Another drafter may have made the proposals for a while. Committed tokens are fed before they exceed the slack
+        # of the cache.
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()
@@ -387,8 +394,8 @@ class ModelDrafter:
         self._settled, self._fed = self.cache.length, []
 
     def _crop_to(self, context: Sequence[int]) -> None:
-        """Drop fed tokens that differ from this context. The context's last token stays out of the cache, as the next
-        input.
+        """Drop those fed tokens that differ from this context. The last token of the context stays out of the cache,
+        because it is the next input.
         """
         if self._unread:
             self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
@@ -401,10 +408,10 @@ class ModelDrafter:
         self.cache.crop(self._settled + same)
 
     def _catch_up(self, context: Sequence[int]) -> torch.Tensor | None:
-        """Feed the committed tokens that the cache lacks, all but the last, evicting as the cache fills.
+        """Feed the committed tokens that the cache lacks, except the last one. Evict tokens when the cache is full.
 
         Returns:
-            Logits (1, vocabulary) of the last token fed; None where the cache lacked none.
+            Logits (1, vocabulary) of the last token fed; None if nothing had to be fed.
         """
         cache, logits = self.cache, None
         while (missing := len(context) - 1 - cache.length) > 0:
@@ -420,9 +427,11 @@ class ModelDrafter:
         return logits
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Feed tokens (n,) and return the logits (1, vocabulary) of the last. The caller records them as fed."""
+        """Feed tokens (n,) and return the logits (1, vocabulary) of the last token. The caller records the tokens as
+        fed.
+        """
         cache, count = self.cache, ids.shape[0]
-        # An id beyond the draft's vocabulary is clamped, which costs at most one rejection.
+        # An id beyond the draft's vocabulary is clamped. This costs at most one rejection.
         most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:
@@ -440,18 +449,17 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """Proposes the tokens that followed an earlier place of the newest words in the book or the chat. Without such a
-    place, ``inner`` proposes.
+    """Proposes the tokens that follow an earlier occurrence of the newest tokens in the book or the chat. If there is
+    no such occurrence, ``inner`` proposes.
 
-    A proposal grows with the length of the match. A long match is a copy in progress and goes alone; a short match must
-    agree with the first tokens of ``inner``. Proposals are point masses, so the text keeps its distribution at any
-    temperature.
+    The longer the match, the longer the proposal. A long match is a copy in progress and is proposed without asking
+    ``inner``. A short match is proposed only if ``inner`` agrees with its first tokens. Proposals are point masses, so
+    the text keeps its distribution at any temperature.
 
     Args:
-        inner: the drafter that is asked where no long match is found.
-        index: of the book and the chat; kept up to date here.
-        longest: maximum number of tokens of one proposal; 0 leaves proposing to ``inner`` and only keeps the index up
-            to date.
+        inner: the drafter that is asked if no long match is found.
+        index: the index of the book and the chat, which this drafter keeps up to date.
+        longest: maximum number of tokens in a proposal; with 0 only ``inner`` proposes.
         device: where proposals are made.
     """
 
@@ -487,7 +495,7 @@ class LookupDrafter:
         if match.length < self._tuning.alone:
             hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Drawn tokens that happen to equal the hint do not count: a proposal may not depend on a draw.
+            # Drawn tokens that happen to equal the hint do not count, because a proposal must not depend on a draw.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

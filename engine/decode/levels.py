@@ -1,6 +1,5 @@
-"""The cheap levels of one session: drafter and retrieval cache, built from a configuration, and their controllers.
-
-A controller lives as long as the book; its first costs are timed in this module.
+"""Builds the cheap levels of a session from a configuration: the drafter, the retrieval cache, and their controllers. A
+controller lives as long as the book; this module times its first costs.
 """
 
 from __future__ import annotations
@@ -45,42 +44,45 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.plan.cost_model import CostModel
 
-# Tokens of an answer that fit in the retrieval cache's tail before the selection is made again.
+# Tokens of an answer that the tail of the retrieval cache can hold before the selection is made again.
 _TAIL_TOKENS = 1024
-# Passes that are timed on a new book, in tokens: a long verification, a long middle pass, a run of the draft model.
+# Lengths, in tokens, of the passes that are timed on a new book: a long verification, a long middle pass, a run of the
+# draft model.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 
-# Share of a plain step that each further token of a pass adds, where nothing has been measured: 13 ms of 48 with 1.5
-# billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
+# Time that each further token of a pass is assumed to add, as a share of a plain step, if nothing has been measured: 13
+# ms of 48 with 1.5 billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
 
-# Largest product of parameters and tokens at which a processor starts the draft model with every answer: about 50 ms.
+# Maximum product of parameters and tokens for which a processor starts the draft model with every answer: about 50 ms.
+# Beyond it the start is delayed to the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Bytes of weights that a step reads from which on reading them determines its time. The lengths of a seeded text are
-# then chosen by the bytes of passes. Smaller models stay in the processor's cache in part.
+# Minimum bytes of weights of a step whose time is determined by reading them. For such a model the lengths of a seeded
+# text are chosen by the bytes of passes. A smaller model stays partly in the processor's cache.
 _COSTS_ITS_BYTES = 250_000_000
 
 # Newest tokens of a prompt that are searched for words of the book.
 _QUESTION = 128
 
-# Share of a plain step from which on a step of the draft model is too expensive.
+# Share of a plain step above which a step of the draft model is too expensive.
 _COSTLY_DRAFT = 1 / 3
 
-# Conditions for rounding the middle level's weights: they are at least 4 times its cache, at most a billion parameters
-# (a second for every 90 million), and at most an eighth of the free memory, counted as a byte a weight.
+# Conditions for rounding the middle level's weights: they take at least 4 times the bytes of its cache, have at most a
+# billion parameters (a second for every 90 million), and take, at a byte a weight, at most an eighth of the free
+# memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
-# One of this many replays of verifications and plain steps is compared with the ordinary pass: half a percent of their
-# time ensures that replays stay right.
+# Number of replays of verifications and plain steps after which one replay is compared with the ordinary pass. This
+# takes half a percent of their time, and ensures that replays stay right.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
 
 
 class Belief(NamedTuple):
-    """The key of acceptance statistics: how tokens are drawn, and whether the question ``quotes`` the book, since an
-    answer then more likely copies it.
+    """The key of acceptance statistics: how tokens are drawn, and whether the question ``quotes`` the book, because the
+    answer then more likely copies the book.
     """
 
     own: SamplingParams
@@ -88,14 +90,15 @@ class Belief(NamedTuple):
 
 
 class Hierarchy:
-    """Draft and middle level above a full cache.
+    """The draft level and the middle level above a full cache.
 
     Args:
         config: lengths and budgets.
         target: the target model.
         draft: the draft model, or None.
         full: the target's full cache.
-        machine: costs of this machine, from which first costs are derived where passes are slow; None if unknown.
+        machine: measured speeds of this machine, from which first costs are derived if passes are slow; None if
+            unknown.
     """
 
     def __init__(
@@ -134,8 +137,8 @@ class Hierarchy:
         if self.index is not None:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[Belief, Controller] = {}
-        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # acceptance on earlier books
-        self._costs: Costs | None = None  # costs on the last of them
+        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # acceptance statistics of earlier books
+        self._costs: Costs | None = None  # costs on the last of these books
 
     @property
     def has_draft_model(self) -> bool:
@@ -143,7 +146,7 @@ class Hierarchy:
 
     @property
     def middle_note(self) -> str:
-        """A note for a person about the middle level's weights; empty where they are the target's own."""
+        """A note for a person about the middle level's weights; empty if they are the target's own."""
         if not self.middle.bits:
             return ""
         return f"Proposed by a copy in {self.middle.bits} bits, checked by the weights as they are"
@@ -163,17 +166,19 @@ class Hierarchy:
         return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, backend, self._full, waits)
 
     def make_middle(self) -> Backend:
-        """Make the backend of the passes over one retrieval cache, recorded where the device records passes."""
+        """Make the backend for passes over one retrieval cache. It records passes if the device can."""
         return self._recorded(self._target, self._middle, "middle")
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
-        """Make a retrieval cache of this configuration's sizes."""
+        """Make a retrieval cache with the sizes of this configuration."""
         config, tail = self.config, _TAIL_TOKENS + rounds.RECENT + 4 * self.longest
         budget, chunk = config.retrieval_budget or MIN_BUDGET, config.chunk_size or CHUNK
         return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
 
     def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
-        """A backend of a model whose passes over one cache are recorded, where this is done at all."""
+        """Make a backend that records a model's passes over one cache; the backend itself if passes are not
+        recorded.
+        """
         others = decoder.split.devices[1:] if decoder.split else ()
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device, *others)
         if recorder is None:
@@ -195,11 +200,11 @@ class Hierarchy:
         return RecordedBackend(backend, replays)
 
     def recorded(self) -> dict[str, Replays]:
-        """Recorded passes by level, where there are any."""
+        """The recorded passes, keyed by level, if there are any."""
         return self._recordings
 
     def reset(self) -> None:
-        """Forget the book. The next book starts from its acceptance statistics and costs."""
+        """Forget the book. Its acceptance statistics and costs are kept as the start for the next book."""
         self.retrieval.reset()
         for about, controller in self._controllers.items():
             self._beliefs[about] = controller.statistics.for_another_book()
@@ -213,14 +218,14 @@ class Hierarchy:
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context on which the levels have been started. Quick passes are timed first, once per book."""
+        """Decode from a context on which the levels have been started. Once per book, quick passes are timed first."""
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 
     def speculation(
         self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
     ) -> Speculation:
-        """Say how these levels speculate: by this policy, copying from this index.
+        """Describe how these levels speculate, with this policy and this index.
 
         Args:
             middle: runs the passes of the middle level; None takes ``middle`` of these levels.
@@ -233,8 +238,8 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """Choose the controller, or fixed lengths where they are configured or where the window ends before a
-        controller could measure.
+        """Choose a controller; or fixed lengths, if they are configured or if the window ends too soon for a controller
+        to measure.
 
         Acceptance depends on sampling, so each way of sampling has its own controller.
         """
@@ -245,7 +250,8 @@ class Hierarchy:
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
         if about not in self._controllers:
-            # A pass costs the same however tokens are drawn from it, so it is measured once per book.
+            # The cost of a pass does not depend on how tokens are drawn from its logits, so it is measured once per
+            # book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 # Close to the end of the window there is no room to measure, and little to gain.
@@ -261,11 +267,12 @@ class Hierarchy:
         return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
-        """Choose the policy of a text that a seed must repeat.
+        """Choose the policy for a text that a seed must repeat.
 
-        The lengths decide which random number meets which token, and a controller's lengths depend on the clock and on
-        earlier answers. So the lengths are chosen by the tokens alone where a pass's cost follows from the bytes that
-        it reads of a processor's memory, and are fixed elsewhere. The distribution of the text is the same either way.
+        The lengths of proposals decide which random number is used for which token, and a controller's lengths depend
+        on the clock and on earlier answers. So here the lengths are chosen by the tokens alone, if the cost of a pass
+        follows from the bytes that it reads from a processor's memory; otherwise the lengths are fixed. The
+        distribution of the text is the same in both cases.
         """
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
@@ -282,13 +289,13 @@ class Hierarchy:
         middle: Backend,
         draft: ModelDrafter | None,
     ) -> Costs:
-        """First costs of passes on a context on which the levels have been started.
+        """Determine the first costs of passes on a context on which the levels have been started.
 
-        Quick passes are timed by ``measure``. Timing slow ones took longer than an answer's first four tokens, so their
-        costs are derived: from another book's costs scaled to this plain step, or from their bytes and computation by
-        this machine's probed costs. Rounds correct them.
+        ``measure`` times quick passes. Timing slow passes took longer than the first four tokens of an answer, so their
+        costs are derived. They come from the costs of another book, scaled to this plain step, or from the passes'
+        bytes and computation and the probed speeds of this machine. Later rounds correct them.
         """
-        # Where spilled KV comes over a slow bus, ``measure`` times no verification either.
+        # If spilled KV comes over a slow bus, ``measure`` does not time a verification.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
             return measure(context, plain_ms, self._target, retrieval, middle, draft)
         if self._costs is not None:
@@ -296,20 +303,20 @@ class Hierarchy:
         return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
-        """Bounds of plans at these costs: a draft model with long steps is not asked."""
+        """The bounds of plans at these costs: a draft model whose steps take too long is not asked."""
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
         return PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
-    """A backend of the target with rounded weights for the middle level, where configured or where it pays; None where
-    the middle level uses the target's own weights.
+    """Make a backend of the target with rounded weights for the middle level, if configured or if it pays; None if the
+    middle level uses the target's own weights.
 
-    A middle pass reads all weights and a small cache. Weights in 8 bits halve the bytes, and the full level verifies
-    anyway (QuantSpec, arXiv 2502.10424, rounds the cache so). Rounding pays where a pass mostly reads weights, and
-    where the copy is small next to the free memory and is made quickly while a person waits for the model. A GPU rounds
-    only when configured: there "auto" has not been tried.
+    A middle pass reads all weights and a small cache. 8-bit weights halve the bytes, and the full level verifies every
+    token anyway (QuantSpec, arXiv 2502.10424, rounds the cache for this reason). Rounding pays if a pass mostly reads
+    weights, if the copy takes little of the free memory, and if it is made quickly, because a person is waiting for the
+    model. On a GPU weights are rounded only if configured, because "auto" has not been tried there.
     """
     asked = config.middle
     if asked == "auto":
@@ -317,7 +324,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
-        pays = pays and not target.keeps_blocks  # packed blocks have fewer bits than the copy
+        pays = pays and not target.keeps_blocks  # packed blocks have fewer bits than a rounded copy
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
     rounded = target.rounded(asked) if asked in BITS else None
@@ -334,12 +341,12 @@ def measure(
     middle: Backend,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """Time the passes of each level on a context on which they have been started. Every cache is left as it was.
+    """Time the passes of each level on a context on which the levels have been started. All caches are left unchanged.
 
-    Passes run in the order of a round, with its sampling: after a pass of another level, less of a level's data is in
-    the processor's cache than after its own. The better of two runs counts, since the first run touches memory for the
-    first time; a pass over two tokens runs once, since it may take a second. Where spilled KV comes over a slow bus
-    (``waits_for_bus``), no verification is timed: a further token is taken to cost the same as in a middle pass.
+    Passes run in the order of a round, with its sampling, because after a pass of another level less of a level's data
+    is in the processor's cache. The better of two runs counts, because the first run touches memory for the first time.
+    A pass over two tokens runs only once, because it may take a second. If spilled KV comes over a slow bus
+    (``waits_for_bus``), no verification is timed, and a further token is assumed to cost the same as in a middle pass.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, retrieval.ensure_selected)
@@ -368,8 +375,8 @@ def derived(
     retrieval: RetrievalCache,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """Derive the costs of passes after ``count`` tokens from a plain step alone: a middle pass by its bytes relative to
-    a plain step's, a further token by its computation in a long block.
+    """Derive the costs of passes after ``count`` tokens from a plain step alone. A middle pass is derived from its
+    bytes relative to a plain step; a further token from its computation in a long block.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
@@ -389,8 +396,8 @@ def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: Mod
 
 
 def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: ModelDrafter | None) -> float:
-    """Milliseconds of starting the draft model on a context, derived from the target's cost of further tokens; 0 where
-    it is started.
+    """Milliseconds of starting the draft model on a context, derived from the target's cost of further tokens; 0 if it
+    is started already.
     """
     if draft is None or draft.started:
         return 0.0
@@ -400,7 +407,7 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:
-    """The experts that passes of a model read after ``context`` tokens."""
+    """How many experts the passes of a model read after ``context`` tokens."""
     found = experts_of(target.config)
     if found is None:
         return NO_EXPERTS

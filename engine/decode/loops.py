@@ -1,16 +1,16 @@
-"""Finds text that only repeats itself, so that an answer is stopped or a bench counts it.
+"""Detects text that only repeats itself, so that an answer can be stopped or a bench can count it.
 
-A model can run into a loop: the same period of tokens again and again, to the end of the window. Two things tell a loop
-from a rhyme or a table: its length, and whether the book has the same repetition.
+A model can run into a loop: it repeats the same period of tokens to the end of the window. A loop is distinguished from
+a rhyme or a table by its length, and by whether the book has the same repetition.
 
-- At least three turns. A sentence that comes twice is emphasis, or a quotation and its source.
+- At least three turns. A sentence that occurs twice is emphasis, or a quotation and its source.
 - At least ``LEAST_REPEATED`` tokens after the first turn. Short periods are often harmless: a line of dashes, the empty
   cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit with its third turn.
-- Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros is quoted as often as the
-  book repeats it; the answer is a loop when it has made one turn more.
+- Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros may be quoted as often as
+  the book repeats it. The answer is a loop when it repeats it once more.
 
-Stopping at a token depends on the tokens up to it alone, like a limit of length. The text up to there has the
-distribution of plain decoding, and every way of decoding stops at the same token. Pure.
+Whether to stop at a token depends only on the tokens up to it, as with a limit of length. So the text up to there has
+the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from functools import cached_property
 
 TURNS = 3
 LEAST_REPEATED = 80
-"""Tokens that the turns after the first must have together before an answer is stopped."""
+"""Minimum number of tokens that the turns after the first must have together, for an answer to be stopped."""
 
-_LONGEST_PERIOD = 512  # longest period in tokens
+_LONGEST_PERIOD = 512  # maximum period in tokens
 
 
 class Repetition:
-    """Follows a text token by token. ``runs`` maps each period, ascending and in tokens, to the number of newest tokens
-    in a row that equal the token one period before. Periods without such a token are left out.
+    """Follows a text token by token. ``runs`` maps each period (in tokens, ascending) to the number of newest tokens in
+    a row that equal the token one period before. Periods without such a token are left out.
     """
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Repetition:
 
 
 class LoopDetector:
-    """Says for every token of one answer whether it closes a loop.
+    """Detects for every token of an answer whether it closes a loop.
 
     Args:
-        book: tokens of the book, whose repetitions the answer may repeat as often.
+        book: tokens of the book. The answer may repeat its repetitions as often as the book does.
     """
 
     def __init__(self, book: Sequence[int] = ()) -> None:
@@ -59,7 +59,7 @@ class LoopDetector:
         self._repetition = Repetition()
 
     def add(self, token: int) -> bool:
-        """Take the next token. Return whether the answer only repeats itself by now."""
+        """Add the next token. Return whether the answer is now a loop."""
         self._tokens.append(token)
         self._repetition.add(token)
         runs = self._repetition.runs.items()
@@ -77,12 +77,14 @@ def _is_loop(period: int, same: int, least: int) -> bool:
 
 
 def _as_text(tokens: Sequence[int]) -> str:
-    """The tokens as a string, one character each: ``str.find`` looks through 128K tokens in a millisecond."""
+    """The tokens as a string with one character each, because ``str.find`` searches 128K tokens in a millisecond."""
     return "".join(map(chr, tokens))
 
 
 def circling(tokens: Sequence[int], least: int) -> list[bool]:
-    """Whether each token is part of a loop of three turns and ``least`` repeated tokens, without its first turn."""
+    """For each token, whether it is part of a loop of at least three turns and ``least`` repeated tokens. The first
+    turn does not count as part of the loop.
+    """
     found = [False] * len(tokens)
     repetition = Repetition()
     for end, token in enumerate(tokens, 1):

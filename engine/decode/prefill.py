@@ -1,10 +1,10 @@
-"""Prefill: run a long prompt through the target, layer by layer, into the full cache.
+"""Prefills: runs a long prompt through the target, layer by layer, into the full cache.
 
-The prompt goes in segments; a segment's hidden states pass through one layer after another, each layer in blocks. After
-every block control returns to the caller with the progress, so reading can be watched and stopped at any time. Within a
-segment each layer's KV is fetched once. At every segment border the whole cache is usable, so stopping at page 200
-leaves pages 1 to 200. (Running each layer once over the whole prompt would leave nothing usable before the end. With
-all KV in one memory, segments cost no extra time.)
+The prompt is divided into segments. The hidden states of a segment pass through one layer after another, and each layer
+processes them in blocks. After every block control returns to the caller with the progress, so that reading can be
+watched and stopped at any time. Within a segment each layer's KV is fetched once. At every segment border the whole
+cache is usable, so stopping at page 200 leaves pages 1 to 200. (Running each layer once over the whole prompt would
+leave nothing usable before the end. With all KV in one memory, segments cost no extra time.)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.model.pieces import Rope
 
-# Floating point operations of a block on a CPU at most: a block then takes well under a second, and stopping feels
+# Maximum floating point operations of a block on a CPU: a block then takes well under a second, and stopping feels
 # immediate.
 _CPU_BLOCK_FLOP = 20e9
 
 
 @dataclass(frozen=True)
 class PrefillProgress:
-    """Progress of a prefill. ``usable`` is the number of tokens that all layers hold; ``work`` is the share of all work
-    done, 0..1.
+    """Progress of a prefill. ``usable`` is the number of tokens that all layers hold. ``work`` is the share of the work
+    that is done, 0..1.
     """
 
     usable: int
@@ -50,10 +50,10 @@ def prefill(
     block: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[PrefillProgress]:
-    """Append ids (n,) to the cache, and yield after every block. Without ``block`` the device decides its size.
+    """Append ids (n,) to the cache, and yield after every block. If ``block`` is None, its size depends on the device.
 
-    Closing the generator, or an error, leaves the cache at the last segment border. No logits are computed: the last
-    committed token of a context is never in the cache, since it is the first input of the decoding loop.
+    Closing the generator, or an error, leaves the cache at the last segment border. No logits are computed. The last
+    committed token of a context is never in the cache, because it is the first input of the decoding loop.
 
     Raises:
         ModelError: the weights are damaged.
@@ -66,7 +66,7 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            if cache.shape.sources:  # later layers read this layer's window over the whole segment
+            if cache.shape.sources:  # later layers need this layer's window over the whole segment
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
             first += piece.shape[0]
@@ -78,13 +78,13 @@ def prefill(
 
 
 def segment_size(segment: int, start: int, *, moves: bool) -> int:
-    """Tokens of the segment that begins at ``start``.
+    """The number of tokens in the segment that begins at ``start``.
 
     Args:
         segment: the usual size.
         moves: whether every segment fetches the spilled KV of all earlier segments over a bus that is slower than its
-            computation. Segments then grow with the context, so that each byte is fetched about twice in all, however
-            long the book is; in return a stopped reading ends at a coarser border.
+            computation. Segments then grow with the context, so that each byte is fetched about twice in total, however
+            long the book is. In return, a stopped reading loses more tokens after its last border.
     """
     return max(segment, start // 2) if moves else segment
 
@@ -128,7 +128,8 @@ def _segment(
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                failed = error.with_traceback(None)  # the traceback refers to every tensor that the failed block made
+                # drop the traceback, because it refers to every tensor that the failed block made
+                failed = error.with_traceback(None)
             if failed is not None:
                 block = _eased(failed, cache, stop - first)
                 continue
@@ -137,15 +138,15 @@ def _segment(
     _check_finite(decoder, hidden)
     if not start:  # damage shows at the first token already
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
-        least, most = torch.stack(logits.aminmax()).tolist()  # both are no number where one is none
+        least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any number is
         if not math.isfinite(most - least):
             raise decoder.not_finite()
-        if least == most:  # weights of zeros, where a download made room for a file and did not fill it
+        if least == most:  # all weights are zero: a download reserved space for a file and did not fill it
             raise decoder.not_telling()
 
 
 def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
-    """Check that hidden states are finite. Waits for the device, once a segment.
+    """Check that hidden states are finite. This waits for the device, once for each segment.
 
     Raises:
         ModelError: some are not finite.
@@ -155,9 +156,9 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:
-    """Make room after a block of ``block`` tokens ran out of memory, and return the size of the next try.
+    """Free memory after a block of ``block`` tokens ran out of memory, and return the block size for the next attempt.
 
-    A block's KV is written to the same place when the block is tried again.
+    The next attempt writes the block's KV to the same place.
     """
     if block > SMALLEST_BLOCK:
         return max(SMALLEST_BLOCK, block // 2)
@@ -179,7 +180,9 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
-    """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
+    """Floating point operations to prefill ``count`` tokens after ``start`` others: products with weights, and causal
+    attention.
+    """
     shape, heads, context = decoder.kv_shape, decoder.config.num_attention_heads, start + count / 2
     read = sum(shape.place_of(layer) is not None for layer in range(shape.model_layers))
     seen = read * shape.head_dim * context

@@ -1,14 +1,14 @@
-"""Holds quotations to the book's own words: a part of the distribution that tokens are sampled from.
+"""Restricts quotations to the book's own words. The restriction is part of the distribution that tokens are sampled
+from.
 
-Where an answer has opened a quotation, only those tokens may follow with which the quotation continues, or ends, as
-somewhere in the book. The allowed tokens depend on the tokens before and on nothing else. So every level applies the
-rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same distribution.
-Within a quotation most proposals are copies of the book anyway.
+After an answer has opened a quotation, a token is allowed only if the quotation then continues or ends as some passage
+of the book. Which tokens are allowed depends only on the tokens before. So every level applies the rule like the
+repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same distribution. Within a
+quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
-any word of the book and end after any word, with an ellipsis at either end; the words between are one passage of the
-book. A run of white space counts as one space, since lines are broken anywhere. All other bytes are compared one by
-one.
+any word of the book and end after any word, with an ellipsis at either end. The words between must be one passage of
+the book. A run of white space counts as one space, because lines can be broken anywhere. All other bytes must be equal.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ import torch
 
 _SPACES = re.compile(rb"\s+")
 _OPENING = re.compile(rb"\xe2\x80\x9c|(?<=[\s(\[])\"")
-_CLOSING = {b'"': b'"'}  # closing mark by opening mark; all others close with ”
+_CLOSING = {b'"': b'"'}  # closing mark, keyed by opening mark; every other opening mark is closed by ”
 _CURLY = "”".encode()
 _CUT = re.compile(r"\w\w|\d[.,:/]\d")
 _ELLIPSES = (b"...", "…".encode())
-_LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))  # strings between the opening mark and the first word
+# strings that may stand between the opening mark and the first word
+_LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
-# Points of quotations that are remembered: a round looks at each of its own several times.
+# Maximum points of quotations that are cached: a round needs each of its own points several times.
 _MOST_REMEMBERED = 4096
 
 
 class Quotable:
-    """A book's text in which one model's quotations are followed.
+    """A book's text, in which the quotations of one model are followed.
 
     Args:
         text: the text that may be quoted.
@@ -51,7 +52,7 @@ class Quotable:
 
     @cached_property
     def _tokens(self) -> dict[bytes, list[int]]:
-        """Tokens by their bytes."""
+        """The tokens, keyed by their bytes."""
         found: dict[bytes, list[int]] = {}
         for token, piece in enumerate(self._pieces):
             if piece:
@@ -60,7 +61,9 @@ class Quotable:
 
     @cached_property
     def _closers(self) -> dict[bytes, list[tuple[bytes, int]]]:
-        """Tokens with a closing mark, by the mark: pairs of the bytes before the mark and the token."""
+        """The tokens that contain a closing mark, keyed by the mark: pairs of the bytes before the mark, and the
+        token.
+        """
         return {
             mark: [(piece[: piece.index(mark)], token) for token, piece in enumerate(self._pieces) if mark in piece]
             for mark in (b'"', _CURLY)
@@ -68,20 +71,20 @@ class Quotable:
 
     @cached_property
     def _words(self) -> np.ndarray:
-        """Offsets at which words begin, or the marks before them; ascending."""
+        """Offsets at which words begin, or the punctuation before words; ascending."""
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
-        """The state after the tokens that the answer has already."""
+        """The state after the tokens that the answer already has."""
         return Quotations(self, b"\n", None).after(answer)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token; empty for a token that the tokenizer does not know."""
+        """The bytes of a token; empty if the tokenizer does not know the token."""
         return self._pieces[token] if token < len(self._pieces) else b""
 
     def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
-        """The point after an opening mark and these bytes. ``before`` is an earlier point to extend, where one is
-        known.
+        """The point after an opening mark and these bytes. ``before`` is an earlier point from which to extend, if one
+        is known.
         """
         found = self._points.get((mark, said))
         if found is None:
@@ -96,14 +99,14 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The offsets just after ``piece``, for each of ``places`` where the book has the piece."""
+        """The offsets after ``piece``, for each of ``places`` at which the book has the piece."""
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
             places = places[self._bytes[places + index] == byte]
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
-        """Tokens (n,) that may follow; None where any may, since the quotation is already not in the book."""
+        """The tokens (n,) that may follow; None if any may, because the quotation is already not in the book."""
         if point.allowed is None:
             found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
@@ -115,7 +118,7 @@ class Quotable:
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
             if (point.said + head).endswith(b" "):
-                continue  # the quotation would end within a line break of the book
+                continue  # here the quotation would end within a line break of the book
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:
@@ -125,7 +128,7 @@ class Quotable:
         return found
 
     def _beginnings(self, said: bytes) -> set[int]:
-        """Tokens that may follow an opening mark, with or without (a part of) an ellipsis."""
+        """The tokens that may follow an opening mark, with or without (a part of) an ellipsis."""
         places = self._behind(self._words, said).tolist() if said else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
@@ -137,7 +140,7 @@ class Quotable:
 
     @cached_property
     def _first(self) -> set[bytes]:
-        """The bytes of tokens with which words of the book begin."""
+        """The bytes of tokens that begin words of the book."""
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:
@@ -150,7 +153,7 @@ class Quotable:
         return found
 
     def _may_end(self, place: int) -> bool:
-        """Whether a quotation may end before this byte: not within a character, a word or a number."""
+        """Whether a quotation may end before this byte: it may not end within a character, a word or a number."""
         if self._text[place : place + 1] and self._text[place] & 0xC0 == 0x80:
             return False
         before = self._text[max(0, place - 4) : place].decode("utf-8", "ignore")
@@ -159,14 +162,14 @@ class Quotable:
 
 
 def _leads(said: bytes) -> bool:
-    """Whether no word has come yet: ``said`` is empty or (a part of) an ellipsis."""
+    """Whether the quotation has no word yet: ``said`` is empty or (a part of) an ellipsis."""
     return any(lead.startswith(said) for lead in _LEADS)
 
 
 @dataclass(eq=False)
 class Point:
-    """A point within a quotation. ``said`` are its bytes so far. ``places`` are ascending offsets in the book, each
-    just after a passage with these bytes.
+    """A point within a quotation. ``said`` are the quotation's bytes so far. ``places`` are the offsets in the book
+    after passages with these bytes, ascending.
     """
 
     mark: bytes
@@ -177,7 +180,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """The state of an answer: within a quotation (``point``), or outside of one, after the bytes ``tail``."""
+    """The state of an answer: within a quotation (at ``point``), or outside of quotations, after the bytes ``tail``."""
 
     book: Quotable
     tail: bytes
@@ -191,7 +194,7 @@ class Quotations:
         return here
 
     def allowed(self) -> torch.Tensor | None:
-        """Tokens (n,) that may come next, on the processor; None where any may."""
+        """The tokens (n,) that may come next, on the processor; None if any may."""
         return None if self.point is None else self.book.allowed(self.point)
 
     def _followed(self, piece: bytes) -> Quotations:

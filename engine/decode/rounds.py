@@ -1,4 +1,5 @@
-"""The decoding loops: plain and speculative. Same signature, same records, the same distribution of the text.
+"""Implements the decoding loops, plain and speculative. Both have the same signature, yield the same records, and give
+the text the same distribution.
 
 One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
 
@@ -7,11 +8,11 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     verify     the target on its full cache samples over all pending tokens in one pass
     commit     every cache is cropped to the accepted tokens; the retrieval selection is refreshed when it is due
 
-A round may leave levels out: drafted tokens, or tokens copied from the book, go straight to verification where that is
-faster. Between two rounds, and wherever a loop is closed, the state is whole: the full cache holds the KV of all
-committed tokens but the last, which is the next round's first input, and the cheap levels catch up before they are
-used. Stopping a proposal early looks only at tokens that are proposed already and stay proposed, so it cannot change
-the distribution.
+A round may skip levels: drafted tokens, or tokens copied from the book, go straight to verification if that is faster.
+Between two rounds, and wherever a loop is closed, the state is consistent: the full cache holds the KV of all committed
+tokens except the last, which is the first input of the next round. The cheap levels catch up before they are used.
+Stopping a proposal early depends only on tokens that are already proposed and stay proposed, so it cannot change the
+distribution.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ if TYPE_CHECKING:
     from engine.model.backends import Backend
 
 RECENT = 64
-"""Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
+"""Number of newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
 
-# Tokens after which the pages are scored, where neither a refresh nor a new selection has scored them.
+# Number of tokens after which the pages are scored, if neither a refresh nor a new selection has scored them.
 _SCORE_EVERY = 16
-# Committed tokens that the retrieval cache may lack while rounds go without it: feeding several costs about as much as
-# feeding one.
+# Maximum committed tokens that the retrieval cache may lack while rounds do not use it: feeding several tokens costs
+# about as much as feeding one.
 _MOST_MISSING = 16
 
 
 class NotFinite(ArithmeticError):
-    """Raised where the target's logits are not finite: its weights are damaged, or its dtype is too narrow."""
+    """Raised if the target's logits are not finite: its weights are damaged, or its dtype is too narrow."""
 
 
 def check_tokens(sampled: Sequence[int]) -> None:
     """Refuse tokens that were drawn from logits that are not finite.
 
     Raises:
-        NotFinite: there is one.
+        NotFinite: there is such a token.
     """
     if NO_TOKEN in sampled:
         raise NotFinite
@@ -71,8 +72,8 @@ class Context:
     """The state of a decoding loop. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the
     last, and ``backend`` runs the passes over it.
 
-    ``sampler`` is the sampler after the committed tokens. ``loops`` follows the same tokens, where a text that repeats
-    itself is to be stopped.
+    ``sampler`` is the sampler after the committed tokens. ``loops`` detects repetition in these tokens, if a text that
+    repeats itself is to be stopped.
     """
 
     backend: Backend
@@ -85,7 +86,7 @@ class Context:
     loops: LoopDetector | None = None
 
     def commit(self, sampled: Sequence[int]) -> Committed:
-        """Commit sampled tokens, up to a token that ends the text, and crop the cache to them.
+        """Commit sampled tokens, up to and including a token that ends the text, and crop the cache to them.
 
         Raises:
             NotFinite: the target's logits were not finite.
@@ -121,8 +122,9 @@ class Speculation:
         policy: chooses the plan of each round; a round without speculation is a plain step.
         refresh: decides when the retrieval selection is refreshed.
         longest: maximum number of tokens that can be ahead of the committed context.
-        index: of the book and the chat, where tokens may be copied straight to verification.
-        recordings: counts the passes recorded so far; a round that records tells no costs.
+        index: the index of the book and the chat. Tokens from there may be copied straight to verification.
+        recordings: returns the number of passes recorded so far. The time of a round that records a pass does not
+            count.
         middle: runs the passes of the middle level; None takes the backend of the full level.
     """
 
@@ -139,7 +141,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval cache and the drafter on a context, with the queries of the context's newest tokens. The
-    selection is made when a pass first needs it.
+    selection is made only when a pass first needs it.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
@@ -151,14 +153,13 @@ def first_token(
 ) -> tuple[Round, Callable[[], Iterator[Round]]]:
     """Return the first token of an answer that speculates, and a function that returns the other rounds.
 
-    A plain step makes the first token, and its time is the cost of a plain step here. Where steps are slow, the token
-    is returned before the cheap levels start, so that it is shown at once. Where steps are quick, the levels have
-    started when this returns: their start then counts for the first token instead of the second.
+    A plain step makes the first token, and its time is used as the cost of a plain step. If steps are slow, the token
+    is returned before the cheap levels start, so that it is shown at once. If steps are quick, the levels have started
+    when this function returns, so that their start counts for the first token instead of the second.
 
     Args:
         observer: sees the queries of the step.
-        begin: starts the levels after the first round, and returns the rounds that follow; no rounds where the text has
-            ended.
+        begin: starts the levels after the first round, and returns the rounds that follow; none if the text has ended.
     """
     first = next(plain(context, observer))
     context.max_tokens = 0 if first.ended else context.max_tokens - 1
@@ -169,7 +170,7 @@ def first_token(
 
 
 def plain_step_ms(done: Round) -> float:
-    """Milliseconds of the pass of a plain step, transfers included."""
+    """Milliseconds of the pass of a plain step, including transfers."""
     return done.split.verify + done.split.transfer
 
 
@@ -192,7 +193,7 @@ def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]
 def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
-    """Speculative decoding. ``retrieval`` and ``drafter`` have been started on the context."""
+    """Decode speculatively. ``retrieval`` and ``drafter`` must have been started on the context."""
     made = unscored = 0  # tokens of the answer; tokens since the pages were last scored
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
@@ -233,7 +234,7 @@ def hierarchical(
 
 
 def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
-    """The longest match of the newest tokens in the book, with the tokens that follow the match there."""
+    """Find the longest match of the newest tokens in the book, with the tokens that follow the match there."""
     if index is None:
         return NO_MATCH
     tail = tokens[len(index) :]
@@ -246,8 +247,8 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """The observer of this round's verification: it makes a new selection up to a newer boundary, refreshes the
-    selection, or only scores the pages. ``missing``: committed tokens that the retrieval cache lacks.
+    """Choose the observer for this round's verification. It makes a new selection up to a newer boundary, refreshes the
+    selection, or only scores the pages. ``missing``: number of committed tokens that the retrieval cache lacks.
     """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
@@ -263,9 +264,9 @@ def _observer(
 class Pending:
     """Proposals on their way to verification.
 
-    ``probs`` are their distributions in pieces, as a ``Sampler`` gives them, None where every token is a point mass.
-    ``confidences`` are the proposer's probabilities for its own tokens, where they are followed. ``accepted`` of
-    ``proposed`` tokens passed the middle level. ``drawn`` (n,) replaces ``tokens`` while they are only on the device.
+    ``probs`` are their distributions in pieces, as a ``Sampler`` gives them; None if every token is a point mass.
+    ``confidences`` are the proposer's probabilities for its own tokens, if they are tracked. ``accepted`` of
+    ``proposed`` tokens passed the middle level. ``drawn`` (n,) replaces ``tokens`` while these are only on the device.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -296,8 +297,8 @@ class Pending:
 
 
 class TokensAhead(Sequence[int]):
-    """Committed tokens followed by the pending ones, as one sequence. It follows changes of both, so a book is not
-    copied for every middle pass.
+    """Committed tokens followed by the pending ones, as one sequence. It reflects changes of both, so that a book need
+    not be copied for every middle pass.
     """
 
     def __init__(self, committed: list[int], pending: list[int]) -> None:
@@ -332,8 +333,8 @@ def propose(
     observation: RoundObservation,
     remaining: int,
 ) -> Pending:
-    """Make the proposals of the plan. ``remaining`` tokens of the answer may still come."""
-    # The verification itself adds one token, and the window must hold all tokens.
+    """Make the proposals of the plan. At most ``remaining`` more tokens of the answer are allowed."""
+    # The verification itself adds one token, and all tokens must fit into the window.
     most = min(remaining - 1, context.full.limit - len(context.tokens))
     if plan.copy:
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
@@ -367,11 +368,11 @@ def _middle_passes(
     observation: RoundObservation,
     most: int,
 ) -> Pending:
-    """Draft, and sample on the retrieval cache, until enough tokens are pending."""
+    """Draft tokens, and sample over them on the retrieval cache, until enough tokens are pending."""
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # a wider verification rounds differently from plain steps
+    # a wider verification would be rounded differently than plain steps
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
@@ -412,7 +413,8 @@ def _middle_pass(
     """Sample over one proposal on the retrieval cache, and add the tokens to ``pending``.
 
     Returns:
-        How many tokens the pass fed, and the sampled ones: accepted proposals and the token that follows them.
+        The number of tokens that the pass fed, and the sampled tokens: the accepted proposals and the token that
+            follows them.
     """
     proposed = made.tokens[:most]
     count = proposed.shape[0]
@@ -445,7 +447,7 @@ def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> No
 
 
 def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
-    """Trials from proposals with confidences: the accepted ones, and the rejection that ended them."""
+    """Make trials from proposals with confidences: the accepted proposals, and the rejection that ended them."""
     return [ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
 
 
@@ -453,7 +455,7 @@ def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Propos
 
 
 def _step(context: Context, observer: Observer | None) -> Round:
-    """Decode one token by one full pass: a round of plain decoding, or of speculation where nothing is proposed."""
+    """Decode one token with one full pass: a round of plain decoding, or of speculation if nothing is proposed."""
     clock, waited = time.perf_counter(), context.full.waited_s
     probs = context.sampler(_verify_pass(context, context.backend.ids(context.tokens[-1:]), observer))
     done = context.commit(draw(probs, context.generator).tolist())
@@ -496,7 +498,7 @@ def _verify(
 
 
 def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
-    """Run the last committed token and the proposals after it (n,) through the target on its full cache. Return all
+    """Run the last committed token and the proposals (n,) after it through the target on its full cache. Return all
     logits.
     """
     logits = full_pass(context.backend, context.full, len(context.tokens) - 1, ids, observer)
@@ -505,8 +507,8 @@ def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None)
 
 
 def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
-    """Divide the time of a verification that began at ``clock``. ``waited_s``: the cache's waiting time (seconds) at
-    that moment.
+    """Divide the time of a verification that began at ``clock``. ``waited_s``: seconds that the cache had waited until
+    then.
     """
     transfer = (full.waited_s - waited_s) * 1000.0
     return TimeSplit(verify=since(clock) - transfer, transfer=transfer)
@@ -525,10 +527,10 @@ def full_pass(
     """Run tokens through the target on its full cache, the first token at position ``start``. Return logits (n,
     vocabulary).
 
-    Their KV counts once ``full.advance`` is called; before that the cache is as it was.
+    The KV of the tokens counts only after ``full.advance`` has been called. Until then the cache is unchanged.
 
     Args:
-        tokens: ids as numbers, or a tensor (n,) on the device that has not been read.
+        tokens: ids as numbers, or as a tensor (n,) on the device that has not been read yet.
     """
 
     def work() -> torch.Tensor:
@@ -542,13 +544,15 @@ def full_pass(
 def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
     """Run the newest tokens (n,) through the middle level. Return the logits of the last ``rows`` tokens.
 
-    Their KV counts once ``retrieval.advance`` is called.
+    The KV of the tokens counts only after ``retrieval.advance`` has been called.
     """
     return retry_with_spill(retrieval.full, lambda: backend.forward(ids, retrieval.extend(), rows=rows))
 
 
 def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
-    """Milliseconds of a pass over ``count`` tokens from the context's last token on. Leaves the cache as it was."""
+    """Time a pass over ``count`` tokens that begins with the context's last token, in milliseconds. Leaves the cache
+    unchanged.
+    """
     clock = time.perf_counter()
     with backend.decoding():
         full_pass(backend, full, len(tokens) - 1, newest(tokens, count), observer).argmax(-1).tolist()
@@ -556,7 +560,7 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """The last ``count`` tokens, newest first: varied ids choose experts as a real pass does."""
+    """The last ``count`` tokens, newest first. Varied ids choose experts as realistically as a real pass does."""
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 

@@ -1,4 +1,5 @@
-"""Sampling, and the rejection sampling that keeps speculative decoding exact, used by every level. Pure: no model.
+"""Implements sampling, and the rejection sampling that keeps speculative decoding exact. Every level uses both. Pure:
+no model.
 
 Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the target distributions p_1..p_{n+1}: accept
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
@@ -9,12 +10,13 @@ demand (``distributions``). In greedy decoding every distribution is a point mas
 instead of a vocabulary of zeros, which took a tenth of a small model's plain step.
 
 The repetition penalty makes a distribution depend on earlier tokens, including proposals: row i of a pass counts the
-answer so far and the proposals x_1..x_{i-1}. p_i is used only where these proposals were accepted, so it is the
+answer so far and the proposals x_1..x_{i-1}. p_i is used only if these proposals were accepted, so it is the
 distribution of plain decoding at that place. The penalty counts tokens of the answer alone, which is transformers'
 ``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
 
-Exact quotations (``quotations``) are a rule of the same kind: tokens that continue no quotation of the book are masked
-in each row. The host finds these tokens, so with exact quotations every level reads the tokens that it draws.
+Exact quotations (``quotations``) depend on earlier tokens in the same way: tokens that continue no quotation of the
+book are masked in each row. The host finds these tokens, so with exact quotations every level reads the tokens that it
+draws.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
@@ -23,8 +25,8 @@ lookup is a point mass: q is one-hot.
 
 A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round. A round without a middle
 level reads once; a round with k middle passes reads k + 1 times, since the accepted part of a proposal decides the next
-draft. With early stopping the draft model's tokens are read one by one: a wait costs tens of microseconds, and each
-step that is saved several times that.
+draft. With early stopping the draft model's tokens are read one by one, because a wait costs tens of microseconds, and
+a saved step saves several times as much.
 """
 
 from __future__ import annotations
@@ -54,16 +56,16 @@ if TYPE_CHECKING:
     from engine.decode.quotations import Quotable, Quotations
 
 Distributions: TypeAlias = torch.Tensor | Rows
-"""Distributions of n rows: probabilities (n, vocabulary) in float32, each row summing to 1; the same as ``Rows``; or,
-for greedy decoding, the tokens (n,) int64 that have the whole probability.
+"""Distributions of n rows in one of three forms: probabilities (n, vocabulary) in float32, each row summing to 1;
+``Rows``; or, for greedy decoding, the tokens (n,) int64 that have probability 1.
 """
 
-# Most likely tokens among which the nucleus of top-p is searched first.
+# Number of most likely tokens among which the nucleus of top-p is searched first.
 _LIKELIEST = 128
-# Integer parts that stand for the whole probability: a power of two, with which the sum of all parts stays below 2^63.
+# Integer that represents a total probability of 1: a power of two for which the sum of all parts stays below 2^63.
 _WHOLE = 1 << 60
-# A probability in float32 is searched in two digits of its bits: the number of lower bits, the largest lower digit, and
-# the upper digit of probability 1.
+# A float32 probability is searched in two digits, its lower and its upper bits: the number of lower bits, the largest
+# lower digit, and the upper digit of probability 1.
 _LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
 
 
@@ -71,10 +73,10 @@ class Sampler:
     """Maps logits (n, vocabulary) to the distributions of the tokens after one text.
 
     Args:
-        params: settings of sampling; an option that is None is greedy, or off.
-        seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None where nothing
-            depends on them.
-        quotations: the state of the text; None where quotations are not checked.
+        params: settings of sampling; an option that is None means greedy, or off.
+        seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None if nothing depends
+            on them.
+        quotations: the state of the text; None if quotations are not checked.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class Sampler:
 
     @property
     def remembers(self) -> bool:
-        """Whether distributions depend on earlier tokens. Where they do not, ``after`` need not be told of them."""
+        """Whether distributions depend on earlier tokens. If not, ``after`` need not be called."""
         return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
-        """The sampler after this sampler's text and these tokens (n,), which are on its device."""
+        """The sampler after this sampler's text followed by these tokens (n,), which are on its device."""
         if not self.remembers:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
@@ -103,7 +105,7 @@ class Sampler:
         """The sampler of a draft model after the same text.
 
         A proposal's distribution never changes the distribution of the verified text. So a few tokens of the vocabulary
-        will do where all of it costs too much.
+        are enough if the whole vocabulary costs too much.
         """
         return DraftSampler(self.params, self._seen, self._quotations)
 
@@ -111,8 +113,8 @@ class Sampler:
         """Map logits (n, vocabulary) to distributions.
 
         Args:
-            proposed: (n - 1,) tokens; row i of the logits comes after the first i of them. None: every row comes
-                directly after the text.
+            proposed: (n - 1,) tokens. Row i of the logits comes after the first i of these tokens. None means that
+                every row comes directly after the text.
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
@@ -135,20 +137,22 @@ class Sampler:
         return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
-        """Logits of tokens that the text already has, lowered by the penalty (Keskar et al. 2019, arXiv 1909.05858)."""
+        """Logits in which tokens that the text already has are lowered by the penalty (Keskar et al. 2019, arXiv
+        1909.05858).
+        """
         ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
             ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
         found = logits.gather(1, ids.clamp(min=0)).float()
-        # Negative logits are multiplied by the penalty, others divided by it. A penalty above 1 takes the lesser of the
-        # two results, one below 1 the greater.
+        # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1 this is
+        # the lesser of the two results, for one below 1 the greater.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
         return ids, chosen(found * self._penalty, found / self._penalty)
 
 
 class DraftSampler(Sampler):
-    """A draft model's sampler, as ``Sampler.drafting`` describes: on a GPU the nucleus is searched only among the
+    """A draft model's sampler, as ``Sampler.drafting`` describes. On a GPU the nucleus is searched only among the
     ``_LIKELIEST`` tokens.
     """
 
@@ -164,7 +168,7 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
     """Make the sampler after a prompt and the tokens (n,) of the answer so far, on the model's device.
 
     Args:
-        book: the text to which quotations are held; None where anything may be quoted.
+        book: the text from which quotations must come; None if anything may be quoted.
     """
     seen = None
     if (params.repetition_penalty or 1.0) != 1.0:
@@ -173,13 +177,14 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
 
 
 def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:
-    """Mask the tokens of logits (n, vocabulary) that continue no quotation of the book; arguments as in
+    """Mask those tokens of logits (n, vocabulary) that continue no quotation of the book. Arguments as in
     ``Sampler.__call__``.
 
-    A row in which no allowed token is possible stays unmasked: a draft model's vocabulary may lack all of them.
+    A row in which no allowed token is possible stays unmasked, because a draft model's vocabulary may lack all allowed
+    tokens.
     """
     said = [] if proposed is None else proposed.tolist()
-    masked = logits  # stays the same tensor outside of quotations
+    masked = logits  # outside of quotations this stays the same tensor
     for row in range(logits.shape[0]):
         allowed = quotations.allowed()
         if allowed is not None:
@@ -192,10 +197,10 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
 
 
 def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one), renormalised.
+    """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one token), renormalised.
 
-    A few tokens are sorted first, since sorting a whole vocabulary costs more than a small model's forward pass. The
-    host has to know whether these few suffice.
+    Only the most likely tokens are sorted first, because sorting a whole vocabulary costs more than a small model's
+    forward pass. The host has to know whether these are enough, so this waits for a device.
     """
     most = min(_LIKELIEST, probs.shape[-1])
     likeliest, order = probs.topk(most, dim=-1)
@@ -209,12 +214,13 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the nucleus as ``_nucleus_by_sorting``, without a sort and without a wait, for a GPU.
+    """Keep the nucleus like ``_nucleus_by_sorting``, but without a sort and without a wait, for a GPU.
 
-    The least probability of the nucleus is found digit by digit in its bits: non-negative float32 numbers have the
-    order of their bits. Sums of probability by the upper 16 bits give the upper digit of the least probability; sums by
-    the lower 16 bits, among tokens with that upper digit, give the lower one. The sums are integers, so that their
-    order on a GPU does not matter. Among tokens as likely as the least one, the first are kept.
+    The smallest probability of the nucleus is found digit by digit in its bits, because non-negative float32 numbers
+    are ordered like their bits. Probabilities are summed by their upper 16 bits, which gives the upper digit of the
+    smallest probability. Then probabilities with this upper digit are summed by their lower 16 bits, which gives the
+    lower digit. The sums are integers, so that the order of addition on a GPU does not matter. Among tokens that are as
+    likely as the smallest, the first ones are kept.
     """
     bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()
@@ -230,13 +236,13 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def _least_digit(
     digits: torch.Tensor, parts: torch.Tensor, count: int, wanted: int, above: torch.Tensor | int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The digit (n, 1) of the least token in the nucleus, and the parts (n, 1) of all tokens with larger digits.
+    """The digit (n, 1) of the least likely token in the nucleus, and the parts (n, 1) of all tokens with larger digits.
 
     Args:
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
-        wanted: parts that the nucleus reaches.
-        above: parts of tokens that come before all of these.
+        wanted: parts that the nucleus must reach.
+        above: parts of tokens that come before all these tokens.
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
@@ -250,15 +256,15 @@ def _waits_are_cheap(probs: torch.Tensor) -> bool:
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero the descending probabilities after top_p has been reached. Sums are float64: in float32 the sum of 110,000
-    tokens was 6e-6 too large, which cut off the last 750.
+    """Zero the descending probabilities after the one that reaches top_p. Sums are float64: in float32 the sum of
+    110,000 tokens was 6e-6 too large, which cut off the last 750.
     """
     before = ordered.double().cumsum(dim=-1) - ordered
     return ordered.masked_fill(before >= top_p, 0.0)
 
 
 def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
-    """Join several distributions one after another and keep the first ``count`` rows; None without any."""
+    """Concatenate several distributions and keep the first ``count`` rows; None if there are none."""
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):
         return torch.cat(tensors)[:count] if parts else None
@@ -269,8 +275,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
     """Draw one token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. A row
     whose logits were not finite gives ``NO_TOKEN``.
 
-    Inverts the cumulative distribution in float64 with one random number a row; ``torch.multinomial`` draws one for
-    every token of the vocabulary.
+    Inverts the cumulative distribution in float64 with one random number for each row, whereas ``torch.multinomial``
+    draws one for every token of the vocabulary.
     """
     if not isinstance(probs, torch.Tensor):
         chances = torch.rand(len(probs), generator=generator, dtype=torch.float64).tolist()
@@ -279,14 +285,14 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
         return probs
     reached = probs.double().cumsum(dim=-1)
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
-    # "right" steps over tokens of probability 0; the clamp catches a product that rounds up to the whole mass.
+    # side "right" skips tokens of probability 0. The clamp catches a product that rounds up to the whole sum.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
     return drawn.clamp_(max=probs.shape[-1] - 1).where(reached[:, -1] < math.inf, NO_TOKEN)
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
-    """A point mass on ``token`` (1,) where ``agrees`` (1,) is true, else the one distribution ``q``; of the same kind
-    as ``q``.
+    """A point mass on ``token`` (1,) if ``agrees`` (1,) is true, otherwise the one distribution ``q``. The result has
+    the form of ``q``.
     """
     if isinstance(q, torch.Tensor):
         return torch.where(agrees, point_mass(token, q), q)
@@ -294,13 +300,13 @@ def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Dist
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A point mass on ``token`` (1,) as one distribution of the same kind as ``like``."""
+    """A point mass on ``token`` (1,) as one distribution, in the form of ``like``."""
     return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Probability (n,) that each row of logits (n, vocabulary) gives to its token (n,), before temperature and
-    truncation. It has no meaning for ``NO_TOKEN``.
+    """The probability (n,) that each row of logits (n, vocabulary) gives to its token (n,), before temperature and
+    truncation. Meaningless for ``NO_TOKEN``.
     """
     tokens = tokens.clamp(min=0)
     if (rows := kernel_rows(logits)) is not None:
@@ -310,7 +316,7 @@ def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
-    """Make the one source of randomness of an answer."""
+    """Make the generator that is the only source of randomness of an answer."""
     generator = torch.Generator(device=device)
     if seed is None:
         generator.seed()
@@ -321,8 +327,8 @@ def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Sampled ``tokens``: the accepted proposals, and the token that follows them: a residual token, or a bonus token
-    if all were accepted.
+    """Sampled ``tokens``: the accepted proposals and the token that follows them, which is a residual token, or a bonus
+    token if all proposals were accepted.
     """
 
     tokens: tuple[int, ...]
@@ -336,15 +342,15 @@ class SampledTokens:
 class DeviceSample:
     """``SampledTokens`` of n proposals on the device, not read yet.
 
-    ``num_accepted``: (1,) int64. ``tokens``: (n + 1,) int64, the accepted proposals, and the token that follows them in
-    every later place.
+    ``num_accepted``: (1,) int64. ``tokens``: (n + 1,) int64, the accepted proposals, then the token that follows them,
+    repeated to the end.
     """
 
     num_accepted: torch.Tensor
     tokens: torch.Tensor
 
     def read(self, *more: torch.Tensor) -> tuple[SampledTokens, list[list[float]]]:
-        """Read the tokens to the host, together with the numbers of other small tensors (n,): one host sync in all."""
+        """Read the tokens to the host, together with the numbers of other small tensors (n,), in a single host sync."""
         (accepted,), tokens, *others = to_host(self.num_accepted, self.tokens, *more)
         return SampledTokens(tuple(int(token) for token in tokens[: int(accepted) + 1])), others
 
@@ -363,8 +369,8 @@ def rejection_sample_on_device(
 
     Args:
         proposed: (n,) int64, n may be 0.
-        q: n proposal distributions, one row per proposed token and of the kind of p; None if every proposal is a point
-            mass. Unused where the target's distributions are point masses.
+        q: n proposal distributions, one row per proposed token, in the same form as p; None if every proposal is a
+            point mass. Unused if the target's distributions are point masses.
         p: n + 1 target distributions, as a ``Sampler`` gives them.
         generator: source of randomness, on the device of p.
     """
@@ -383,7 +389,7 @@ def rejection_sample_on_device(
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
-    # u < p/q, written without the division: a proposal always has q > 0.
+    # u < p/q, written without the division, since a proposal always has q > 0.
     accepted = (chance * proposal < target).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
@@ -393,7 +399,7 @@ def rejection_sample_on_device(
 
 def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
     """Do the work of ``rejection_sample_on_device`` in host memory, where reading needs no wait. Only one row is
-    computed whole.
+    computed completely.
     """
     n = proposed.shape[0]
     chances = torch.rand(n, generator=generator).numpy()
@@ -409,7 +415,7 @@ def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: tor
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The residual norm(max(p - q, 0)), row by row. Where p = q up to rounding the residual is empty, and p replaces
+    """The residual norm(max(p - q, 0)), row by row. If p = q up to rounding the residual is empty, and p replaces
     it.
     """
     rest = (p - q).clamp_min_(0.0)
@@ -418,9 +424,9 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def to_host(*tensors: torch.Tensor) -> list[list[float]]:
-    """Read several small tensors (n,) of one device in one transfer, and so with one wait.
+    """Read several small tensors (n,) on one device in one transfer, and so with one wait.
 
-    The numbers travel as float64, which keeps token ids and float32 probabilities exact.
+    The numbers are transferred as float64, which represents token ids and float32 probabilities exactly.
     """
     joined: list[float] = torch.cat([tensor.double() for tensor in tensors]).tolist()
     found, start = [], 0

@@ -1,1 +1,1 @@
-"""The KV caches of a session, their placement in memory, and their storage on disk."""
+"""Holds the KV caches of a session, places them in memory, and stores them on disk."""

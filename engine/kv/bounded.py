@@ -1,13 +1,13 @@
-"""Layers whose memory has a fixed size, however long the context is: windows and states.
+"""Manages layers whose memory has a fixed size, however long the context is: windows and states.
 
-They always lie on the compute device the layer, in the model's dtype, even where other KV has 8 bits. The full and the
-middle level share them, so both compute with the same windows and states, exactly. Verification overwrites the middle
-level's entries after the committed tokens before any other pass reads them.
+They always lie on the compute device the layer, in the model's dtype, even if other KV is stored in 8 bits. The full
+and the middle level share these layers, so both compute with exactly the same windows and states. Verification
+overwrites the middle level's entries after the committed tokens before any other pass reads them.
 
-A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places with a
-full copy. One copy is made at the end of the book, where every chat about it begins. Layers with states reach back only
-over the newest pass, so they also keep copies at the newest places of the chat. ``nearest`` gives the length that the
-layers can be cropped to; the tokens after it have to be prefilled again.
+A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places of
+which it has a full copy. One copy is made at the end of the book, where every chat about the book begins. A layer with
+a state can go back only within the newest pass, so such layers also keep copies at the newest places of the chat.
+``nearest`` gives the length that the layers can be cropped to; the tokens after it have to be prefilled again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True)
 class BoundedCopy:
-    """A copy in host memory of the tokens [start, stop) in every bounded layer, in order of layers and by name. A state
-    covers all tokens from 0 on.
+    """A copy, in host memory, of the tokens [start, stop) in every bounded layer, in the order of layers, keyed by
+    name. A state covers all tokens from 0 on.
     """
 
     start: int
@@ -41,7 +41,7 @@ class BoundedCopy:
 
 
 class BoundedLayer(Protocol):
-    """One layer with memory of fixed size: a window, or a state."""
+    """A layer with memory of fixed size: a window, or a state."""
 
     @property
     def allocated(self) -> int:
@@ -51,32 +51,32 @@ class BoundedLayer(Protocol):
         """Whether the layer can be cropped to ``length`` tokens."""
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens; the layer must reach that far back."""
+        """Forget all but the first ``length`` tokens. Requires that the layer ``reaches`` this length."""
 
     def clear(self) -> None:
         """Forget all tokens."""
 
     def commit(self) -> None:
-        """Take all stored tokens as committed, once every layer of the model has them."""
+        """Mark all stored tokens as committed. Call this only after every layer of the model has stored them."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
+        """Go back to the newest of ``length`` committed tokens, and drop everything that was stored after them."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of [start, stop) that the layer can still give, if decoding could continue from there; else
-        None.
+        """The first token of [start, stop) that the layer can still provide; None if decoding could not continue from
+        these tokens.
         """
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The tensors of the tokens [start, stop), by name."""
+        """The tensors of the tokens [start, stop), keyed by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop) that another layer ``held`` to ``length`` committed ones, or hold them
-        alone.
+        """Append the tokens [start, stop), taken from another layer's ``held``, to ``length`` committed tokens; or hold
+        only these tokens.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:
-        """Shape and dtype of the tensors for the tokens [start, stop), by name."""
+        """Shape and dtype of the tensors for the tokens [start, stop), keyed by name."""
 
 
 class BoundedCache:
@@ -84,7 +84,7 @@ class BoundedCache:
 
     Args:
         shape: the shape of the model's KV.
-        limit: tokens of the window that the model is used with.
+        limit: maximum tokens of a context.
     """
 
     def __init__(self, shape: KvShape, limit: int) -> None:
@@ -102,7 +102,7 @@ class BoundedCache:
         self._length, self._book, self._chat = 0, None, []
 
     def reserve(self) -> None:
-        """Allocate the layers, unless they are allocated already."""
+        """Allocate the layers if they are not allocated yet."""
         shape, sliding, recurrent = self._shape, self._shape.sliding, self._shape.recurrent
         if self._layers:
             return
@@ -133,10 +133,11 @@ class BoundedCache:
     def near(
         self, layer: int, start: int, count: int, k: torch.Tensor | None, v: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on see in a layer of the
-        model.
+        """The keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on see in a layer of
+        the model.
 
-        Their own k and v are stored and included. Without k and v, the layer reads the KV of its source layer.
+        The tokens' own k and v are stored and included. If k and v are None, the layer reads the KV of its source
+        layer.
         """
         if k is not None and v is not None:
             found = self.store(layer, start, k, v)
@@ -149,13 +150,15 @@ class BoundedCache:
         return self._states[layer].recur(start, count, advance, self._length)
 
     def commit(self, length: int) -> None:
-        """Take the first ``length`` tokens as committed: all layers of the model have them."""
+        """Mark the first ``length`` tokens as committed. Call this only after all layers of the model have stored
+        them.
+        """
         self._length = length
         for layer in self._layers.values():
             layer.commit()
 
     def nearest(self, length: int) -> int:
-        """The longest cropped context of at most ``length`` committed tokens."""
+        """The largest length up to ``length`` committed tokens that all layers can be cropped to."""
         self._forget_uncommitted()
         if all(layer.reaches(length) for layer in self._layers.values()):
             return length
@@ -182,13 +185,13 @@ class BoundedCache:
         return [*([self._book] if self._book else []), *self._chat]
 
     def mark(self) -> None:
-        """Keep a copy at the end of the committed tokens, which is the end of the book. It replaces all copies so
-        far.
+        """Copy the state at the end of the committed tokens, which is the end of the book. The copy replaces all
+        earlier copies.
         """
         self._book, self._chat = self.at(self._length), []
 
     def keep(self) -> None:
-        """Keep a copy at the end of the committed tokens, as a place of the chat, where layers have states."""
+        """Copy the state at the end of the committed tokens as a place of the chat, if layers have states."""
         if not self._states or any(place.stop == self._length for place in self._places()):
             return
         place = self.at(self._length)
@@ -201,8 +204,8 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy the committed tokens [start, stop), or as many of the newest as suffice to continue from. None where
-        they do not suffice, or where there are no bounded layers.
+        """Copy the committed tokens [start, stop), or only the newest of them if these are enough to continue from.
+        None if not enough tokens are held, or if there are no bounded layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()
@@ -215,13 +218,13 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append the tokens of a ``copy`` to the committed ones. They count once ``commit`` is called."""
+        """Append the tokens of a ``copy`` to the committed tokens. They count only after ``commit`` has been called."""
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):
             layer.adopt(place.start, place.stop, held, self._length)
 
     def sizes(self, start: int, stop: int) -> list[Sizes]:
-        """Shape and dtype of the tensors of each layer in a ``BoundedCopy``, by name."""
+        """Shape and dtype of the tensors of each layer in a ``BoundedCopy``, keyed by name."""
         return [layer.sizes(start, stop) for layer in self._layers.values()]
 
     def _forget_uncommitted(self) -> None:

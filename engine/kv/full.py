@@ -1,14 +1,14 @@
-"""The target model's full cache: every token, the only cache that must exist.
+"""The target model's full cache, which holds every token. It is the only cache that must exist.
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
-counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lies in the tier that
-the placement says, in the model's dtype or quantized to 8 bits. A pass always finds a layer "at hand": in the memory of
-the compute device, and in the model's dtype, or in 8 bits where a kernel reads 8 bits. An ``Observer`` may look at a
-layer's queries while the layer's KV is at hand.
+counts tokens whose KV is in all layers. The newest tokens can be cropped, down to any length. A layer is stored in the
+tier that the placement names, in the model's dtype or quantized to 8 bits. Before a pass attends in a layer, the layer
+is brought "at hand": into the memory of the compute device, in the model's dtype, or in 8 bits if a kernel reads 8
+bits. An ``Observer`` may read a layer's queries while the layer's KV is at hand.
 
-Layers with a window or a state are kept apart (``bounded``); layer numbers in this module count only the others. In a
-model with such layers the cache can be cropped to the lengths that ``nearest`` gives. ``spilling`` frees memory when it
-runs out while the engine works.
+Layers with a window or a state are stored separately (``bounded``); layer numbers in this module count only the
+remaining layers. In a model with such layers the cache can be cropped only to lengths that ``nearest`` returns.
+``spilling`` frees memory when it runs out while the engine works.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# Tokens by which the buffers grow: enough that a chat rarely copies them.
+# Tokens by which the buffers grow: so many that a chat rarely causes a copy.
 _GROWTH = 4096
 # Tokens of a layer that are copied at once when it is spilled.
 _PIECE = 1024
 
-# Tokens after its recording up to which a recorded pass is used; then it is recorded again. These tokens are masked,
-# and attention with a mask reads all of them in every layer.
+# Number of tokens after its recording for which a recorded pass is used; then it is recorded again. These tokens are
+# masked, and attention with a mask reads all of them in every layer.
 _RECORDED = 1024
 
 
 class Observer(Protocol):
-    """Looks at one layer's queries q (1, heads, n, head_dim) after its attention, while its KV is at hand."""
+    """Reads one layer's queries q (1, heads, n, head_dim) after the layer's attention, while its KV is at hand."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
 
 class PassQueries:
-    """An observer that keeps the queries of one pass and their scaling, layer by layer, for use after the pass."""
+    """An observer that stores the queries of one pass and their scaling, layer by layer, for use after the pass."""
 
     def __init__(self) -> None:
         self.queries: list[torch.Tensor] = []
@@ -82,9 +82,9 @@ class FixedSpan:
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        past: number of first tokens, which every row sees without a mask.
+        past: number of tokens from the first on that every row sees without a mask.
         stop: end of the slots after ``past`` that the pass reads under a mask.
-        memory: number of the cache's reallocations so far, which identifies its memory.
+        memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """
 
     start: int
@@ -95,7 +95,7 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """The values that a recording of such a pass depends on, apart from ``count``."""
+        """The values that a recording of such a pass depends on, except ``count``."""
         return self.memory, self.past, self.stop
 
 
@@ -104,9 +104,9 @@ class FullCache:
 
     Args:
         shape: KV shape of the target model.
-        limit: tokens of the window, the largest length.
+        limit: maximum tokens of a context.
         placement: tier of each layer; None keeps all layers resident.
-        spill_folder: folder for the files of layers on disk; None is the system's own place.
+        spill_folder: folder for the files of layers on disk; None takes the system's temporary folder.
     """
 
     def __init__(
@@ -119,16 +119,17 @@ class FullCache:
         self._watermarks: WeakSet[Watermark] = WeakSet()
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
-        self._memory = 0  # counts reallocations, each of which makes recordings invalid
+        self._memory = 0  # number of reallocations; each makes recordings invalid
         self._fixed: FixedSpan | None = None  # the newest span
-        self._blocks: Blocks | None = None  # memory of the KV of all layers
+        self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
-        self._written = 0  # tokens that some layer may hold: during prefill a segment is ahead of ``length``
-        # For each device with layers: the staging that moves KV to it, and the workspace that dequantizes KV on it.
+        self._written = 0  # number of tokens that some layer may hold: during prefill a segment is ahead of ``length``
+        # For each device with layers: the staging that moves KV to it, and the workspace in which KV is dequantized.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
-        self._has_buffers = False  # whether all needed buffers exist; otherwise the next pass makes them
-        self._moved_bytes, self._waited_s = 0, 0.0  # sums over buffers that have been freed
+        self._has_buffers = False  # whether all needed buffers exist; if not, the next pass allocates them
+        # totals of buffers that have been freed: bytes moved, and seconds waited
+        self._moved_bytes, self._waited_s = 0, 0.0
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
@@ -136,10 +137,10 @@ class FullCache:
     def place(self, placement: Placement, capacity: int = 0) -> None:
         """Set the tier of each layer, and allocate for ``capacity`` tokens at once.
 
-        The cache must be empty; its memory is freed first. Layers that do not fit after all are spilled.
+        The cache must be empty. Its memory is freed first. Layers that turn out not to fit are spilled.
 
         Raises:
-            ResourceError: there is no room even on disk.
+            ResourceError: even the disk has no room.
         """
         if self.length:
             raise ValueError("only an empty cache can be placed anew")
@@ -158,7 +159,7 @@ class FullCache:
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
         """Move resident layers and their KV to a slower tier, and free their memory: all of them or none.
 
-        Written but uncommitted tokens move too: memory may run out in the middle of a segment.
+        Uncommitted tokens move too, because memory may run out in the middle of a segment.
 
         Raises:
             ResourceError: the disk is full.
@@ -187,8 +188,8 @@ class FullCache:
     def _copy(self, layer: int, store: SlowStore) -> None:
         """Copy the KV of a resident layer to another store, in pieces.
 
-        Memory is short at this moment. The heads of a piece go to the host one by one: a head is contiguous there and
-        needs no extra memory on the device.
+        Memory is short at this moment. So the heads of a piece are copied to the host one by one: a head is contiguous
+        and needs no extra memory on the device.
         """
         store.reserve(self.capacity, 0)
         old, held = self._stores[layer], max(self.length, self._written)
@@ -206,7 +207,9 @@ class FullCache:
         return HostStore(shape) if tier is Tier.HOST else DiskStore(shape, self._spill_folder)
 
     def _make_buffers(self, capacity: int) -> None:
-        """Allocate the buffers of spilled and quantized layers. Where memory runs out, no buffer is left."""
+        """Allocate the buffers of spilled and quantized layers. If memory runs out, all of these buffers are freed and
+        the error is raised again.
+        """
         if not self._has_buffers:
             for part, shape in enumerate(self.shape.parts):
                 mine = [(layer, self._stores[layer]) for layer in self.shape.layers_of(part)]
@@ -244,7 +247,7 @@ class FullCache:
         """Allocate for ``length`` tokens.
 
         Raises:
-            ContextTooSmall: more than the window holds.
+            ContextTooSmall: ``length`` exceeds the window.
         """
         if length > self.limit:
             raise ContextTooSmall(
@@ -259,7 +262,7 @@ class FullCache:
         self._memory += 1
         self._blocks = None  # the blocks would keep the freed memory alive
         for staging in self._stagings.values():
-            staging.settle()  # staging reads the stores that are about to be replaced
+            staging.settle()  # the staging reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         if capacity:
@@ -268,7 +271,7 @@ class FullCache:
         self.capacity = capacity
 
     def nearest(self, length: int) -> int:
-        """The longest context of at most ``length`` tokens that the cache can be cropped to."""
+        """The largest length up to ``length`` tokens that the cache can be cropped to."""
         length = min(length, self.length)
         return self.bounded.nearest(length) if self.shape.bounded else length
 
@@ -285,36 +288,36 @@ class FullCache:
             buffers.crop(length)
 
     def keep_place(self) -> None:
-        """Remember the end of the committed tokens, so that a chat can be cropped back to it."""
+        """Remember the end of the committed tokens, so that a chat can be cropped to it later."""
         if self.shape.bounded:
             self.bounded.keep()
 
     def advance(self, count: int) -> None:
-        """Count tokens as stored, once every layer has written them."""
+        """Count tokens as stored. Call this only after every layer has written them."""
         self.length += count
         if self.shape.bounded:
             self.bounded.commit(self.length)
 
     def watermark(self) -> Watermark:
-        """A record of the cache's least length from now on, so that replaced tokens are noticed."""
+        """Make a record of the cache's minimum length from now on, which shows later which tokens were replaced."""
         made = Watermark(self.length)
         self._watermarks.add(made)
         return made
 
     def when_at_hand(self, tell: Callable[[int, int], None]) -> None:
-        """Register ``tell``, which is called with a layer and its number of committed tokens whenever a spilled or
-        quantized layer has come to hand.
+        """Register ``tell``. It is called with a layer and its number of committed tokens whenever a spilled or
+        quantized layer has been brought at hand.
         """
         self._listeners.append(tell)
 
     def when_spilled(self, tell: Callable[[], None]) -> None:
-        """Register ``tell``, which is called whenever layers are spilled: it should release anything that holds their
-        memory.
+        """Register ``tell``. It is called whenever layers are spilled, and should release everything that refers to
+        their memory.
         """
         self._when_spilled.append(tell)
 
     def bring(self, layer: int, start: int) -> None:
-        """Bring a layer's tokens before ``start`` to hand for a pass that is about to read them."""
+        """Bring a layer's tokens before ``start`` at hand for a pass that is about to read them."""
         if not self._has_buffers:
             self._make_buffers(self.capacity)
         store, part = self._stores[layer], self.shape.part_of(layer)
@@ -328,17 +331,21 @@ class FullCache:
             tell(layer, min(start, self.length))
 
     def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if the layer is at hand, otherwise
+        a copy.
+        """
         here = self._at_hand(layer, stop)
         return here.keys[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[0])
 
     def values(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if the layer is at hand,
+        otherwise a copy.
+        """
         here = self._at_hand(layer, stop)
         return here.values[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[1])
 
     def is_at_hand(self, layer: int, stop: int) -> bool:
-        """Whether a layer's tokens [0, stop) lie on the compute device, in the format of computing."""
+        """Whether a layer's tokens [0, stop) are on the compute device in the compute dtype."""
         return self._at_hand(layer, stop) is not None
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
@@ -349,7 +356,7 @@ class FullCache:
         return buffers.at_hand(layer, stop) if buffers else None
 
     def _buffers_of(self, layer: int) -> Staging | Workspace | None:
-        """The buffers through which a layer comes to hand; None before they exist."""
+        """The buffers through which a layer is brought at hand; None before they exist."""
         part = self.shape.part_of(layer)
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
@@ -366,12 +373,12 @@ class FullCache:
         return here.levels[0][:, :stop], here.levels[1][:, :stop]
 
     def is_resident(self, layer: int) -> bool:
-        """Whether a layer always lies on the compute device."""
+        """Whether a layer always stays on the compute device."""
         return isinstance(self._stores[layer], ResidentStore)
 
     def resident(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values (kv_heads, capacity, head_dim) of a layer that always lies on the compute device, in the
-        format of computing; None for other layers.
+        """Keys and values (kv_heads, capacity, head_dim) of a layer that always stays on the compute device in the
+        compute dtype; None for other layers.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore) and not self.shape.quantized:
@@ -389,8 +396,8 @@ class FullCache:
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices are (n,).
-        Only these chunks of a spilled layer are moved.
+        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
+        (n,). Of a spilled layer only these chunks are moved.
         """
         total = self.length // size
         store = self._stores[layer]
@@ -428,8 +435,8 @@ class FullCache:
     def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, storage_dim).
 
-        The tensors have the storage format: 8 bits stay 8 bits. Another thread may call this while these tokens stay
-        committed.
+        The tensors have the storage format, so 8 bits stay 8 bits. Another thread may call this as long as these tokens
+        stay committed.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
@@ -440,14 +447,14 @@ class FullCache:
         return keys.cpu().contiguous(), values.cpu().contiguous()
 
     def extend(self, start: int, observer: Observer | None = None) -> FullPass:
-        """The view through which a pass of new tokens attends; the first is at position ``start``."""
+        """The view through which a pass of new tokens attends. The first new token is at position ``start``."""
         return FullPass(self, start, observer)
 
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
         """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
-        None where such a pass is impossible: the KV of all layers must lie in one memory, in the dtype of computing,
-        with room for the tokens. A new span is made when the context has outgrown the last one.
+        None if such a pass is impossible: the KV of all layers must be in one memory, in the compute dtype, with room
+        for the tokens. A new span is made when the context has outgrown the last one.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -460,7 +467,7 @@ class FullCache:
             # Some earlier tokens stay under the mask, so that another question about the book can use the same span.
             past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
             stop = min(past + _RECORDED, self.capacity)
-            for layer in range(shape.layers):  # NaN in unused slots would survive any mask
+            for layer in range(shape.layers):  # NaN in unused slots would pass through any mask
                 for slots in self._slots(layer):
                     slots[:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
@@ -469,7 +476,7 @@ class FullCache:
 
     def blocks(self, start: int, count: int) -> Blocks | None:
         """The memory of all KV for a pass over ``count`` new tokens, the first at position ``start``. The pass reads
-        it, and writes its own KV into it. None where some KV lies elsewhere, or has another dtype than computing.
+        this memory and writes its KV into it. None if some KV is elsewhere, or is not in the compute dtype.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -492,7 +499,7 @@ class FullCache:
         return found
 
     def kv_bytes(self) -> KvBytes:
-        """Bytes that the stored tokens take, by tier."""
+        """Bytes that the stored tokens take, keyed by tier."""
         return self.placement.bytes(self.shape, self.length)
 
     @property
@@ -506,7 +513,7 @@ class FullCache:
         return self._waited_s + sum(staging.waited_s for staging in self._stagings.values())
 
     def allocated(self) -> KvBytes:
-        """Bytes that ``clear`` frees, by tier and device: stores with their reserve, and buffers."""
+        """Bytes that ``clear`` would free, keyed by tier and device: stores with their spare capacity, and buffers."""
         devices, host = self.bounded.allocated(), 0
         for layer, store in enumerate(self._stores):
             if isinstance(store, ResidentStore):
@@ -521,7 +528,7 @@ class FullCache:
 
 
 class Watermark:
-    """The least length of a cache since this record was made: the cache's first tokens up to that length are
+    """The minimum length of a cache since this record was made. The cache's first tokens up to that length are
     unchanged.
     """
 
@@ -529,7 +536,7 @@ class Watermark:
         self.length = length
 
     def lower(self, length: int) -> None:
-        """Note the cache's present length."""
+        """Lower the watermark to the cache's present length."""
         self.length = min(self.length, length)
 
 
@@ -566,7 +573,7 @@ class FullPass:
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
-        if self._observer is not None and k is not None:  # one layer chooses for those that read its KV too
+        if self._observer is not None and k is not None:  # one layer selects for all layers that read its KV
             self._observer.observe(layer, q, scaling)
         return out
 
@@ -589,7 +596,7 @@ class FullPass:
 
 
 class QueriesPass(FullPass):
-    """A ``FullPass`` that also keeps each layer's ``queries`` for an observer after the pass."""
+    """A ``FullPass`` that also stores the ``queries`` of each layer, for an observer after the pass."""
 
     def __init__(self, cache: FullCache, start: int) -> None:
         kept = PassQueries()
@@ -601,7 +608,7 @@ class FullForm:
     """The fixed form of a pass over a ``FixedSpan``. Implements ``FixedForm``.
 
     Args:
-        new: tokens of the pass, without padding.
+        new: number of tokens of the pass, without padding.
     """
 
     def __init__(self, cache: FullCache, span: FixedSpan, new: int, observer: Observer | None) -> None:
@@ -621,10 +628,11 @@ class FullForm:
 
 
 class FixedFullPass(FixedView):
-    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory wherever the pass begins within the
-    span.
+    """A ``FullPass`` over a ``FixedSpan``, with the same operations on the same memory wherever the pass begins within
+    the span.
 
-    Only the device knows the place (1,) of the pass. ``queries`` are those of each layer. Implements ``View``.
+    The place (1,) of the pass is known only to the device. ``queries`` holds the queries of each layer. Implements
+    ``View``.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
@@ -656,5 +664,7 @@ class FixedFullPass(FixedView):
 
 
 def _usual_length(count: int) -> int:
-    """Tokens to which a pass over ``count`` is padded, so that few shapes are recorded: a power of two, but never 2."""
+    """Number of tokens to which a pass over ``count`` tokens is padded, so that few shapes are recorded: a power of
+    two, but never 2.
+    """
     return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

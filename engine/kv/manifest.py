@@ -1,9 +1,8 @@
-"""The manifest of saved KV: the description of a folder of shards, and every check of it.
+"""Writes, reads and checks the manifest of saved KV, which describes a folder of shards.
 
 A reading of a book is a folder with ``snapshot.json`` and safetensors shards; a turn of a chat is a folder with
 ``turn.json`` and shards of its own. The manifest holds everything that the KV depends on. A manifest that differs in
-any part is refused with the reason. The checks use names, hashes and JSON alone, so that no tensor is touched before
-them.
+any part is refused with the reason. The checks use only names, hashes and JSON, so no tensor is read before them.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from engine.errors import SnapshotRefused, SnapshotUnreadable
 
 FORMAT = 1
 MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
-# Bytes of a manifest at most: a larger file is not ours, and is refused before it is parsed.
+# Maximum bytes of a manifest: a larger file is not ours, and is refused before it is parsed.
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_SHARDS = 1 << 16
-_SHOWN = 20  # characters of a manifest that a sentence shows
+_SHOWN = 20  # maximum characters of a manifest that an error quotes
 BOOK_DIGITS = 32
-"""Digits of a book's hash at the beginning of its folder's name."""
+"""Number of digits of a book's hash at the start of its folder's name."""
 
 _IDENTITY_DIGITS = 16
-# Errors that reading a manifest may raise outside of our own checks.
+# Errors that reading a manifest may raise, besides those of our own checks.
 _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
@@ -38,7 +37,7 @@ class Identity:
     """Everything that a book's KV depends on.
 
     ``book`` is the SHA-256 of the book's file, ``ids`` is the SHA-256 of all its tokens in the target's prompt;
-    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the storage
+    ``model`` and ``tokenizer`` are fingerprints. ``rope`` is the RoPE parameters in one line. ``dtype`` is the storage
     format: the model's dtype, or 8 bits.
     """
 
@@ -53,12 +52,12 @@ class Identity:
     head_dim: int
 
     def computes_as(self, other: Identity) -> bool:
-        """Whether the same tokens have the same KV, whatever book they belong to."""
+        """Whether the same tokens have the same KV under both identities, whatever book they belong to."""
         return replace(self, book=other.book, ids=other.ids) == other
 
     @property
     def folder(self) -> str:
-        """Name of the folder. The same book gets another folder for another model or other pages."""
+        """Name of the folder. The same book gets a different folder for a different model or different pages."""
         text = json.dumps(asdict(self), sort_keys=True)
         return f"{self.book[:BOOK_DIGITS]}-{sha256(text.encode())[:_IDENTITY_DIGITS]}"
 
@@ -74,13 +73,13 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """File name, made from the tokens and never taken from a manifest."""
+        """File name, derived from the token numbers and never taken from a manifest."""
         return f"tokens-{self.start:08d}-{self.stop:08d}.safetensors"
 
 
 class WindowShard(Shard):
     """Shapes of the windows and states at ``stop``, the end of the saved tokens. A window covers the newest tokens
-    before ``stop``, a state all of them.
+    before ``stop``, a state covers all tokens.
     """
 
     @property
@@ -92,7 +91,7 @@ class WindowShard(Shard):
 class Snapshot:
     """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids.
 
-    ``borders``: for each document that another follows, the token at which it ends, with the hash of the ids up to that
+    ``borders``: for each document except the last, the token at which it ends, with the hash of the ids up to that
     token.
     """
 
@@ -106,7 +105,7 @@ class Snapshot:
 
     @property
     def start(self) -> int:
-        """The first saved token: a book begins at 0."""
+        """The first saved token, which is 0 for a book."""
         return 0
 
 
@@ -114,7 +113,7 @@ class Snapshot:
 class SavedTurn:
     """A turn's manifest that has passed its checks: KV of tokens [start, tokens) of a chat's context.
 
-    ``ids`` are these tokens and the token after them, whose KV only the next question needs.
+    ``ids`` are these tokens and the one after them, whose KV is not saved because only the next question computes it.
     """
 
     folder: Path
@@ -216,7 +215,7 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
 
 
 def unreadable(error: OSError) -> SnapshotUnreadable:
-    """The error of a saved reading that the system cannot read."""
+    """Make the error for a saved reading that the system cannot read."""
     return SnapshotUnreadable(f"The saved reading cannot be opened ({error.strerror or type(error).__name__}).")
 
 
@@ -233,7 +232,9 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, ...]:
-    """The shards that a manifest names. They must follow one another from token ``start`` on, and all exist."""
+    """Read the shards that a manifest names. Check that they follow one another from token ``start`` on, and that all
+    files exist.
+    """
     shards = [Shard(*_numbers(shard)) for shard in manifest["shards"][:_MAX_SHARDS]]
     stop = start
     for shard in shards:
@@ -245,7 +246,7 @@ def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, 
 
 
 def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
-    """The shard of windows and states, if there is one. It ends with the others, at token ``stop``."""
+    """Read the shard of windows and states, if there is one. It must end with the others, at token ``stop``."""
     if manifest.get("window") is None:
         return None
     window = WindowShard(*_numbers(manifest["window"]))
@@ -256,7 +257,7 @@ def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | 
 
 
 def _borders(manifest: dict[str, Any], stop: int) -> tuple[tuple[int, str], ...]:
-    """The borders of documents within the first ``stop`` tokens."""
+    """Read the borders of documents within the first ``stop`` tokens."""
     found = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
     return tuple((tokens, digest) for tokens, digest in found[:_MAX_SHARDS] if 0 < tokens < stop)
 

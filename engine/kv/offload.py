@@ -1,18 +1,18 @@
 """Places each layer's KV in a tier, and moves spilled layers to the compute device. Tiers, fastest first: ``DEVICE`` is
 the memory of the device that computes (a GPU's; without a GPU, host memory), ``HOST`` is host memory next to a GPU,
-``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds keys and values in the
-kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token, (seq, 2, kv_heads, storage_dim)
-with the key before the value: new tokens are appended, and any span of tokens moves in one piece.
+``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds keys and values in the order
+that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row per token, (seq, 2, kv_heads, storage_dim),
+with the key before the value, so that new tokens are appended and any span of tokens moves in one piece.
 
 ``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
 spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
 layer receives only the layer's new tokens. So each spilled byte moves at most once per pass, and only the filled part.
-Where layers lie on several GPUs, each GPU has a staging, which moves its own layers over its own bus. On CUDA the
-thread enqueues copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it
-is read, and from being read before it is filled. With a GPU that several threads may not use, the pass waits for the
-thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for
-that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts
-them into the kernels' order, so that the copies follow one another without a gap.
+If layers are on several GPUs, each GPU has its own staging, which moves its layers over its bus. On CUDA the thread
+enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten while it is read,
+and from being read before it is filled. If a GPU may be used by only one thread, the pass waits for the thread. KV in 8
+bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for that, without a
+thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts them into the
+kernels' order, so that the copies follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes that move at a time: on a processor a piece stays in its cache between file and buffer; a bus needs larger
+# Bytes that are moved at once. On a processor a piece stays in the cache between file and buffer; a bus needs larger
 # pieces.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
-# Pieces of a layer at least: on a GPU, a piece that waits to be reordered takes that part of a layer's memory.
+# Minimum number of pieces of a layer: on a GPU, a piece that waits to be reordered takes this fraction of a layer's
+# memory.
 _LAYER_PIECES = 8
 
 
@@ -78,14 +79,14 @@ class Placement:
 
     @property
     def spilled(self) -> tuple[int, ...]:
-        """Layers that are not resident, in order."""
+        """The layers that are not resident, in order."""
         return tuple(layer for layer, tier in enumerate(self.tiers) if tier is not Tier.DEVICE)
 
     def count(self, tier: Tier) -> int:
         return self.tiers.count(tier)
 
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
-        """Bytes by tier of ``tokens`` tokens. Without a GPU, ``DEVICE`` is host memory."""
+        """Bytes of ``tokens`` tokens, keyed by tier. Without a GPU, ``DEVICE`` is host memory."""
         layer = tokens * shape.bytes_per_token // shape.layers
         devices = [part.bounded_bytes(tokens) for part in shape.parts]
         for index, tier in enumerate(self.tiers):
@@ -95,7 +96,7 @@ class Placement:
 
 
 def spread_evenly(places: int, count: int) -> list[int]:
-    """Choose ``count`` of ``places`` indices, as evenly as possible."""
+    """Choose ``count`` of ``places`` indices, spaced as evenly as possible."""
     return [(2 * index + 1) * places // (2 * count) for index in range(count)]
 
 
@@ -116,7 +117,7 @@ class ResidentStore:
         return self.keys.nbytes + self.values.nbytes
 
     def reserve(self, capacity: int, length: int) -> None:
-        """Make room for ``capacity`` tokens; the first ``length`` stay."""
+        """Make room for ``capacity`` tokens; the first ``length`` tokens are kept."""
         self.keys, self.values = (self._grown(old, capacity, length) for old in (self.keys, self.values))
 
     def _grown(self, old: torch.Tensor, capacity: int, length: int) -> torch.Tensor:
@@ -132,10 +133,10 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory. Next to a CUDA GPU it is pinned where the system allows it, so that it moves while the GPU
-    computes.
+    """KV in host memory. If there is a CUDA GPU, the memory is pinned if the system allows it, so that it can be copied
+    while the GPU computes.
 
-    Memory that cannot be pinned moves through small pinned buffers, like a file: more slowly, with the same result.
+    Memory that cannot be pinned is copied through small pinned buffers, like a file, which is slower.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -143,12 +144,12 @@ class HostStore:
         self._has_streams = shape.device_kind.streams
         self._sent: Any = None  # event after the newest copy from a GPU
         self._pinned = False
-        self._asked = False  # whether pinning these rows has been tried
+        self._asked = False  # whether pinning these rows has been attempted
         self._rows = self._empty(0)
 
     @property
     def moves_in_place(self) -> bool:
-        """Whether rows can be sent directly from their place, without a wait of the host."""
+        """Whether rows can be sent directly from where they are, without a wait of the host."""
         return self._pinned or not self._has_streams
 
     @property
@@ -162,8 +163,8 @@ class HostStore:
         return torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
 
     def _pin(self) -> None:
-        """Pin the rows before the first tokens are stored. Each layer pins its own rows when it is reached: pinning all
-        layers of a long book at once would delay the reading by half a minute.
+        """Pin the rows before the first tokens are stored. Each layer pins its own rows when the reading reaches it,
+        because pinning all layers of a long book at once would delay the reading by half a minute.
         """
         if not self._asked and self._has_streams and self._rows.shape[0]:
             self._asked, self._pinned = True, pin(self._rows, self._shape.device)
@@ -171,19 +172,19 @@ class HostStore:
     def arrived(self) -> None:
         """Wait until the data that a GPU has sent has arrived, before the processor reads it.
 
-        Waits for this store alone. Other threads call this, and a wait for the whole device would end a running
+        Waits only for this store. Other threads call this, and a wait for the whole device would abort a running
         recording of CUDA graphs.
         """
         if self._sent is not None:
             self._sent.synchronize()
 
     def _settle(self) -> None:
-        """Wait until a GPU neither writes nor reads these rows, before they are freed."""
+        """Wait until no GPU reads or writes these rows, before they are freed."""
         if self._has_streams:
             torch.cuda.current_stream(self._shape.device).synchronize()
 
     def reserve(self, capacity: int, length: int) -> None:
-        """Make room for ``capacity`` tokens; the first ``length`` stay."""
+        """Make room for ``capacity`` tokens; the first ``length`` tokens are kept."""
         self._settle()
         new = self._empty(capacity)
         new[:length] = self._rows[:length]
@@ -206,7 +207,9 @@ class HostStore:
         return rows if buffer is None else buffer[: stop - start].copy_(rows)
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
+        (n,).
+        """
         total = int(chunks.max()) + 1
         self.arrived()
         return self._rows[: total * size].unflatten(0, (total, size))[chunks, :, :, heads]
@@ -219,11 +222,11 @@ class HostStore:
 class DiskStore:
     """KV in its own file, which the system deletes when this process ends in any way.
 
-    The file is read by position instead of mapped, so that the buffers bound the memory, and not the system's cache of
-    the file.
+    The file is read by position instead of mapped, so that memory is limited by our buffers and not by the system's
+    cache of the file.
 
     Args:
-        folder: where the file is made; None is the system's own place.
+        folder: where the file is made; None takes the system's temporary folder.
     """
 
     def __init__(self, shape: KvShape, folder: Path | None) -> None:
@@ -236,15 +239,15 @@ class DiskStore:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
         except OSError as error:
             raise _full(error) from error
-        weakref.finalize(self, self._file.close)  # also closes the file of a store that is only dropped
+        weakref.finalize(self, self._file.close)  # also closes the file if the store is dropped without being closed
 
     moves_in_place = False
 
     def reserve(self, capacity: int, length: int) -> None:
-        """Do nothing: a file grows as it is written."""
+        """Do nothing, because a file grows as it is written."""
 
     def arrived(self) -> None:
-        """Do nothing: a write has ended when it returns."""
+        """Do nothing, because a write has finished when it returns."""
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on.
@@ -278,7 +281,9 @@ class DiskStore:
         return rows
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
+        (n,).
+        """
         shape = self._shape
         wanted, places = chunks.unique(return_inverse=True)
         rows = torch.empty(len(wanted), size, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
@@ -289,7 +294,7 @@ class DiskStore:
     def _read(self, into: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [into], offset)
-        with self._lock:  # Windows reads by position only through the file's one cursor
+        with self._lock:  # on Windows reads by position move the file's only cursor
             self._file.seek(offset)
             return self._file.readinto(into) or 0
 
@@ -323,10 +328,9 @@ def _full(error: OSError) -> ResourceError:
 
 
 class LayerBuffer:
-    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), with ``valid`` tokens in
-    each.
-
-    ``job`` is the running fetch; ``limit`` counts the tokens that have stayed committed since it began.
+    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), of which the first
+    ``valid`` tokens are filled. ``job`` is the running fetch. ``limit`` is the number of tokens that have stayed
+    committed since it began.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -349,8 +353,8 @@ class LayerBuffer:
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into the store, if the tokens continue
-        the buffer's.
+        """Also write KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into this buffer, if it
+        continues the buffer's tokens.
         """
         if self.job is None and self.valid >= start:
             self.valid = start + k.shape[2]
@@ -371,8 +375,8 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), where a processor
-    reads that format: a spilled layer then equals a resident one bit for bit.
+    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if a processor
+    reads this format. A spilled layer then equals a resident one bit for bit.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -397,9 +401,9 @@ class StagedLayer(LayerBuffer):
 
 
 class Workspace:
-    """The buffer of resident layers in 8 bits: the layer that a pass attends through, in the model's dtype.
+    """The buffer in which a resident 8-bit layer is dequantized to the model's dtype, while a pass attends to it.
 
-    A layer that is still in the buffer, as between two blocks of a reading, only has its new tokens unpacked.
+    If the layer is still in the buffer, as between two blocks of a reading, only its new tokens are dequantized.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -412,7 +416,7 @@ class Workspace:
         return self._buffer.allocated
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. The buffer's content is lost."""
+        """Allocate for ``capacity`` tokens. The content of the buffer is lost."""
         self._buffer = LayerBuffer(self._shape, 0)  # the old memory is freed before the new one is allocated
         self._buffer = LayerBuffer(self._shape, capacity)
 
@@ -421,11 +425,11 @@ class Workspace:
         self._buffer.crop(length)
 
     def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
-        """The buffer, if it holds this layer's tokens [0, stop)."""
+        """The buffer, if it holds this layer's tokens [0, stop); else None."""
         return self._buffer if self._buffer.layer == layer and self._buffer.valid >= stop else None
 
     def acquire(self, layer: int, store: ResidentStore, length: int) -> None:
-        """Bring a layer's tokens [0, length) to hand."""
+        """Bring a layer's tokens [0, length) into the buffer."""
         buffer = self._buffer
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
@@ -440,17 +444,17 @@ class Workspace:
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into a layer's store."""
+        """Also take KV (1, kv_heads, n, storage_dim), which is being written from ``start`` on into a layer's store."""
         if self.has(layer):
             self._buffer.take(start, k, v)
 
 
 class Staging:
-    """Two buffers for spilled layers. One is filled ahead of the layer that computes.
+    """Two buffers for spilled layers. While a pass attends through one, the other is filled with the next layer.
 
     Args:
-        shape: shape of the layers of one device; each device has a staging, and so a bus, of its own.
-        stores: stores of the spilled layers, by layer.
+        shape: shape of the layers on one device; each device has its own staging and bus.
+        stores: stores of the spilled layers, keyed by layer.
     """
 
     def __init__(self, shape: KvShape, stores: Mapping[int, SlowStore]) -> None:
@@ -460,7 +464,7 @@ class Staging:
         self._cuda = shape.device_kind.streams
         self._stream: Any = stream_of(shape.device, "copies") if self._cuda else None
         self._turns: Any = stream_of(shape.device, "transposes") if self._cuda else None
-        # Buffers for rows on the device, used in turns, each with the event after which its rows have been taken.
+        # Device buffers for rows, used alternately, each with the event after which its rows have been read.
         self._arrived: list[tuple[torch.Tensor, Any]] = []
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
@@ -473,17 +477,19 @@ class Staging:
 
     @property
     def allocated(self) -> int:
-        """Bytes on the device, without the host's."""
+        """Bytes on the device, without those in host memory."""
         arrived = sum(rows.nbytes for rows, _ in self._arrived)
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until nothing moves. Then stores and buffers may be freed, after the work of the current stream."""
+        """Wait until nothing is being moved. Stores and buffers may then be freed, after the work of the current
+        stream.
+        """
         for buffer in self._buffers:
             self._wait(buffer)
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. The buffers' content is lost."""
+        """Allocate for ``capacity`` tokens. The content of the buffers is lost."""
         self.settle()
         for buffer in self._buffers:
             buffer.free()
@@ -506,13 +512,13 @@ class Staging:
         """End the thread and free the memory."""
         self._mover.shutdown(wait=True, cancel_futures=True)
         if self._turns is not None:
-            # A copy that is still under way would write to memory that has been given to others. This stream waits for
-            # every copy.
+            # Copies may still be running, and would write to buffers that have been freed and reused. This stream waits
+            # for every copy, so synchronising it is enough.
             self._turns.synchronize()
         self._buffers, self._arrived = [], []
 
     def at_hand(self, layer: int, stop: int) -> StagedLayer | None:
-        """The buffer that a pass attends through now, if it holds this layer's tokens [0, stop)."""
+        """The buffer that the pass attends through now, if it holds this layer's tokens [0, stop); else None."""
         buffer = self._current
         return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
 
@@ -520,7 +526,7 @@ class Staging:
         """Return the buffer with a layer's tokens [0, length), and begin to fetch the next spilled layer.
 
         Args:
-            committed: tokens that the stores of all layers hold.
+            committed: number of tokens that the stores of all layers hold.
         """
         buffer = self._holding(layer)
         if buffer is None:
@@ -541,7 +547,7 @@ class Staging:
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Follow a write of KV (1, kv_heads, n, storage_dim) from ``start`` on into a layer's store."""
+        """Also take KV (1, kv_heads, n, storage_dim), which is being written from ``start`` on into a layer's store."""
         buffer = self._holding(layer)
         if buffer is not None:
             buffer.take(start, k, v)
@@ -556,7 +562,7 @@ class Staging:
         return buffer
 
     def _begin(self, buffer: StagedLayer, layer: int, stop: int) -> None:
-        """Make the thread fill the buffer up to ``stop`` tokens of a layer."""
+        """Make the thread fill the buffer with a layer's tokens, up to ``stop``."""
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
         if buffer.valid >= stop:
@@ -619,7 +625,7 @@ class Staging:
             taken.record(self._turns)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
-        """One of the thread's buffers for rows of a file, with the event after which it may be used again."""
+        """One of the thread's buffers for rows of a file, with the event after which the buffer may be used again."""
         buffers = getattr(self._local, "row_buffers", None)
         if buffers is None:
             shape = self._shape
@@ -633,7 +639,7 @@ class Staging:
         return buffer, moved
 
     def _pinned_rows(self, size: Sequence[int]) -> torch.Tensor:
-        """Allocate host memory for rows, pinned next to a GPU if the system allows that much."""
+        """Allocate host memory for rows. It is pinned if there is a GPU and the system allows that much."""
         if self._cuda:
             try:
                 return torch.empty(size, dtype=self._shape.storage_dtype, pin_memory=True)

@@ -1,12 +1,12 @@
-"""Keeps a session's KV on disk from one start to the next: books, and the turns of chats about them.
+"""Stores a session's KV on disk from one start to the next: of books, and of the turns of chats about them.
 
 ``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
 finds saved KV, restores it into the cache, and saves new KV. Without a folder it saves nothing, as if there were no
 snapshots.
 
-Saved KV is right only for the model that computed it. The fingerprints of weights, configuration, tokenizer and RoPE
-are taken from the loaded model, not from its files: they do not depend on how the model was stored, and other weights
-do not pass for these.
+Saved KV is valid only for the model that computed it. Weights, configuration, tokenizer and RoPE are fingerprinted in
+the loaded model, not in its files. So a fingerprint does not depend on how the model was stored, and different weights
+have a different fingerprint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from engine.prompt import BookTokenizer, BookTokens, Conversation, Turn
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
 
-# Settings that tell a model's origin or how it is run, and do not change the numbers that it computes.
+# Settings that describe a model's origin or how it is run, and do not change the numbers that it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 _WORD = 8  # bytes of the integers that a fingerprint sums
 # Words of a block, each with its own multiplier, and number of blocks that are multiplied at once.
@@ -44,8 +44,8 @@ _BLOCK, _BLOCKS = 4096, 256
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of restoring. ``tokens`` came from disk; ``refused`` says why other saved KV was not used;
-    ``changed``: turns of the conversation were recalled, or forgotten to make room for them.
+    """The result of restoring. ``tokens``: number of tokens that came from disk. ``refused``: why other saved KV was
+    not used. ``changed``: whether turns of the conversation were restored, or forgotten to make room for them.
     """
 
     tokens: int = 0
@@ -57,7 +57,7 @@ class KvPersistence:
     """Snapshots of the books that one session reads, and of the chats about them.
 
     Args:
-        config: names the folder and the cap.
+        config: has the folder and the maximum size on disk.
         target: the target model.
         tokenizer: the target's tokenizer.
         full: the target's full cache.
@@ -75,8 +75,8 @@ class KvPersistence:
         self._turn_writers: list[TurnWriter] = []
 
     def restore(self, document: Document, ids: Sequence[int]) -> Generator[int, None, None]:
-        """Fill the empty cache from the snapshot of a book, if there is one. Yield the usable tokens so far. Afterwards
-        ``restored`` holds the result.
+        """Fill the empty cache from the snapshot of a book, if there is one. Yields the number of usable tokens so far.
+        Afterwards ``restored`` holds the result.
         """
         self.restored = Restored()
         if self._store is None:
@@ -92,13 +92,13 @@ class KvPersistence:
                 yield usable
         except SnapshotRefused as error:
             if _is_damaged(error):
-                # a folder that cannot be written to keeps the snapshot, which is refused again next time
+                # if the folder cannot be written to, the snapshot stays and is refused again next time
                 with suppress(OSError):
                     self._store.discard(found.identity if found else identity)
             self.restored = Restored(refused=error.cause)
 
     def kept(self, document: Document, ids: Sequence[int]) -> int:
-        """Tokens of a book, from the first, that would come from disk."""
+        """Number of tokens, from the start of a book, that would come from disk."""
         if self._store is None:
             return 0
         try:
@@ -108,7 +108,7 @@ class KvPersistence:
         return found.tokens if found else 0
 
     def _longest(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """Find the snapshot of a book, or the snapshot of another book with a longer common beginning.
+        """Find the snapshot of a book, or the snapshot of another book that has a longer prefix in common.
 
         Raises:
             SnapshotRefused: the book's own snapshot is damaged.
@@ -123,10 +123,11 @@ class KvPersistence:
     def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
-        A snapshot that could not be opened is replaced, by at least as many tokens: it may never open again.
+        A snapshot that could not be opened is replaced by one with at least as many tokens, because it may never open
+        again.
         """
         self.cancel()
-        # a text without a file could never be deleted together with its file
+        # the snapshot of a text without a file could never be deleted together with its file
         if self._store is None or tokens == 0 or not document.sha256:
             return
         ids = book.ids
@@ -147,10 +148,10 @@ class KvPersistence:
         )
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Append the saved turns of a chat to the cached ones, and update the conversation.
+        """Append the saved turns of a chat to the cached turns, and update the conversation.
 
-        Turns after the first missing or refused one are left for prefill. However this ends, conversation and cache
-        name the same turns.
+        Turns from the first missing or refused one on have to be prefilled. However this ends, the conversation and the
+        cache contain the same turns.
         """
         position, restored, changed = talk.known(turns), 0, False
         store = self._turn_store(chat, talk) if position < len(turns) else None
@@ -166,7 +167,7 @@ class KvPersistence:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                talk.forget_from(position)  # before any of its tokens is replaced
+                talk.forget_from(position)  # before any of the turn's tokens is replaced
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
@@ -196,7 +197,7 @@ class KvPersistence:
         self._turn_writers.append(TurnWriter(store, self._full, list(talk.tokens), spans, after))
 
     def cancel_beyond(self, length: int) -> None:
-        """Stop writing turns that end after ``length`` tokens, before the cache is cropped to them."""
+        """Stop writing those turns that end after ``length`` tokens, before the cache is cropped to them."""
         for writer in self._turn_writers:
             if writer.stop > length:
                 writer.cancel()
@@ -210,7 +211,7 @@ class KvPersistence:
             self._book_writer = None
 
     def finish(self, timeout: float | None = None) -> str:
-        """Wait until everything begun is written. Return what went wrong as a sentence, or an empty string."""
+        """Wait until all writing has finished. Return what went wrong as a sentence, or an empty string."""
         until = None if timeout is None else time.monotonic() + timeout
         writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
         for writer in writers:
@@ -219,7 +220,7 @@ class KvPersistence:
         return next((str(writer.error) for writer in writers if writer.error), "")
 
     def _turn_store(self, chat: str, talk: Conversation) -> TurnStore | None:
-        """The store of a chat's turns. None without a chat's name, or for a book that is not saved."""
+        """The store of a chat's turns. None if the chat has no name, or if the book is not saved."""
         if self._store is None or not chat or not talk.document.sha256:
             return None
         return TurnStore(self._store, self._identity(talk.document, talk.book.ids).folder, chat)
@@ -256,11 +257,11 @@ def model_fingerprint(decoder: Decoder) -> str:
 
 
 def fingerprint(weights: torch.Tensor) -> bytes:
-    """SHA-256 over sums of a tensor's bits, block by block, in which each word is weighted by its place.
+    """SHA-256 over sums of a tensor's bits. Each block has a sum, in which each word is weighted by its place.
 
-    The sums are computed on the tensor's own device at the speed of its memory, where the device sums 64-bit integers
-    correctly. Weights that differ by accident, training or order have the same fingerprint once in 2 ** 64 times. This
-    finds mistakes, not forgeries.
+    The sums are computed on the tensor's device at the speed of its memory, if the device sums 64-bit integers
+    correctly. Two different tensors have the same fingerprint with probability 2 ** -64. This detects mistakes, not
+    forgeries.
     """
     weights = weights.detach() if KINDS[weights.device.type].has_64_bits else weights.detach().cpu()
     flat = weights.contiguous().view(torch.uint8).flatten()
@@ -283,7 +284,7 @@ def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 
 def rope_settings(decoder: Decoder) -> str:
-    """RoPE's parameters in one line, with the window where the frequencies depend on it."""
+    """RoPE's parameters in one line, with the window if the frequencies depend on it."""
     config = decoder.config
     parameters = dict(getattr(config, "rope_parameters", None) or {})
     if decoder.rope_depends_on_window:

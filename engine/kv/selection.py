@@ -1,11 +1,11 @@
 """Chooses the chunks of the context that a retrieval cache holds: the policy that scores them, and the index of mean
 keys.
 
-To try another scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``. A
-policy can only change speed, never the answer: the full cache verifies every token.
+To try a different scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``.
+A policy can only change speed, never the answer, because the full cache verifies every token.
 
-A chunk is ``chunk_size`` neighbouring tokens; its mean key represents it. Smaller chunks show a single sharp key better
-in their mean, but the index takes more memory: half of the keys' at 2 tokens, an eighth at 8.
+A chunk is ``chunk_size`` neighbouring tokens, and is represented by its mean key. In a smaller chunk a single sharp key
+has more weight in the mean, but the index takes more memory: half as much as the keys at 2 tokens, an eighth at 8.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# The query budget. A first selection is scored by this many newest positions of a prompt: older ones bring no more of
-# the answer's context, and sometimes crowd it out. A refresh is scored by this many positions of a verification, evenly
-# spread, since neighbouring tokens look at the same places.
+# Maximum numbers of queries used for scoring. A first selection uses this many newest positions of a prompt: older ones
+# say no more about the answer, and may crowd out useful chunks. A refresh uses this many positions of a verification,
+# evenly spread, because neighbouring tokens attend to the same places.
 PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
 
-# First tokens of a context that draw attention whatever they say.
+# Number of first tokens in a context, which attract attention whatever they say.
 _SINKS = 8
-# An answer that copies the book moves forward through it, so a chunk lends part of its score to later chunks.
+# An answer that copies the book moves forward through it, so a chunk passes part of its score to the chunks after it.
 _FORWARD_REACH = 32  # tokens that a chunk's score reaches
-_FORWARD_DECAY = 0.7  # factor over ``_FORWARD_STEP`` tokens
+_FORWARD_DECAY = 0.7  # factor by which the score decays over ``_FORWARD_STEP`` tokens
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
-# Mean keys by which the index grows at once.
+# Number of mean keys by which the index grows at once.
 _GROWTH = 512
 
 
@@ -42,14 +42,15 @@ class SelectionPolicy(Protocol):
         shown to the reader, by page.
 
         Args:
-            queries: (layers, heads, n, head_dim), times the scaling of the attention; n is within the query budget, the
-                newest last.
-            keys: index of mean keys for each layer (``products``), which are computed on first use.
+            queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention; the newest last.
+                n is at most the number of queries above.
+            keys: the index of mean keys of each layer (``products``), which computes them on first use.
         """
 
 
 class MeanKeyAttention:
-    """The attention that the queries pay to the mean keys, averaged over the GQA group and over the queries.
+    """Scores a chunk by the attention that the queries pay to its mean key, averaged over the GQA group and over the
+    queries.
 
     Source: TriForce (arXiv 2404.11912), section 4.1, which uses one query.
     """
@@ -71,25 +72,25 @@ def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tenso
 
 
 def num_sinks(num_slots: int, chunk_size: int) -> int:
-    """Chunks that hold the attention sinks; at most half of the slots."""
+    """Number of chunks that hold the attention sinks; at most half of the slots."""
     return max(1, min(_SINKS // chunk_size, num_slots // 2))
 
 
 def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
-    """At most ``most`` positions of q (1, heads, n, head_dim), evenly spread and including the newest."""
+    """Choose at most ``most`` positions of q (1, heads, n, head_dim), evenly spread and including the newest."""
     count = q.shape[2]
     if count <= most:
         return q
-    # a list as index would wait for the device
+    # a list as index would make the host wait for the device
     places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)
     return q[:, :, places]
 
 
 def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """Let every chunk (..., chunks) lend a decaying part of its score to the few chunks after it."""
+    """Let every chunk (..., chunks) pass a decaying part of its score to the next few chunks."""
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
-    # a maximum over ``held`` chunks, combined with the same one shifted by ``held``, covers twice as many
+    # a maximum over ``held`` chunks, combined with itself shifted by ``held``, covers twice as many
     while held < wanted:
         step = min(held, wanted - held)
         further = reach.clone()
@@ -99,30 +100,30 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
 
 
 def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Replace the chunks in ``slots`` (kv_heads, count) that are no longer ``chosen`` (kv_heads, count) by newly chosen
-    ones. All others keep their slots. No host sync.
+    """Replace those chunks in ``slots`` (kv_heads, count) that are no longer ``chosen`` (kv_heads, count) by newly
+    chosen chunks. Chunks that stay chosen keep their slots. No host sync.
     """
     none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
     leaves = ~none.scatter(1, chosen, True).gather(1, slots)
     comes = ~none.scatter(1, slots, True).gather(1, chosen)
-    # Each head has as many freed slots as new chunks. Sorted to the front, they pair up.
+    # Each head has as many freed slots as new chunks. Both are sorted to the front, so that they pair up.
     free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
     taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
     return slots.scatter(1, free, taken)
 
 
 class KeyIndex:
-    """Mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and kept.
+    """The mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and stored.
 
-    Scoring costs the time of reading the mean keys, so each is stored in 8 bits with its own scale. On a processor
-    torch's product with 8-bit weights reads them directly, in a quarter of the time and the memory. A GPU unpacks one
-    layer's mean keys for every product: with Llama-2-7B and 120,000 tokens, those of all layers would take 3.9 GB in
-    bfloat16.
+    Scoring takes the time of reading the mean keys, so each is stored in 8 bits with its own scale. On a processor,
+    torch's product with 8-bit weights reads them directly, which takes a quarter of the time and the memory. A GPU
+    unpacks one layer's mean keys for every product: with Llama-2-7B and 120,000 tokens, those of all layers would take
+    3.9 GB in bfloat16.
 
     Args:
         chunk_size: tokens in a chunk.
-        source: returns the keys (kv_heads, stop - start, head_dim) of tokens [start, stop), for chunks that the index
-            lacks.
+        source: returns the keys (kv_heads, stop - start, head_dim) of tokens [start, stop). Called for chunks that the
+            index lacks.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class KeyIndex:
         return self._means.nbytes + self._scales.nbytes
 
     def forget_after(self, count: int) -> None:
-        """Keep at most the first ``count`` mean keys: the tokens of the others are about to be replaced."""
+        """Keep at most the first ``count`` mean keys, because the tokens of the others are about to be replaced."""
         self.count = min(self.count, count)
 
     def reach(self, count: int) -> None:

@@ -1,11 +1,11 @@
-"""Writes and restores the shards of ``engine.kv.snapshots``: KV of a read book, and of the turns about it.
+"""Writes and restores the shards of ``engine.kv.snapshots``: the KV of a book, and of the turns of chats about it.
 
 A writer copies its part of a full cache on its own thread. That part does not change while the book is open, or while
 the chat goes on, so questions need not wait. A cancelled writer stops between two shards. ``restore`` maps the shards
 and copies them straight into the cache's tiers, and checks each before its first byte is used.
 
 Windows and states change with every token, so a writer copies them when it is constructed, and writes them as one more
-shard at the end. Saved KV of a model with such layers can therefore be used only as a whole.
+shard at the end. Therefore the saved KV of a model with such layers can only be used as a whole.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from engine.kv.snapshots import SnapshotStore, TurnStore
 _SHARD_BYTES = 64 << 20
 # Shards are cut at multiples of this many tokens.
 _SHARD_STEP = 64
-# Shards whose checksum is computed ahead of the copying, each by a thread.
+# Number of shards whose checksum is computed ahead of the copying, each by a thread.
 _AHEAD = 4
-# Seconds between two checks whether a writer that waits for another writer has been cancelled.
+# Seconds between two checks for cancellation, in a writer that waits for another writer.
 _POLL_S = 0.05
-# The nice value of a writer's thread, which runs after the engine's.
+# The nice value of a writer's thread, so that it runs with lower priority than the engine.
 _NICE = 10
 
 _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes KV of a cache on its own thread, beginning at once. Where only one thread may use the device, the
-    constructor waits for the end.
+    """Writes KV of a cache on its own thread, beginning at once. If only one thread may use the device, the constructor
+    waits until everything is written.
 
     Args:
         full: the cache; its first ``stop`` tokens must not change until the writer has ended.
-        after: a writer that must end first.
+        after: a writer that must finish first.
     """
 
     def __init__(self, full: FullCache, stop: int, after: Writer | None = None) -> None:
@@ -66,12 +66,12 @@ class Writer:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Stop. Whole shards stay. Returns once the writer no longer reads the cache."""
+        """Stop. Complete shards stay. Returns when the writer no longer reads the cache."""
         self._cancelled.set()
         self._thread.join()
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait for the end. Return whether it came within ``timeout`` seconds."""
+        """Wait until the writer has finished. Return whether it did within ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -112,15 +112,16 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the first ``tokens`` tokens of a cache: a reading of a book. Cancelled, it keeps the shards that it has.
+    """Writes the first ``tokens`` tokens of a cache: the reading of a book. If cancelled, it keeps the shards written
+    so far.
 
     Args:
-        store: where to.
-        identity: of the book and the model.
+        store: the store to write to.
+        identity: identity of the book and the model.
         full: the cache.
         ids: all tokens of the book.
-        tokens: the number of them that have been read.
-        known: a snapshot of the same or of its beginning, whose whole shards are taken over.
+        tokens: the number of tokens that have been read.
+        known: a snapshot of the same book or of its beginning, whose complete shards are reused.
         borders: tokens at which one of several documents ends and the next begins.
         documents: hashes of the files of several documents.
     """
@@ -159,7 +160,7 @@ class SnapshotWriter(Writer):
             self._store.abandon(partial)
 
     def _are_more(self, shards: Sequence[Shard]) -> bool:
-        """Whether new shards hold more tokens than the saved snapshot."""
+        """Whether the new shards hold more tokens than the saved snapshot."""
         kept = None
         try:
             kept = self._store.find(self._identity, self._ids)
@@ -170,7 +171,9 @@ class SnapshotWriter(Writer):
         return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
-        """Link the shards of a snapshot with the same beginning. Nothing is reused where links cannot be made."""
+        """Reuse the shards of a snapshot with the same beginning, by links. If the file system has no links, nothing is
+        reused.
+        """
         taken: list[Shard] = []
         known = self._known
         for shard in known.shards if known else ():
@@ -202,7 +205,7 @@ class TurnWriter(Writer):
         full: the cache.
         ids: token ids of the whole context, at least one more than the last turn's ``stop``.
         turns: all turns of the context, the first directly after the book.
-        after: the writer of the reading, or of earlier turns.
+        after: the writer of the reading or of earlier turns, which must finish first.
     """
 
     def __init__(
@@ -240,14 +243,13 @@ class TurnWriter(Writer):
 
 
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
-    """Append saved KV to a cache that holds the tokens before it. Yield the usable tokens after every shard.
+    """Append saved KV to a cache that holds the tokens before it. After every shard, yield the number of usable tokens.
 
-    Only the tokens that the snapshot counts are taken from the last shard.
-
-    Closing the generator leaves the cache at the last shard's border.
+    The last shard may hold more tokens than the snapshot counts; the additional ones are not used. Closing the
+    generator leaves the cache at the end of the last restored shard.
 
     Raises:
-        SnapshotRefused: a shard is damaged, cut short or of another shape. After any error the cache is as it was.
+        SnapshotRefused: a shard is damaged, cut short or has a wrong shape. After any error the cache is as before.
         SnapshotUnreadable: a shard could not be opened, or the window is too small.
         ResourceError: memory ran out.
     """
@@ -323,11 +325,11 @@ def _append_place(path: Path, shard: Shard, full: FullCache) -> None:
 
 
 def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[str, torch.Tensor]]:
-    """Map the tensors of each layer in a shard, by name, and check their sizes."""
+    """Map the tensors of each layer in a shard, keyed by name, and check their sizes."""
     expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")
-    except RuntimeError as error:  # torch maps the file, and raises when the system refuses
+    except RuntimeError as error:  # torch maps the file, and raises this if the system refuses
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
         if set(file.keys()) != expected.keys() or any(

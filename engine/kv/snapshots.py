@@ -1,15 +1,15 @@
-"""The folder of snapshots: saved KV of books and of chats about them. Opening a book again then takes the time of
-reading the bytes.
+"""Manages the folder of snapshots: the saved KV of books and of chats about them. With a snapshot, opening a book again
+takes only the time to read the bytes.
 
     <folder>/<book>-<identity>/                       a reading: snapshot.json and shards for runs of tokens
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
-A reading is written under a temporary name, synced and renamed, so it exists whole or not at all. A turn is written the
-same way, and never touches the reading. A shorter reading of the same book is renamed first, and put back if the longer
-one does not arrive. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first) and deletion.
-``TurnStore`` finds a turn by its words and by the exact tokens before it, so the branches of a chat are stored next to
-each other, each under its own past. Turns are deleted with their chat and with the book; a turn that would be written
-later is dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
+A reading is written under a temporary name, synced and renamed, so that it exists completely or not at all. A turn is
+written in the same way, and never changes the reading. A shorter reading of the same book is renamed first, and put
+back if the longer one is not completed. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
+and deletion. ``TurnStore`` finds a turn by its words and by the exact tokens before it, so the branches of a chat are
+stored side by side. Turns are deleted with their chat and with the book. A turn that was still to be written then is
+dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from engine.kv.manifest import (
 )
 
 DOCUMENTS = "documents.json"
-"""In the folder of a reading of several documents: the hashes of their files."""
+"""The file, in the folder of a reading of several documents, that lists the hashes of the documents."""
 CHATS = ".chats"
-"""Suffix of the folder with the turns about a reading, which has a folder for each chat."""
+"""Suffix of the folder with the turns about a reading. It contains a folder for each chat."""
 
 # Bytes of the disk that are always left free for other uses.
 _SPARE_BYTES = 2_000_000_000
 _PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
-# Digits of a hash in the name of a chat's folder, and in the name of a turn's folder.
+# Number of hash digits in the name of a chat's folder, and in the name of a turn's folder.
 _CHAT_DIGITS, _TURN_DIGITS = 32, 32
 
 
 class SnapshotStore:
-    """The readings in one folder, with their cap on disk.
+    """The readings in one folder, with their maximum size on disk.
 
     Args:
         folder: folder of all snapshots; made on first use.
-        cap: bytes that all snapshots may take together.
+        cap: maximum bytes of all snapshots together.
     """
 
     def __init__(self, folder: Path, cap: int) -> None:
@@ -72,7 +72,7 @@ class SnapshotStore:
         """Find the snapshot of a book, or None if there is none.
 
         Raises:
-            SnapshotRefused: the snapshot is damaged or holds another text; the message gives the reason.
+            SnapshotRefused: the snapshot is damaged or holds a different text; the message says which.
         """
         folder = self.folder / identity.folder
         self._put_back(folder)
@@ -86,11 +86,11 @@ class SnapshotStore:
         return snapshot
 
     def beginning(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """Find the longest saved beginning of a text, whatever book it was saved for. The result counts no more than
-        that beginning; None if there is none.
+        """Find the snapshot with the longest common prefix with a text, whatever book it was saved for. The returned
+        snapshot counts only the tokens of this prefix; None if there is none.
 
-        Documents that others follow are found by their borders, and windows and states only at the end of a snapshot.
-        Damaged snapshots are passed over.
+        A prefix may end at the border of a document. Windows and states exist only at the end of a snapshot. Damaged
+        snapshots are skipped.
         """
         best: Snapshot | None = None
         hashes: dict[int, str] = {}
@@ -110,16 +110,16 @@ class SnapshotStore:
         return best
 
     def begin(self, identity: Identity, needed: int, documents: Sequence[str] = ()) -> Path:
-        """A temporary folder for a new snapshot of about ``needed`` bytes; frees space for it first.
+        """Make a temporary folder for a new snapshot of about ``needed`` bytes, after freeing space for it.
 
         Args:
-            documents: hashes of the files of several documents, with any of which it is deleted.
+            documents: hashes of the files of several documents. The snapshot is deleted when any of them is deleted.
 
         Raises:
-            ResourceError: it is larger than the cap, or the disk is too full.
+            ResourceError: the snapshot is larger than the cap, or the disk is too full.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        own = self.folder / identity.folder  # the new snapshot replaces it, so its bytes do not count
+        own = self.folder / identity.folder  # the new snapshot replaces this one, so its bytes do not count
         self.free_space(needed, keep=(own,), less=_size(own))
         partial = self.folder / partial_name(identity.folder)
         partial.mkdir()
@@ -136,7 +136,9 @@ class SnapshotStore:
         window: Shard | None = None,
         borders: Sequence[int] = (),
     ) -> None:
-        """Write the manifest, sync, and give the folder its name. An older snapshot of the same book is removed."""
+        """Write the manifest, sync, and give the folder its final name. An older snapshot of the same book is
+        removed.
+        """
         write_manifest(partial, identity, ids, shards, window, borders)
         sync_folder(partial)
         folder = self.folder / identity.folder
@@ -150,7 +152,7 @@ class SnapshotStore:
             self._put_back(folder)
 
     def abandon(self, partial: Path) -> None:
-        """Delete a snapshot whose writing was begun."""
+        """Delete a snapshot that is being written."""
         shutil.rmtree(partial, ignore_errors=True)
 
     def discard(self, identity: Identity) -> None:
@@ -158,10 +160,10 @@ class SnapshotStore:
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
-        """Delete everything saved for a book, by the SHA-256 of its file: its snapshots, those of collections with this
-        document, and unfinished ones.
+        """Delete everything saved for a book, by the SHA-256 of its file: its snapshots, those of collections that
+        contain it, and unfinished snapshots.
         """
-        # The folder is listed again, since an unfinished snapshot may get its final name meanwhile.
+        # The folder is listed again, because an unfinished snapshot may get its final name meanwhile.
         while found := self._saved_of(book):
             for entry in found:
                 self.remove(entry)
@@ -180,11 +182,11 @@ class SnapshotStore:
                 chats.rmdir()
 
     def size_of(self, book: str) -> int:
-        """Bytes saved for a book and the chats about it, by the SHA-256 of its file."""
+        """Bytes saved for a book and the chats about it. The book is given by the SHA-256 of its file."""
         return sum(_size(entry) for entry in self._whole() if entry.name.startswith(book[:BOOK_DIGITS]))
 
     def used(self) -> int:
-        """Bytes of all whole snapshots and their turns."""
+        """Bytes of all complete snapshots and their turns."""
         return sum(_size(entry) for entry in self._whole())
 
     def free_space(self, needed: int, keep: Sequence[Path], less: int = 0) -> None:
@@ -192,10 +194,10 @@ class SnapshotStore:
 
         Args:
             keep: folders of readings and chats that stay.
-            less: bytes of existing snapshots that do not count.
+            less: bytes of existing snapshots that are not counted.
 
         Raises:
-            ResourceError: they do not fit even so; then nothing is deleted.
+            ResourceError: even then they would not fit. In this case nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:
@@ -214,14 +216,14 @@ class SnapshotStore:
             self.remove(min(units, key=_last_used))
 
     def remove(self, folder: Path) -> None:
-        """Rename a folder in one step, then delete it, so that a half-deleted folder is never found."""
+        """Rename a folder in one step, then delete it, so that no half-deleted folder is ever found."""
         stale = self.folder / f"{_STALE}{secrets.token_hex(8)}"
         with suppress(FileNotFoundError):
             os.rename(folder, stale)
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Put back a reading that was renamed, unless a longer one has taken its place; then delete it."""
+        """Give a renamed reading its name back, unless a longer one has taken its place; then delete it."""
         aside = _aside(folder)
         if not aside.is_dir():
             return
@@ -241,7 +243,7 @@ class SnapshotStore:
         return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
 
     def _units(self) -> Iterator[Path]:
-        """The folders that are deleted one at a time: readings and chats."""
+        """The folders that are deleted as a whole: readings and chats."""
         for entry in self._whole():
             if entry.name.endswith(CHATS):
                 yield from _folders(entry)
@@ -249,7 +251,7 @@ class SnapshotStore:
                 yield entry
 
     def _sweep(self) -> None:
-        """Delete the temporary folders of processes that have ended."""
+        """Delete the temporary folders of processes that no longer exist."""
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):
                 left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))
@@ -266,7 +268,7 @@ class TurnStore:
     Args:
         store: the store that holds the reading.
         reading: name of the reading's folder (``Identity.folder``).
-        chat: the chat's name, by which alone its turns are found.
+        chat: the chat's name; turns are found only under this name.
     """
 
     store: SnapshotStore
@@ -281,7 +283,7 @@ class TurnStore:
         """Find the turn with these words after the tokens ``before``, or None if there is none.
 
         Raises:
-            SnapshotRefused: the turn is damaged or holds another text; the message gives the reason.
+            SnapshotRefused: the turn is damaged or holds a different text; the message says which.
         """
         folder = self._place(before, question, answer)
         if not folder.is_dir():
@@ -295,18 +297,18 @@ class TurnStore:
         return self._place(before, question, answer).is_dir()
 
     def prepare(self) -> None:
-        """Make the folder for the chat's turns. Only this makes it, so that turns written after the chat's deletion are
-        not saved.
+        """Make the folder for the chat's turns. It is made nowhere else, so that turns written after the chat's
+        deletion are not saved.
         """
-        with suppress(OSError):  # writing then tells the cause
+        with suppress(OSError):  # if this fails, writing reports the cause
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, needed: int) -> Path:
         """Make a temporary folder for a turn of about ``needed`` bytes, after freeing space for it.
 
         Raises:
-            ResourceError: there is no space.
-            OSError: the chat or the book's reading has been deleted: a turn is useless without them.
+            ResourceError: there is not enough space.
+            OSError: the chat or the book's reading has been deleted, so the turn would be useless.
         """
         reading = self.store.folder / self.reading
         os.stat(reading / MANIFEST)
@@ -342,7 +344,7 @@ class TurnStore:
         self.store.remove(self._place(before, question, answer))
 
     def _mark_used(self) -> None:
-        """Mark the chat as used, and the reading that its turns follow."""
+        """Mark the chat and the reading that its turns follow as used."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
@@ -358,17 +360,17 @@ def default_cap(folder: Path) -> int:
 
 
 def partial_name(name: str) -> str:
-    """A temporary name for a folder that this process writes."""
+    """A temporary name for a folder that this process is writing."""
     return f"{_PARTIAL}{name}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _is_of(entry: Path, book: str) -> bool:
-    """Whether a folder, finished or not, belongs to the book with this hash."""
+    """Whether a folder, complete or not, belongs to the book with this hash."""
     return entry.name.removeprefix(_PARTIAL).removeprefix(_ASIDE).startswith(f"{book[:BOOK_DIGITS]}-")
 
 
 def _documents_of(entry: Path) -> list[str]:
-    """The hashes of several documents that a reading is of; none of one book, or where they cannot be read."""
+    """The hashes of the documents in a reading of several documents; empty for one book, or if they cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
         return found if isinstance(found, list) else []
@@ -376,17 +378,19 @@ def _documents_of(entry: Path) -> list[str]:
 
 
 def _aside(folder: Path) -> Path:
-    """The name that a reading has while a longer one takes its place."""
+    """The name that a reading has while a longer one is replacing it."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 
 def chat_folder(chat: str) -> str:
-    """Name of the folder of a chat, whatever the chat is called."""
+    """Name of a chat's folder, which is valid whatever the chat is called."""
     return sha256(chat.encode("utf-8", "surrogatepass"))[:_CHAT_DIGITS]
 
 
 def mark_used(path: Path) -> None:
-    """Mark a folder as used, so that it is deleted last. A folder that cannot be written to can still be read."""
+    """Mark a folder as used, so that it is deleted last. Ignored if the folder cannot be written to, since it can still
+    be read.
+    """
     with suppress(OSError):
         os.utime(path)
 
@@ -398,8 +402,9 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below a folder; deleted ones meanwhile count nothing. A shard that several readings share
-    counts for each by its part, so that it is counted once in all."""
+    """Bytes of all files below a folder. Files that are deleted meanwhile count as 0. A shard that several readings
+    share is divided among them, so that it is counted once in total.
+    """
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -410,7 +415,7 @@ def _size(folder: Path) -> int:
 
 
 def _last_used(unit: Path) -> float:
-    """The time at which a reading (by its manifest) or a chat (by its folder) was last used."""
+    """The time at which a reading (from its manifest) or a chat (from its folder) was last used."""
     for path in (unit / MANIFEST, unit):
         with suppress(OSError):
             return path.stat().st_mtime
@@ -425,6 +430,6 @@ def _is_running(process: int) -> bool:
 
 
 def _writer(partial: Path) -> int:
-    """The process id in the name of a temporary folder; an id that no process has where the name is odd."""
+    """The process id in the name of a temporary folder. If the name is malformed, an id that no process has."""
     number = partial.name.split("-")[-2:][0]
     return int(number) if number.isdecimal() else -1

@@ -1,7 +1,7 @@
-"""Frees memory, in a fixed order, when it runs out while the engine works, so that the engine can continue. First
-prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after another:
-from a GPU to host memory, else to disk (``spill_more``). Only when no resident layer is left does the request fail,
-with an error that gives the numbers. Committed tokens stay committed, so the chat is never lost.
+"""Frees memory in a fixed order when it runs out, so that the engine can continue. First, prefill uses smaller blocks,
+down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled one after another (``spill_more``): from a GPU to
+host memory if it has room, else to disk. Only when no resident layer is left does the request fail, with an error that
+states the numbers. Committed tokens stay committed, so the chat is never lost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from engine.model.kv_shape import KvShape
 
 SMALLEST_BLOCK = 16
-"""Tokens of the smallest block of a prompt that is tried."""
+"""Minimum tokens of a block of a prompt."""
 
-# Buffers that the first spilled layers pass through. Each is larger than a layer in 8 bits, so the first spill frees
-# memory for them, too.
+# Number of buffers that the first spilled layers are moved through. Each is larger than a layer in 8 bits, so the first
+# spill must free memory for the buffers too.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
     """Spill the next resident layers of a cache. Return whether there were any.
 
     Args:
-        error: names the card that is full, and so whose layers to spill; without a name each card spills layers.
+        error: the out-of-memory error. If it names a card, layers of this card are spilled; otherwise each card spills
+            layers.
     """
     parts = full.shape.parts
     named = [part for part, shape in enumerate(parts) if shape.device.index is not None]
@@ -71,16 +72,16 @@ def _next_to_spill(full: Spillable, part: int) -> list[int]:
     resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
     stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
     count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
-    # Layers are taken from the middle of a run of resident layers, so that spilled layers are spread.
+    # Layers are taken from the middle of a run of resident layers, so that spilled layers are spread evenly.
     middle = max(0, (len(resident) - count) // 2)
     return resident[middle : middle + count]
 
 
 def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
-    """Do ``work``. Where memory runs out, spill layers and do it again.
+    """Do ``work``. If memory runs out, spill layers and try again.
 
     Raises:
-        ResourceError: memory ran out with nothing left to spill.
+        ResourceError: memory ran out and no layer is left to spill.
     """
     while True:
         try:
@@ -88,13 +89,14 @@ def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            failed = error.with_traceback(None)  # the traceback refers to every tensor that the failed work had made
+            # drop the traceback, because it refers to every tensor that the failed work had made
+            failed = error.with_traceback(None)
         if not spill_more(full, failed):
             raise exhausted(full) from failed
 
 
 def exhausted(full: Spillable) -> ResourceError:
-    """The error of a request that fails once every layer is spilled."""
+    """Make the error for a request that fails although every layer is spilled."""
     return ResourceError(
         f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
         "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",

@@ -1,13 +1,14 @@
-"""A layer with a state instead of KV: states after certain tokens, and traces of the newest tokens' effect on them.
+"""Stores a layer's states instead of KV: the states after certain tokens, and traces of how the newest tokens changed
+them.
 
 A state cannot be cropped. So for a pass over a few tokens, such as a verification, the layer keeps the state before the
-first token and a trace of every token. When the next pass begins after some accepted token, the state there is computed
-from them. A trace is about fifty times smaller than a state. Applying the traces takes half the work of the pass, and
-only for accepted tokens. (A state for every token instead made passes over 4 to 33 tokens take five times as long and
-more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
+first token and a trace of every token. When the next pass begins after one of these tokens, the state there is computed
+from the state and the traces. A trace is about fifty times smaller than a state. Applying the traces takes half the
+work of the pass, and is needed only for accepted tokens. (A state for every token instead made passes over 4 to 33
+tokens take five times as long and more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
 
-Two more states are kept. A pass of another level, or a pass after a stop, begins at the state after the committed
-tokens. A pass that ran out of memory is repeated from the state before it.
+Two more states are stored: the state after the committed tokens, where a pass of another level or a pass after a stop
+begins; and the state before the last pass, from which the pass is repeated if it ran out of memory.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class RecurrentLayer:
     """One layer's states.
 
     Args:
-        size: of a state.
-        dtype: of the model.
-        most: tokens of the longest pass whose traces are kept; longer passes leave none.
+        size: the size of a state.
+        dtype: the model's dtype.
+        most: maximum tokens of a pass whose traces are stored; longer passes leave no traces.
     """
 
     def __init__(self, size: StateSize, dtype: torch.dtype, device: torch.device, most: int) -> None:
         self._size, self._dtype, self._device, self._most = size, dtype, device, most
-        self._states: dict[int, RecurrentState] = {}  # states by the number of tokens before them
+        self._states: dict[int, RecurrentState] = {}  # states, keyed by the number of tokens before them
         self._traces: list[tuple[int, Trace]] = []  # traces in order, each with the number of tokens before it
         self.clear()
 
@@ -53,11 +54,11 @@ class RecurrentLayer:
         self._states, self._traces = {0: RecurrentState(**held)}, []
 
     def reaches(self, length: int) -> bool:
-        """Whether the state after ``length`` tokens is held or can be computed from traces."""
+        """Whether the state after ``length`` tokens is stored or can be computed from traces."""
         return self._way_to(length) is not None
 
     def recur(self, start: int, count: int, advance: Advance, length: int) -> torch.Tensor:
-        """Run a pass over ``count`` tokens after ``start`` others. Later tokens are forgotten.
+        """Run a pass over ``count`` tokens after the first ``start``. Tokens after these are forgotten.
 
         Args:
             length: committed tokens, at most ``start``.
@@ -83,18 +84,18 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Count tokens that are skipped: the context has them after the known tokens, but the layer never sees them."""
+        """Count tokens that are skipped. The context has them after the known tokens, but the layer never sees them."""
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
 
     def commit(self) -> None:
-        """Do nothing: every pass says which tokens are committed."""
+        """Do nothing, because every pass says which tokens are committed."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Do nothing: no pass asks for a state after uncommitted tokens."""
+        """Do nothing, because no pass asks for a state after uncommitted tokens."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return 0: a state covers all tokens from the first on."""
+        """Return 0, because a state covers all tokens from the first on."""
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -103,8 +104,8 @@ class RecurrentLayer:
         return {"memory": state.memory, "inputs": state.inputs}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Take a state that was ``held`` after ``stop`` tokens. The state after ``length`` committed tokens is kept
-        too.
+        """Store a state that was ``held`` after ``stop`` tokens. The state after ``length`` committed tokens is kept as
+        well.
         """
         here = {name: part.to(self._device, copy=True) for name, part in held.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
@@ -129,7 +130,7 @@ class RecurrentLayer:
         return state
 
     def _way_to(self, tokens: int) -> tuple[RecurrentState, list[Trace]] | None:
-        """A held state, and the traces that lead from it to the state after ``tokens`` tokens."""
+        """A stored state, and the traces that lead from it to the state after ``tokens`` tokens."""
         for known in sorted((known for known in self._states if known <= tokens), reverse=True):
             reached, traces = known, []
             for start, trace in self._traces:

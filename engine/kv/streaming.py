@@ -1,10 +1,10 @@
 """The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
 
-Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot, so positions
-count within the cache, and a draft model with a short context serves a long one. A rotated copy is kept and renewed
-only when slots move. Only ``settle`` evicts the oldest tokens, by the committed length alone: a cache that grew by
-speculated tokens and was cropped equals one that never grew. Newest tokens can be cropped back to the length at the
-last ``settle``.
+Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot. So positions
+count within the cache, and a draft model with a short window can be used on a long context. A rotated copy is stored
+and updated only when slots move. Only ``settle`` evicts the oldest tokens, and it depends only on the committed length.
+So a cache that grew by speculated tokens and was cropped equals one that never grew. The newest tokens can be cropped,
+down to the length at the last ``settle``.
 
 The held tokens are the sinks, at least the newest tokens of one window, and up to ``slack`` older ones. Layers with a
 state evict nothing: a state covers all tokens that the draft has seen.
@@ -25,8 +25,8 @@ from engine.model.recurrent import Advance
 from engine.model.view import Blocks, FixedView, InPlace
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Rotates x (1, heads, n, head_dim) of a layer to slots (n,), called as (layer, x, slots, queries); a layer without
-RoPE leaves x unchanged. The first ``queries`` heads are queries, the others are keys.
+"""Rotates x (1, heads, n, head_dim) of a layer to slots (n,). Called as (layer, x, slots, queries). A layer without
+RoPE leaves x unchanged. The first ``queries`` heads are queries, all others keys.
 """
 
 
@@ -34,10 +34,10 @@ class StreamingCache:
     """KV of the sinks and the recent window.
 
     Args:
-        shape: of the draft model.
+        shape: KV shape of the draft model.
         num_sink_tokens, window_size: numbers of tokens that are always held, at the start and at the end of the
             context.
-        slack: tokens that may be added between two evictions; at least the longest speculation.
+        slack: tokens that may be added between two evictions; at least the length of the longest speculation.
         rotate: RoPE of the draft model.
     """
 
@@ -54,7 +54,7 @@ class StreamingCache:
         self.length = 0
         self._floor = 0
         self._evicted = 0
-        self._is_finite = False  # whether unused slots hold finite numbers only
+        self._is_finite = False  # whether unused slots hold only finite numbers
         states = shape.recurrent
         self._states = (
             {layer: RecurrentLayer(states.size, shape.dtype, shape.device, self.capacity) for layer in states.layers}
@@ -68,11 +68,11 @@ class StreamingCache:
 
     @property
     def held(self) -> int:
-        """Tokens in the cache."""
+        """Number of tokens in the cache."""
         return self.length - self._evicted
 
     def reset(self) -> None:
-        """Forget everything, so that the cache equals a new one."""
+        """Forget everything. Afterwards the cache equals a new one."""
         for layer in self._states.values():
             layer.clear()
         self.length = 0
@@ -86,7 +86,7 @@ class StreamingCache:
         self.length = length
 
     def settle(self) -> None:
-        """Evict the oldest tokens, a whole ``slack`` at a time, once the committed context has outgrown the window."""
+        """Evict the oldest tokens, a whole ``slack`` at a time, if the committed context has outgrown the window."""
         sinks = self.num_sink_tokens
         self._floor = self.length
         target = max(0, (self.length - sinks - self.window_size) // self._slack * self._slack)
@@ -100,7 +100,7 @@ class StreamingCache:
         self._renew()
 
     def skip(self, count: int) -> None:
-        """Count tokens of the context that the draft is never shown. They come right after the sinks, before the
+        """Count tokens of the context that the draft is never fed. They come right after the sinks and before the
         window.
         """
         if self.length != self.num_sink_tokens:
@@ -130,23 +130,23 @@ class StreamingCache:
         return StreamingPass(self, self.held, count)
 
     def make_finite(self) -> None:
-        """Make unused slots finite: a pass of fixed shape reads them under a mask."""
+        """Make unused slots finite, because a pass of fixed shape reads them under a mask."""
         if not self._is_finite:
             for slots in (*self._rotated.values(), *self._values.values()):
                 slots[:, self.held :].zero_()
         self._is_finite = True
 
     def advance(self, count: int) -> None:
-        """Count tokens as stored, once every layer has written them."""
+        """Count tokens as stored. Call this only after every layer has written them."""
         self.length += count
 
     def free_slots(self) -> int:
-        """Slots that tokens may still take before the next ``settle``."""
+        """Number of slots that are free until the next ``settle``."""
         return self.capacity - self.held
 
 
 class StreamingPass:
-    """A view for one forward pass of the draft, which takes unrotated queries and keys. Implements ``View``."""
+    """A view for one forward pass of the draft model. It takes unrotated queries and keys. Implements ``View``."""
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
         self._cache, self._start, self._count = cache, start, count
@@ -157,7 +157,7 @@ class StreamingPass:
         return torch.arange(self._start, self._start + self._count, device=self._cache.shape.device)
 
     def positions(self, count: int) -> None:
-        """Slots. This view itself rotates queries and keys to them."""
+        """The slots. This view itself rotates queries and keys to them."""
 
     def attend(
         self,
@@ -217,7 +217,7 @@ class StreamingForm:
 
 
 class FixedStreamingPass(FixedView):
-    """``StreamingPass`` over all slots, with a mask: the same operations on the same memory wherever the pass
+    """A ``StreamingPass`` over all slots with a mask, with the same operations on the same memory wherever the pass
     begins.
     """
 
@@ -230,7 +230,7 @@ class FixedStreamingPass(FixedView):
         }
 
     def positions(self, count: int) -> None:
-        """Slots. This view itself rotates queries and keys to them."""
+        """The slots. This view itself rotates queries and keys to them."""
 
     def attend(
         self,

@@ -1,15 +1,15 @@
-"""A layer with a sliding window: each token sees only the newest tokens, whose KV lies in a bounded buffer.
+"""Stores a layer with a sliding window: each token sees only the newest tokens, whose KV is in a buffer of fixed size.
 
 Axis order (kv_heads, slot, head_dim); keys are stored after RoPE.
 
-A buffer holds the newest tokens without gaps. Its first token is a multiple of ``SLIDING_BORDER``, where kernels for
-processors split their sums, so that a token's result has the same bits whatever other tokens are in the pass. A full
-buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond the window stay, so that speculated tokens or
-the last question can be cropped.
+A buffer holds the newest tokens without gaps. The number of its first token is a multiple of ``SLIDING_BORDER``,
+because processor kernels split their sums at such positions. So a token's result has the same bits whatever other
+tokens are in the pass. A full buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond the window
+stay, so that speculated tokens or the last question can be cropped.
 
-While a block of a prompt passes through the layers one after another, its tokens push the committed window out of the
-layers that it has passed. Until ``commit`` these layers keep a copy of the committed window, since a stopped reading
-ends at committed tokens.
+A segment of a prompt passes through the layers one after another, and its tokens evict the committed window from the
+layers that it has passed. Until ``commit`` these layers keep a copy of the committed window, because a reading that is
+stopped must end at committed tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WindowedLayer:
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.origin = self.first = self.stop = 0
         self.committed: tuple[int, torch.Tensor, torch.Tensor] | None = None
-        """The committed window, where newer tokens pushed it out: its first token, its keys, its values."""
+        """The committed window, if newer tokens have evicted it: its first token, its keys, its values."""
 
     @property
     def allocated(self) -> int:
@@ -43,7 +43,7 @@ class WindowedLayer:
         return self.keys.nbytes + self.values.nbytes
 
     def reaches(self, length: int) -> bool:
-        """Whether the layer still holds the whole window of a token that follows ``length`` others."""
+        """Whether the layer still holds the whole window of the token that follows the first ``length`` tokens."""
         return self.first <= max(0, length - self._window + 1) and length <= self.stop
 
     def span(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +73,7 @@ class WindowedLayer:
         return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor, length: int) -> None:
-        """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget later tokens.
+        """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget all tokens after them.
 
         Args:
             length: committed tokens.
@@ -89,20 +89,20 @@ class WindowedLayer:
         self.stop = stop
 
     def _make_room(self, start: int, length: int) -> None:
-        """Evict the oldest tokens before the tokens from ``start`` on are stored."""
+        """Evict the oldest tokens, before the tokens from ``start`` on are stored."""
         origin = _aligned(max(0, start - self._window + 1 - SLIDING_SLACK))
         needed = max(self.first, length - self._window + 1, 0)
         if origin > needed and self.committed is None:
             keys, values = self.span(needed, length)
             self.committed = needed, keys.clone(), values.clone()
-        # memory may run out here, while nothing has moved yet
+        # memory may run out here, while nothing has been moved yet
         kept = [part.clone() for part in self.span(origin, start)]
         for buffer, part in zip((self.keys, self.values), kept, strict=True):
             buffer[:, : start - origin] = part
         self.origin, self.first = origin, max(self.first, origin)
 
     def put(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Hold KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and no other."""
+        """Hold only the KV (kv_heads, n, head_dim) of the tokens from ``start`` on."""
         self.origin, self.first, self.stop = _aligned(start), start, start + k.shape[1]
         for buffer, part in zip((self.keys, self.values), (k, v), strict=True):
             buffer[:, : start - self.origin] = 0
@@ -117,31 +117,31 @@ class WindowedLayer:
         self.put(0, self.keys[:, :0], self.values[:, :0])
 
     def commit(self) -> None:
-        """Take all stored tokens as committed, once every layer of the model has them."""
+        """Mark all stored tokens as committed. Call this only after every layer of the model has stored them."""
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Go back to the newest of ``length`` committed tokens, and drop later ones."""
+        """Go back to the newest of ``length`` committed tokens, and drop later tokens."""
         if self.committed is not None:
             self.put(*self.committed)
             self.committed = None
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first useful token of [start, stop) that the layer holds; None if decoding could not continue from
-        there.
+        """The first useful token of [start, stop) that the layer holds; None if decoding could not continue from these
+        tokens.
         """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """Views of the keys and values of the tokens [start, stop), by name."""
+        """Views of the keys and values of the tokens [start, stop), keyed by name."""
         keys, values = self.span(start, stop)
         return {"keys": keys, "values": values}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop) that another layer ``held`` to ``length`` committed ones, or hold them
-        alone.
+        """Append the tokens [start, stop), taken from another layer's ``held``, to ``length`` committed tokens; or hold
+        only these tokens.
         """
         keys, values = held["keys"], held["values"]
         if start != length:
@@ -152,7 +152,7 @@ class WindowedLayer:
             self.write(start + at, keys[:, some], values[:, some], length)
 
     def sizes(self, start: int, stop: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of the keys and values of [start, stop), by name."""
+        """Shape and dtype of the keys and values of [start, stop), keyed by name."""
         heads, _, width = self.keys.shape
         return dict.fromkeys(("keys", "values"), ((heads, stop - start, width), self._dtype))
 
