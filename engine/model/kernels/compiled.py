@@ -43,9 +43,8 @@ class Compiled:
         key = (name, lanes, *kind)
         known = self._addresses.get(key)
         if known is None:
-            module = self._compile.module(name)
-            self.emitters[name](module, name, lanes or self.lanes, *kind)
-            code = self._compile.Code(module)
+            given, emitter = (lanes or self.lanes, *kind), self.emitters[name]
+            code = self._compile.Code(name, given, lambda module: emitter(module, name, *given))
             self._codes.append(code)
             known = self._addresses[key] = code.address(name)
         return known

@@ -1,8 +1,9 @@
 """Keeps compiled kernels on disk. Without them LLVM would take one to four seconds of every start.
 
-The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's source, the processor
-with its features, and the compiler. The files are machine code that this process runs. So a folder that another user
-can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
+The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
+files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel is not
+emitted again, which takes Python half as long as compiling. The files are machine code that this process runs. So a
+folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import hashlib
 import os
 import tempfile
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+
+from engine import quantization
 
 VARIABLE = "TRIFOLD_KERNELS"
 """The environment variable that names a folder to use instead of the configured one."""
@@ -33,8 +37,15 @@ def keep_in(folder: str) -> None:
 
 
 def name_of(*parts: str) -> str:
-    """The name under which code is stored, made from everything that the code depends on."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    """The name under which code is stored, made from these parts and from the files that emit kernels."""
+    return hashlib.sha256("\0".join((_sum_of_sources(), *parts)).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _sum_of_sources() -> str:
+    """A hash of the files on which emitted code depends: this package, and the layouts of rounded weights."""
+    files = (*sorted(Path(__file__).parent.rglob("*.py")), Path(quantization.__file__))
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
 
 
 def load(name: str) -> bytes | None:

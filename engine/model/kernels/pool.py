@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,6 +142,12 @@ def _emit_serve(module: ir.Module) -> None:
     e.end()
 
 
+def _emit_pool(module: ir.Module) -> None:
+    """Emit all functions of the pool."""
+    for emit in (_emit_run, _emit_run_all, _emit_sleepers, _emit_serve):
+        emit(module)
+
+
 def _word(e: Emitter, board: ir.Value, word: int) -> ir.Value:
     return e.at(board, long(word), I64)
 
@@ -173,26 +179,27 @@ def _pause(e: Emitter) -> None:
         e.intrinsic("llvm.aarch64.hint", VOID, I32(1))
 
 
-def module(name: str) -> ir.Module:
-    """Make an empty module."""
-    return ir.Module(name)
-
-
 class Code:
-    """Compiles a module and gives its functions' addresses by name.
+    """Emits and compiles a module, or loads its kept machine code, and gives its functions' addresses by name.
 
     Args:
-        module: the module to compile, which is never freed.
+        name: name of the module; together with ``kind`` it identifies the code.
+        kind: other arguments of the emitter.
+        emit: emits the functions into a module. Called only where no code is kept. Must depend on nothing but ``kind``
+            and the files that ``kept`` hashes.
     """
 
-    def __init__(self, module: ir.Module) -> None:
-        machine, text = _machine(), str(module)
+    def __init__(self, name: str, kind: Sequence[Any], emit: Callable[[ir.Module], None]) -> None:
+        machine = _machine()
         target = machine.triple, binding.get_host_cpu_name(), _feature_list()
-        name = kept.name_of(text, *target, llvmlite.__version__, str(binding.llvm_version_info))
-        code = kept.load(name)
+        compiler = llvmlite.__version__, str(binding.llvm_version_info)
+        key = kept.name_of(name, repr((*kind,)), *target, *compiler)
+        code = kept.load(key)
         if code is None:
-            code = _compiled(text, machine)
-            kept.save(name, code)
+            module = ir.Module(name)
+            emit(module)
+            code = _compiled(str(module), machine)
+            kept.save(key, code)
         self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
@@ -260,12 +267,7 @@ class Pool:
     """
 
     def __init__(self, workers: int) -> None:
-        module = ir.Module("pool")
-        _emit_run(module)
-        _emit_run_all(module)
-        _emit_sleepers(module)
-        _emit_serve(module)
-        self._code = Code(module)
+        self._code = Code("pool", (), _emit_pool)
         self.workers = min(workers, MOST_WORKERS)
         self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
         self._board = (self._words.ctypes.data + 63) // 64 * 64

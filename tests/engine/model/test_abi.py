@@ -14,7 +14,7 @@ from engine.decode import prefill
 from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.model import loading
-from engine.model.kernels import abi, native
+from engine.model.kernels import abi, kept, native
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.packed import PackedBlocks, Unpacked
 
@@ -98,6 +98,7 @@ def test_slots_may_be_in_any_order(tiny: Callable[..., str], monkeypatch: pytest
 
     monkeypatch.setattr(native.Native, "address", noted)
     monkeypatch.setattr(native.Native, "prepare", lambda *_: None)  # only what is used is compiled
+    monkeypatch.setattr(kept, "_folder", None)  # kernels on disk are found by the program's files, which stay
     for slots in abi.SLOTS:
         shuffle(slots, monkeypatch)
     own = native.Native(workers=2)
@@ -115,6 +116,7 @@ def test_a_kernel_that_was_compiled_reads_the_slots_of_that_time(monkeypatch: py
         pytest.skip("no kernels of our own on this processor")
     x, weight, own = numbers(3, 64), torch.ones(64), native.Native(workers=1)
     expected = own.norm(x, weight, 1e3)
+    monkeypatch.setattr(kept, "_folder", None)  # as above
     monkeypatch.setattr(abi.Norm, "EPSILON", abi.NUM_ARGUMENTS - 1)
     assert not torch.equal(own.norm(x, weight, 1e3), expected)
     assert torch.equal(native.Native(workers=1).norm(x, weight, 1e3), expected)

@@ -46,9 +46,18 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     return begin
 
 
-def test_a_second_start_compiles_nothing(folder: Path, start: Start) -> None:
+def test_a_second_start_neither_compiles_nor_emits(folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every start emitted all kernels, half a second of a real model's, to find the kept ones by their text."""
     first = start()
-    assert first == len(list(folder.iterdir())) > 0
+    found = {file.name for file in folder.iterdir()}
+    assert first == len(found) > 0
+    native.Native(workers=1, lanes=8).norm(torch.ones(1, 8), torch.ones(8), 1e-5)  # of another kind
+    assert len(found) < len(list(folder.iterdir()))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("emitted")
+
+    monkeypatch.setattr("engine.model.kernels.emit.emitter.Emitter.__init__", refuse)
     assert start() == 0
 
 
@@ -71,10 +80,13 @@ def test_a_folder_that_others_write_to_is_not_used(folder: Path, start: Start) -
     assert start() == first
 
 
-def test_of_another_processor_nothing_is_used(folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", [(pool, "_feature_list"), (kept, "_sum_of_sources")], ids=["processor", "program"])
+def test_of_another_processor_or_program_nothing_is_used(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch, what: tuple[object, str]
+) -> None:
     first = start()
-    features = pool._feature_list() + ",-sse4a"
-    monkeypatch.setattr(pool, "_feature_list", lambda: features)
+    other = getattr(*what)() + ",-sse4a"
+    monkeypatch.setattr(*what, lambda: other)
     assert start() == first
 
 

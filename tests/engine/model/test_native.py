@@ -21,7 +21,7 @@ from engine.kv.full import FullCache, Observer, PassQueries
 from engine.model import attention, loading
 from engine.model.architectures import pick_dtype
 from engine.model.backends.program import pack
-from engine.model.kernels import native
+from engine.model.kernels import kept, native
 from engine.model.kernels.abi import BLOCK, PIECE
 from engine.model.kernels.emit.attention import LINE
 from engine.model.kernels.emit.emitter import I8, I64, PTR, Emitter, long
@@ -268,6 +268,7 @@ def test_every_line_of_the_next_block_is_asked_for(
         place = e.at(e.b.inttoptr(long(asked.data_ptr()), PTR), line, I8)
         e.store(e.b.add(e.load(place, I8, align=1), I8(1)), place, align=1)
 
+    monkeypatch.setattr(kept, "_folder", None)  # kept kernels are not emitted
     monkeypatch.setattr(Emitter, "prefetch", counted)
     kernels = native.Native(workers=1)
     for rows in (1, 3, 12, 40):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,20 +20,22 @@ from engine.model.kernels.emit import emitter as emit
 TILES, PAUSES = 150, 20_000
 SLEEPY = 1_000
 # Other programs may hold a worker off its core for the whole of a job.
-TIMES = 20
+TIMES = 200
 
 
 @pytest.fixture(scope="module")
 def code() -> pool.Code:
     """Holds a kernel that pauses for a while and writes who did the tile: kernel(arguments, tile, worker)."""
-    module = pool.module("who")
-    e = emit.Emitter(module, "who", emit.VOID, (emit.PTR, emit.I64, emit.I64))
-    found, tile, worker = e.arguments
-    with e.loop(emit.long(0), emit.long(PAUSES)):
-        pool._pause(e)
-    e.store(worker, e.at(found, tile, emit.I64), align=8)
-    e.end()
-    return pool.Code(module)
+
+    def who(module: Any) -> None:
+        e = emit.Emitter(module, "who", emit.VOID, (emit.PTR, emit.I64, emit.I64))
+        found, tile, worker = e.arguments
+        with e.loop(emit.long(0), emit.long(PAUSES)):
+            pool._pause(e)
+        e.store(worker, e.at(found, tile, emit.I64), align=8)
+        e.end()
+
+    return pool.Code("who", (PAUSES,), who)
 
 
 @pytest.fixture
