@@ -146,7 +146,9 @@ class Session:
         draft = None
         if config.draft is not None:
             draft = distilled.load(config.draft, target) if shares else load(config.draft, window=None)
-        return cls(config, tokenizer, target, draft, probe.of_engine(target, config))
+        costs = probe.of_engine(target, config)
+        kinds.trim_heap()
+        return cls(config, tokenizer, target, draft, costs)
 
     # The book ------------------------------------------------------------------------------------------------
 
@@ -185,6 +187,7 @@ class Session:
             finished = yield from until_set(cancel, self._read(conversation, start, began))
         finally:
             self._keep_whole_pages(conversation)
+            self.target.end_prefill()
         kept = finished or Restored()
         self.persistence.save(conversation.document, conversation.book, conversation.read)
         seconds = max(time.perf_counter() - began, 1e-9)

@@ -174,7 +174,7 @@ def _changing() -> Busy:
 
 
 def give_back_memory() -> None:
-    """Free the memory of a closed engine. torch keeps a GPU's memory until told to release it."""
+    """Free the memory of a closed engine, which torch and the C library keep until told to release it."""
     gc.collect()
     if "torch" in sys.modules:
         from engine.devices import empty_caches

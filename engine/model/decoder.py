@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.config import SamplingParams, own_sampling
-from engine.devices import KINDS
+from engine.devices import KINDS, trim_heap
 from engine.errors import ModelError
 from engine.model import experts
 from engine.model.architectures import experts_of, parameters_asked
@@ -87,6 +87,16 @@ class Decoder(Pieces):
     def keeps_blocks(self) -> bool:
         """Whether weights keep the format of a GGUF file."""
         return any(isinstance(part, PackedBlocks) for part in self.model.modules())
+
+    def end_prefill(self) -> None:
+        """Free what only a prefill uses, where none follows: unpacked weights and, on a processor, the memory of its
+        activations.
+        """
+        for part in self.model.modules():
+            if isinstance(part, PackedLinear):
+                part.unpacked_last.forget()
+        if self.device.type == "cpu":
+            trim_heap()
 
     @property
     def bytes_read_by_step(self) -> int:

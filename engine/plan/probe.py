@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import hashlib
 import json
 import logging
@@ -87,6 +88,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     except (RuntimeError, MemoryError):  # a device without memory for one more layer
         _log.exception("this machine could not be probed")
         return None
+    gc.collect()  # the probe's layer and cache refer to themselves, and a real model's take 200 MB
     quiet = cost_model.is_quiet(others.share())
     rough = cost_model.load_rough(file, key, time.time())
     if not quiet and rough is not None:

@@ -40,6 +40,7 @@ from engine.events import (
 )
 from engine.generation import Generation
 from engine.model.loading import check_vocabulary
+from engine.model.products.packed import PackedLinear, Unpacked
 from engine.prompt import Question, Turn
 from engine.session import Session
 
@@ -92,6 +93,27 @@ def test_reading_reports_progress(session: Session, book: Document) -> None:
     assert done.tokens == done.tokens_total == session.full.length
     assert done.kv_bytes.total == done.tokens * session.full.shape.bytes_per_token
     assert not done.stopped
+
+
+def test_nothing_that_only_a_reading_uses_is_held_after_it(
+    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two layers' unpacked weights stayed until a question came: 190 MB of a model of 1.5 billion parameters."""
+    held: list[int] = []
+    unpack = Unpacked.of
+
+    def noted(self: Unpacked, layer: PackedLinear) -> torch.Tensor:
+        weight = unpack(self, layer)
+        held.append(len(self._held))
+        return weight
+
+    monkeypatch.setattr(Unpacked, "of", noted)
+    read(session, book)
+    last = [part.unpacked_last for part in session.target.model.modules() if isinstance(part, PackedLinear)]
+    if not last:
+        pytest.skip("no kernels of our own on this processor")
+    assert max(held) > 0
+    assert not any(each._held for each in last)
 
 
 def test_second_question_does_not_read_the_book_again(session: Session, book: Document) -> None:

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -209,12 +211,22 @@ def test_probes_of_a_busy_machine_are_taken_again_and_the_best_is_kept(
 ) -> None:
     taken = iter([replace(MADE, memory=5e9), replace(MADE, memory=3e9), replace(MADE, memory=4e9)])
     shares = iter([0.6, 0.6, 0.0])
-    monkeypatch.setattr(probe, "measure", lambda *_: next(taken))
+    layers: list[weakref.ref[Mock]] = []
+
+    def measured(*_: object) -> CostModel:
+        layer = Mock()
+        layer.itself = layer
+        layers.append(weakref.ref(layer))
+        return next(taken)
+
+    monkeypatch.setattr(probe, "measure", measured)
     monkeypatch.setattr(probe.OtherPrograms, "share", lambda _: next(shares))
     config = EngineConfig(model=tiny("llama"), speeds_file=str(tmp_path / "speeds.json"))
     decoder = loading.load(config.model, window=None, device=CPU)
     # Best of two busy ones; a quiet one then says it better than both, and stays.
     assert [probe.of_engine(decoder, config).memory for _ in range(4)] == [5e9, 5e9, 4e9, 4e9]
+    assert len(layers) == 3
+    assert not any(layer() for layer in layers)  # the memory of the probe's layer, which refers to itself
 
 
 @pytest.mark.parametrize(
