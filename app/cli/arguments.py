@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED
+from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED, READER, READER_DRAFT
 from engine.config import GREEDY, MODES, OWN_SAMPLING, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
 from engine.version import VERSION
@@ -43,6 +43,9 @@ _EPILOG = f"""\
 environment variables:
   TRIFOLD_DATA   folder for books, uploads and logs
 {"" if INSTALLED else _LAUNCHER_VARIABLES}"""
+
+PAIR = "--pair"
+"""The bench's option for the reader with its draft."""
 
 # Short names of options, from the paper and the field, in addition to the engine's own.
 _SHORT_NAMES = {
@@ -84,7 +87,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
     parser = _PARSERS[command]()
     if command == "bench":  # the bench parses its own line; only the models have to be known beforehand
-        return argparse.Namespace(command=command, rest=rest, **vars(parser.parse_known_args(rest)[0]))
+        options = parser.parse_known_args(rest)[0]
+        if options.pair:
+            if options.model or options.real:
+                raise OptionError(f"{PAIR} brings its own model.", "Leave out --model and --real.")
+            options.model, options.draft = READER, options.draft or READER_DRAFT
+        return argparse.Namespace(command=command, rest=rest, **vars(options))
     if command == "test":
         options, passed_on = parser.parse_known_args(rest)
         return argparse.Namespace(command=command, rest=passed_on, **vars(options))
@@ -255,6 +263,8 @@ def _bench_parser() -> Parser:
     parser = Parser("bench", add_help=False)
     parser.add_argument("--model")
     parser.add_argument("--draft")
+    for name in (PAIR, "--real"):
+        parser.add_argument(name, action="store_true")
     return parser
 
 
@@ -296,10 +306,12 @@ def _add_model(parser: Parser) -> None:
         help="folder, GGUF file or hub id of the target model; reader: a real conversation, 1.1 GB; starter: a small "
         "one, 93 MB; demo: the bundled one (demo)",
     )
-    group.add_argument("--draft", metavar="NAME", help="folder or hub id of the draft model, or none")
     group.add_argument(
-        "--yes", action="store_true", help="fetch the reader or the starter without asking, where it is not here"
+        "--draft",
+        metavar="NAME",
+        help="folder, GGUF file or hub id of the draft model, or none; reader-draft: for the reader",
     )
+    group.add_argument("--yes", action="store_true", help="fetch the reader, its draft or the starter without asking")
     group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
     meanings = _engine_meanings()
     for field in _engine_fields():

@@ -280,7 +280,7 @@ def _duration(seconds: float) -> str:
 def _short_line(name: str, here: bool) -> str:
     if here:
         return f"it is here: --model {name}"
-    return f"not here; --model {name} fetches it when you agree, {SOURCES[name].download_words()}"
+    return f"not here; --model {name} fetches it when you agree, {SOURCES[name].download_words(name)}"
 
 
 def _gguf_lines() -> Iterator[str]:

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from app.cli.arguments import PAIR
 from app.core.format import size
 from app.core.settings import (
     COMMAND,
@@ -42,7 +43,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
     local_models = LocalModels(settings.data / MODELS_FOLDER)
     if options.command == "app" and settings.model in SHORT_NAMES:
         if options.model is not None:
-            ask_first(local_models, settings, options.yes)
+            ask_first(local_models, settings.model, options.yes)
         elif not local_models.is_at_hand(settings.model):
             gone = f"The {_called(settings.model).lower()} is not on this machine any more."
             say(f"{gone} The built-in demo answers; the settings have the others.")
@@ -57,28 +58,29 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
         model = local_models.find(settings.model) or settings.model
         draft = settings.draft and (local_models.find(settings.draft) or settings.draft)
         return dataclasses.replace(settings, model=model, draft=draft)
-    if settings.model in SHORT_NAMES:
-        ask_first(local_models, settings, vars(options).get("yes", False))
+    for name in (settings.model, settings.draft):
+        if name in SHORT_NAMES:
+            ask_first(local_models, name, any(vars(options).get(option) for option in ("yes", "pair")))
     return _install(options, settings, local_models)
 
 
-def ask_first(local_models: LocalModels, settings: Settings, yes: bool) -> None:
-    """Ask the person before anything is fetched from the network.
+def ask_first(local_models: LocalModels, name: str, yes: bool) -> None:
+    """Ask the person before a model with a short name is fetched from the network.
 
     Raises:
         ModelNotFound: the model is missing, and the person has not agreed to fetch it.
     """
-    if local_models.is_at_hand(settings.model):
+    if local_models.is_at_hand(name):
         return
-    source, called = SOURCES[settings.model], _called(settings.model).lower()
-    question = f"The {called} is not on this machine. It comes once, {source.download_words()}."
+    source, called = SOURCES[name], _called(name).lower()
+    question = f"The {called} is not on this machine. It comes once, {source.download_words(name)}."
     remedy = f"Agree with --yes, or choose another model, such as --model demo: {COMMAND} --help"
     if yes:
         say(f"{question} Fetching it.")
         return
     if not sys.stdin.isatty():
         raise ModelNotFound(question, remedy)
-    sys.stderr.write(f"{question} {source.verdict(settings.model)}\nFetch it now? [y/N] ")
+    sys.stderr.write(f"{question} {source.verdict(name)}\nFetch it now? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ModelNotFound(f"The {called} was not fetched.", remedy)
@@ -110,8 +112,9 @@ def _called(name: str) -> str:
 
 
 def _without_models(line: list[str]) -> list[str]:
-    """The command line without the options that name models, since the settings name the models that were found."""
+    """The command line without the options that choose models, since the settings name the models that were found."""
     names = ("--model", "--draft")
+    line = [word for word in line if word != PAIR]
     kept: list[str] = []
     for at, word in enumerate(line):
         is_value = at > 0 and line[at - 1] in names

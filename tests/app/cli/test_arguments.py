@@ -106,6 +106,12 @@ def test_test_and_bench_pass_on_what_they_do_not_know(capsys: pytest.CaptureFixt
     bench = parse(["bench", "--context", "512", "--model", "/m"])
     assert bench.rest == ["--context", "512", "--model", "/m"]
     assert (bench.model, bench.draft) == ("/m", None)
+    pair = parse(["bench", "--pair", "--tokens", "8"])
+    assert (pair.model, pair.draft) == ("reader", "reader-draft")
+    assert parse(["bench", "--pair", "--draft", "none"]).draft == "none"
+    for other in (["--real"], ["--model", "reader"]):
+        with pytest.raises(OptionError, match="brings its own"):
+            parse(["bench", "--pair", *other])
     asked = parse(["bench", "--help"])
     assert asked.rest == ["--help"]
     with pytest.raises(SystemExit):

@@ -57,4 +57,5 @@ def test_folders_and_other_commands_are_left_alone() -> None:
     assert on_this_machine(argparse.Namespace(command="ask"), settings) is settings
     far = make_settings(model="owner/name")
     assert on_this_machine(argparse.Namespace(command="app"), far) is far
-    assert _without_models(["--book", "--model-like", "--model", "a/b", "--draft=none"]) == ["--book", "--model-like"]
+    line = ["--pair", "--book", "--model-like", "--model", "a/b", "--draft=none"]
+    assert _without_models(line) == ["--book", "--model-like"]

