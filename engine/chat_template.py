@@ -1,7 +1,7 @@
-"""A chat template cut into the pieces that never change: the words around the book, the questions and the answers.
+"""Cuts a chat template into the pieces that never change: the words around the book, the questions and the answers.
 
-Templates are programs that strangers wrote, so ``engine.foreign`` decides where they run. This module asks a template
-to render messages and cuts the results into pieces. Standard library only.
+Templates are untrusted programs, so ``engine.foreign`` decides where they run. This module lets a template render
+messages and cuts the results into pieces. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from engine.errors import ModelError
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Marks that stand for the words of a chat while a template is cut. They have letters only, so that no template escapes
-# or trims them.
+# Marks that take the place of the words of a chat while a template is cut. They consist of letters, so that no template
+# escapes or trims them.
 _TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
 _ANSWER_MARK = "TRIFOLDANSWERMARK"
 _SECOND_MARK = "TRIFOLDSECONDQUESTIONMARK"
-_MOST_WORDS = 1 << 16  # characters that a template may write around a book and two questions
+_MOST_WORDS = 1 << 16  # maximum characters that a template may write around a book and two questions
 
 FALLBACK_TEMPLATE = (
     "{% for message in messages %}"
@@ -31,7 +31,7 @@ FALLBACK_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}Answer:{% endif %}"
 )
-"""The chat template of base models, which have none of their own."""
+"""The chat template for base models, which have no template."""
 
 
 class Renderer(Protocol):
@@ -52,7 +52,7 @@ def book_message(title: str, text: str) -> str:
 
 
 def book_frame(title: str) -> tuple[str, str]:
-    """Return the words of the book's message before and after the book's text."""
+    """The words before and after the book's text in the book's message."""
     return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
 
 
@@ -65,8 +65,8 @@ class ChatFormat:
     """A chat template cut into the pieces that never change.
 
     A chat is ``before_title`` ``title`` ``before_book`` book ``after_book`` question ``after_question`` answer
-    ``between_turns`` question ``after_question`` answer ...; the book's title and text and the questions are data, the
-    pieces are the template's.
+    ``between_turns`` question ``after_question`` answer ...; the book's title, its text and the questions are data; the
+    pieces come from the template.
     """
 
     before_title: str
@@ -91,15 +91,15 @@ class ChatFormat:
 def chat_format(render: Renderer, title: str) -> ChatFormat:
     """Cut a chat template into pieces around a book.
 
-    The book goes into the system message. Templates without one, or that move it after the chat (which would change the
-    text before the book's tokens at every turn), get the book at the head of the first question.
+    The book goes into the system message. If the template has no system message, or puts it after the chat (so that the
+    text before the book would change at every turn), the book goes to the head of the first question.
 
     Args:
-        render: renders messages by the template; may raise for roles that the template does not know.
+        render: renders messages by the template. It may raise for roles that the template does not know.
         title: the book's title.
 
     Raises:
-        ModelError: the book stays at the front in neither place.
+        ModelError: the template keeps the book at the front in neither of these places.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

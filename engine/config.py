@@ -1,4 +1,4 @@
-"""Settings of the engine and of one answer: read once, checked at the border, frozen afterwards.
+"""Defines the settings of the engine and of one answer. They are checked when they are read, and frozen afterwards.
 
 An unknown key or a value out of range raises ``OptionError`` that names the nearest key or the allowed range. Values
 that depend on a model (a window larger than the model's) are checked where the model is loaded.
@@ -20,12 +20,12 @@ Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 
 MAX_SEED = 2**63 - 1
-# The least values at which float32 still computes: a lower temperature divides logits to infinity, a lower top_p
+# Minimum values with which float32 still computes: a lower temperature divides logits to infinity, a lower top_p
 # selects no token.
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
-"""The largest count of tokens that is accepted: more than any window or vocabulary has."""
+"""Maximum count of tokens that is accepted: more than any window or vocabulary has."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class SamplingParams:
 
     Args:
         temperature: 0 is greedy; at most 5.
-        top_p: keep the likeliest tokens up to this share of probability; 1 keeps every token.
-        top_k: keep this many of the likeliest tokens; 0 keeps every token.
+        top_p: keep the most likely tokens up to this share of probability; 1 keeps every token.
+        top_k: keep this many of the most likely tokens; 0 keeps every token.
         repetition_penalty: above 1, tokens of the answer are less likely to come again; 1 is off.
         exact_quotes: only the book's own words come between quotation marks (``decode.quotations``).
         max_tokens: longest answer, in tokens.
@@ -86,10 +86,10 @@ class EngineConfig:
         device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both where one cannot hold
             everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
-        weights: of the target: "stored", or "8bit" or "4bit" to round them for less memory; answers are then exact with
-            respect to the rounded weights.
-        kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
-            approximate, and exact with respect to 8-bit KV.
+        weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
+            are then exact with respect to the rounded weights.
+        kv: format of the target's KV: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers
+            are then approximate, and exact with respect to 8-bit KV.
         middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
             rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
@@ -97,12 +97,12 @@ class EngineConfig:
         num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies it; 0
             never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
-        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, what a
-            pass hardly notices on this machine, and 1,024 where nothing has been measured.
-        retrieval_share: one in ``retrieval_share`` tokens of the book is held where that is more than the budget, up to
-            8,192; 0 keeps to the budget; if neither is given, chosen where the model computes on a processor.
-        chunk_size: neighbouring tokens that are selected together; if not given, few where the model computes on a
-            processor with memory to spare for their mean keys.
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, as many
+            as hardly slow a pass on this machine, or 1,024 if nothing has been measured.
+        retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by ``retrieval_share``; 0 does not
+            raise it. If neither this nor the budget is given, it is chosen if the model computes on a processor.
+        chunk_size: neighbouring tokens that are selected together; if not given, few if the model computes on a
+            processor with enough memory for their mean keys.
         refresh: when the retrieval selection is refreshed: "every" ``refresh_every`` verifications, "drop" (when
             acceptance drops) or "never".
         refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
@@ -110,18 +110,20 @@ class EngineConfig:
         window_size: newest tokens that the draft's streaming cache keeps.
         graphs: on a GPU, steps of the draft model, middle passes and verifications are recorded and replayed where that
             is right and faster: "auto", or "off".
-        prefill_block: tokens in one forward step of one layer; if not given, what is fast on this machine.
+        prefill_block: tokens in one forward step of one layer; if not given, a number that is fast on this machine.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that has been
             read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
-        spill_folder: where KV goes that fits in no memory; "auto" is next to the snapshots, or the system's own.
-        speeds_file: where short probes of this machine are kept; an empty name probes nothing.
-        tried_folder: where it is kept which tokenizers and chat templates have been tried and do no harm
-            (``engine.foreign``); an empty name keeps nothing.
-        kernels_folder: where compiled kernels are kept; an empty name compiles them at each start.
-        snapshot_folder: where read books are kept; an empty name keeps nothing.
-        snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
+        spill_folder: folder for KV that fits in no memory; "auto" takes a place near the snapshots, or the system's
+            temporary folder.
+        speeds_file: file with the results of short probes of this machine; with an empty name nothing is probed.
+        tried_folder: folder that records which tokenizers and chat templates have been tried and do no harm
+            (``engine.foreign``); with an empty name nothing is recorded.
+        kernels_folder: folder for compiled kernels; with an empty name they are compiled at each start.
+        snapshot_folder: folder for the KV of books that were read; with an empty name nothing is stored.
+        snapshot_cap: maximum disk space of all stored books together, such as 20G; "auto" takes a quarter of the free
+            space.
     """
 
     model: str
@@ -191,7 +193,7 @@ _SIZE_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def bytes_of(size: str) -> int | None:
-    """Bytes that a checked size such as "256M" stands for; None for "auto"."""
+    """The number of bytes in a checked size such as "256M"; None for "auto"."""
     match = _SIZE.fullmatch(size)
     return int(float(match[1]) * _SIZE_UNITS[match[2].upper()]) if match else None
 
@@ -200,7 +202,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 WEIGHTS = ("stored", "8bit", "4bit")
 MIDDLES = ("auto", *WEIGHTS)
 KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
-"""The note that a person is shown for each way of keeping KV."""
+"""The note that a person is shown for each format of KV."""
 
 REFRESHES = ("every", "drop", "never")
 GRAPHS = ("auto", "off")
@@ -212,7 +214,8 @@ def from_mapping(kind: type[_Config], values: Mapping[str, Any]) -> _Config:
     """Build a settings record from a mapping, refusing unknown keys.
 
     Raises:
-        OptionError: an unknown key (the nearest known one is named) or a value of the wrong kind or range.
+        OptionError: a key is unknown (the message names the nearest known one), or a value has a wrong type or is out
+            of range.
     """
     known = [f.name for f in fields(kind)]
     for key in values:
@@ -237,7 +240,7 @@ OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_qu
 """Options that a model's own settings can set. For a greedy model only the last two count."""
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
-"""The options where neither a person nor the model sets them."""
+"""The values of options that neither the person nor the model sets."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:

@@ -17,12 +17,14 @@ from engine.document import Document, OutlineItem
 from engine.passages import asks_for_whole
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
-"""Chapters that a summary follows: the least, and the most. A book with more chapters gives some from all its parts."""
+"""Minimum and maximum number of chapters that a summary follows. Of a book with more chapters it follows some from all
+parts.
+"""
 ALONG = (
     "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said in it. "
     "Do not list the titles."
 )
-"""The words that ask for a summary. A model that was only told to follow the parts repeated their titles."""
+"""The words that ask for a summary. A model that was told only to follow the parts repeated their titles."""
 LONGEST_TITLE = 80
 """Maximum characters of a chapter's title."""
 
@@ -49,7 +51,7 @@ _FRAME = re.compile(
 
 
 def guided(question: str, document: Document, pages_read: int) -> str:
-    """Word a question as the model is asked it.
+    """Word a question for the model.
 
     Args:
         pages_read: number of pages, from the first, that the model has read.
@@ -69,8 +71,8 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
-    """Choose the chapters among the contents of the read part: the level with most numbered entries, else the outermost
-    level with several entries.
+    """Choose the chapters among the outline entries of the pages read so far: the level with the most numbered entries,
+    or, if no entries are numbered, the outermost level with several entries.
     """
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]

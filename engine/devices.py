@@ -1,8 +1,9 @@
-"""The kinds of devices that a model computes on, and the abilities of each. Only this module distinguishes them.
+"""Describes the kinds of devices that a model can compute on, and their abilities. Only this module distinguishes kinds
+of devices.
 
 ``cpu`` has our own kernels. ``cuda`` are NVIDIA GPUs, and AMD GPUs in torch's build for ROCm. ``xpu`` are Intel GPUs
-with memory of their own, ``mps`` is Apple's GPU. The last two have never been run: they take the simplest path
-everywhere, one copy after another, and tokens are drawn on the processor. The kernels themselves decide where they run.
+with their own memory, ``mps`` is Apple's GPU. The last two have never been run. They use the simplest path everywhere:
+copies are made one after another, and tokens are drawn on the processor. The kernels themselves decide where they run.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _log = logging.getLogger(__name__)
 
 # Compute capability of the first NVIDIA GPUs with fast products in bfloat16.
 _BFLOAT16_CAPABILITY = (8, 0)
-# Generations with a kernel for the products of many experts at once: Hopper, and Blackwell's data center cards.
+# Compute capabilities (major) with a kernel for the products of many experts at once: Hopper, and Blackwell's data
+# center cards.
 _GROUPED_GENERATIONS = (9, 10)
-# Share of a GPU's free memory up to which Windows' driver pages nothing; the rest is left for the desktop.
+# Share of a GPU's free memory that can be used without paging by Windows' driver; the rest is left for the desktop.
 _UNPAGED = 0.97
 # cudaHostRegisterPortable: memory is pinned for every card, and not only for the current one.
 _PORTABLE = 1
@@ -36,16 +38,16 @@ class DeviceKind:
 
     Args:
         gpu: the name of this kind for a person; empty for a processor.
-        untested: whether this kind has never been run, which a person is told.
-        own_memory: has memory apart from the host's, from which KV can be spilled to the host. Otherwise both are the
-            same memory, counted once.
-        streams: copies from pinned memory run in parallel with the computation, ordered by events, and passes can be
-            recorded.
-        has_64_bits: computes float64, and correct sums of int64.
-        takes_threads: several threads may use the device at once. On Apple's GPU, two threads crash the process
+        untested: whether this kind has never been run; the person is told so.
+        own_memory: whether the device has separate memory, from which KV can be spilled to the host. Otherwise both
+            share one memory, which is counted once.
+        streams: whether copies from pinned memory run in parallel with computation, ordered by events, and passes can
+            be recorded.
+        has_64_bits: whether the device computes float64, and sums int64 correctly.
+        takes_threads: whether several threads may use the device at once. On Apple's GPU, two threads crash the process
             (pytorch 197805).
-        block: tokens of a block of prefill by default. A CPU finishes a block in well under a second, a GPU needs a
-            larger one to be busy, and plain attention holds a number for every pair of tokens in it.
+        block: default number of tokens in a block of prefill. A CPU finishes it in well under a second. A GPU needs a
+            larger block to be busy, but plain attention needs memory for every pair of tokens in a block.
     """
 
     gpu: str = ""
@@ -63,7 +65,7 @@ KINDS = {
     "xpu": DeviceKind("Intel GPUs with memory of their own", untested=True),
     "mps": DeviceKind("Apple GPUs", untested=True, own_memory=False, takes_threads=False),
 }
-"""Kinds of devices by torch's name of the type."""
+"""Kinds of devices, keyed by torch's name of the type."""
 
 
 def found(kind: str) -> list[torch.device]:
@@ -72,7 +74,7 @@ def found(kind: str) -> list[torch.device]:
         return [torch.device(kind, 0)] if torch.backends.mps.is_available() else []
     module: Any = getattr(torch, kind)
     indices = list(range(module.device_count())) if module.is_available() else []
-    if kind == "xpu":  # an xpu inside of a processor has the processor's memory
+    if kind == "xpu":  # an Intel GPU inside of a processor uses the processor's memory
         indices = [index for index in indices if not torch.xpu.get_device_properties(index).is_integrated_gpu]
     return [torch.device(kind, index) for index in indices]
 
@@ -92,8 +94,8 @@ def total_memory(device: torch.device) -> int:
 def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory that are free, including unused memory that torch holds.
 
-    The pools of recorded passes do not count as free. On Apple's GPU the free bytes are the recommended ones less those
-    of this process; memory of other programs shows in the host's memory alone.
+    The pools of recorded passes do not count as free. On Apple's GPU the free bytes are the recommended maximum minus
+    those of this process; the memory of other programs is visible only in the host's memory.
     """
     if device.type == "mps":
         return total_memory(device) - torch.mps.current_allocated_memory()
@@ -121,16 +123,17 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch has one kernel for the products of a mixture's experts on a GPU. Elsewhere it waits for their
-    numbers, and launches a product for every expert, asked or not (``GroupedBlas.cpp``)."""
+    """Whether torch has one kernel for the products of all experts of a mixture on a GPU. Without it torch waits for
+    the experts' numbers, and launches a product for every expert, chosen or not (``GroupedBlas.cpp``).
+    """
     if device.type != "cuda" or dtype is not torch.bfloat16 or sys.platform == "win32" or torch.version.hip:
         return False
     return torch.cuda.get_device_capability(device)[0] in _GROUPED_GENERATIONS
 
 
 def forbid_paging(device: torch.device) -> None:
-    """Let torch raise where a CUDA GPU's memory runs out. On Windows the driver would silently move memory to the host,
-    and everything would become slow.
+    """Make torch raise an error if a CUDA GPU's memory runs out. Otherwise Windows' driver would silently move memory
+    to the host, and everything would become slow.
     """
     if device.type != "cuda" or sys.platform != "win32":
         return
@@ -142,18 +145,19 @@ def forbid_paging(device: torch.device) -> None:
 def stream_of(device: torch.device, purpose: str) -> Any:
     """The stream of a CUDA GPU for a purpose.
 
-    torch makes 32 streams and then hands out the first ones again. A caller that asked torch each time would meet a
-    stream that records passes, or one whose matrix products hold a workspace.
+    torch makes 32 streams and then returns the first ones again. If a new stream were requested each time, it could be
+    one that records passes, or one whose matrix products hold a workspace.
     """
     return torch.cuda.Stream(device)
 
 
 def pin(rows: torch.Tensor, device: torch.device) -> bool:
-    """Pin memory in place: the allocator for pinned memory would take the next power of two.
+    """Pin memory in place, because the allocator for pinned memory would round up to the next power of two.
 
     Returns:
-        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and after one
-            refusal it refuses amounts that it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
+        whether the system allowed it. On Windows nothing is pinned: it counts pinned memory against the card, and after
+            one refusal it refuses amounts that it would have allowed before (on a card of 24 GB with 19.5 in use, at
+            most 3.8 could be pinned).
     """
     if sys.platform == "win32":
         return False
@@ -168,7 +172,7 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
 
 
 def forget_error(device: torch.device) -> None:
-    """Clear an error that a call of CUDA's runtime has left, which the next launch would raise."""
+    """Clear an error that a call of CUDA's runtime has left behind, because the next launch would raise it."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 

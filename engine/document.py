@@ -1,4 +1,4 @@
-"""A book as data: pages of text with their labels. Several documents may be read as one book."""
+"""Represents a book as data: pages of text with their labels. Several documents may be read as one book."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Literal
 
 from engine.errors import OptionError
 
-# Signs that end a paragraph at the end of a page, as well as can be told; after any other sign the sentence runs on.
+# Characters that probably end a paragraph at the end of a page. After any other character the sentence continues on the
+# next page.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
 Picture = Literal["", "recognised", "unread", "doubtful", "figure"]
 """How the words of a page relate to its picture. "recognised": the words were recognised in the picture and may have
 errors. "unread": the page is a picture that was not read. "doubtful": the page has words that are probably wrong, and
-could be recognised instead. "figure": the words were read, but most of the page is a picture, which was not.
+could be recognised instead. "figure": the words were read, but most of the page is a picture, which was not read.
 """
 
 _MANY = 3
-"""Number of documents from which on a book's title does not name all of them."""
+"""Number of documents above which a book's title no longer names all of them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Member:
 class Stretch:
     """A text that is read in one piece: a whole document, or one of several.
 
-    ``heading`` stands before the text in the prompt; it is empty where the prompt itself begins with the title.
+    ``heading`` stands before the text in the prompt. It is empty if the prompt itself begins with the title.
     ``page_starts`` are offsets in characters of ``text``.
     """
 
@@ -83,8 +84,8 @@ class Document:
     """A book that has been read from a file, or several documents as one book (``together``).
 
     ``unit`` is "page" or "section". ``sha256`` is the hash of the file's bytes. ``warnings`` are sentences for the
-    person. ``members`` are the documents of the book, in their order; a book from one file has none. ``date`` is the
-    date of publication in the file; "" where it has none.
+    person. ``members`` are the documents of the book in order; empty for a book from one file. ``date`` is the date of
+    publication that the file states, or "".
     """
 
     title: str
@@ -103,7 +104,7 @@ class Document:
         """Make a document of one section from a text without pages.
 
         Args:
-            title: the title that the model is told.
+            title: the title, which the model is shown.
         """
         return cls.from_pages(title, [text], unit="section")
 
@@ -112,7 +113,7 @@ class Document:
         """Make a document of pages, which are labelled from 1.
 
         Args:
-            title: the title that the model is told.
+            title: the title, which the model is shown.
             pages: the text of each page.
             unit: "page" or "section", the word for a page in sentences for the person.
         """
@@ -123,11 +124,10 @@ class Document:
 
     @classmethod
     def together(cls, documents: Sequence[Document], *, title: str = "", sha256: str = "") -> Document:
-        """Join several documents to one book: pages follow one another and are numbered through, each with its own
-        label.
+        """Join several documents to one book. Pages are numbered consecutively, and each keeps its own label.
 
-        A title that an earlier document has gets a number. The text of the first documents is the same whatever
-        follows.
+        A title that an earlier document has already gets a number. The text of a document does not depend on the
+        documents after it.
 
         Args:
             title: the book's title; made from the documents' titles if empty.
@@ -177,8 +177,8 @@ class Document:
 
     @property
     def opening(self) -> str:
-        """The title that begins the prompt. In a book of several documents it is the first document's, since the text
-        of that document must not depend on later ones.
+        """The title that begins the prompt. In a book of several documents it is the first document's title, because
+        the text of that document must not depend on later ones.
         """
         return self.stretches[0].title if self.stretches else self.title
 
@@ -228,7 +228,9 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence runs on over a page border, unless pages between are left out."""
+        """The text of all pages, joined. A sentence continues across a page border, unless pages between were
+        left out.
+        """
         return self._text[0]
 
     @cached_property
@@ -247,7 +249,7 @@ class Document:
 
 
 _APART = "\n\n"
-"""The separator of two documents: no sentence runs on from one document into the next."""
+"""The separator between two documents: no sentence continues from one document into the next."""
 
 
 def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
@@ -270,7 +272,7 @@ def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
 
 
 def _told_apart(titles: Sequence[str]) -> list[str]:
-    """Make titles unique: "Lease", "Lease (2)". A title depends only on earlier ones."""
+    """Make titles unique: "Lease", "Lease (2)". The result depends only on earlier titles."""
     found: list[str] = []
     for title in titles:
         called, count = title, 1

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 
 # Phrases in out-of-memory errors, in this order: torch's allocators for GPUs and CUDA; the allocator of processors;
-# Windows; Metal, for a buffer that is too large; Intel's driver.
+# Windows; Metal, if a buffer is too large; Intel's driver.
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",
@@ -62,7 +62,7 @@ def on_one_line(text: str) -> str:
 
 
 def _shortened(sentence: str) -> str:
-    """Cut the middle out of a sentence that a stranger's words make too long."""
+    """Cut the middle out of a sentence that quoted words make too long."""
     half = LONGEST_SENTENCE // 2
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} \u2026 {sentence[-half:]}"
 
@@ -78,7 +78,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def full_card(error: BaseException | None) -> int | None:
-    """The number of the GPU whose memory ran out, where torch's message names it."""
+    """The number of the GPU whose memory ran out, if torch's message names it; else None."""
     found = _CARD.search(str(error))
     return int(found[1]) if found else None
 

@@ -1,4 +1,5 @@
-"""The events of the engine while it works, and its records about itself: frozen, without tensors or behaviour.
+"""Defines the events that the engine yields while it works, and its records about itself: frozen, without tensors or
+behaviour.
 
 A page, a terminal or a client shows figures from these events alone. Times are taken in the engine thread, so a slow
 page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.generation``.
@@ -33,7 +34,7 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True)
 class KvBytes:
-    """Bytes of KV by the place of their memory. ``cards`` divide ``device`` by GPU, where there are several."""
+    """Bytes of KV, by the memory they are in. ``cards`` divides ``device`` by GPU, if there are several."""
 
     device: int = 0
     host: int = 0
@@ -42,7 +43,7 @@ class KvBytes:
 
     @staticmethod
     def by_device(devices: Sequence[int], host: int, disk: int, *, own_memory: bool) -> KvBytes:
-        """Make a record from bytes by device. On devices without memory of their own the bytes are the host's."""
+        """Make a record from bytes by device. Bytes on a device without its own memory count as the host's."""
         total = sum(devices)
         if not own_memory:
             return KvBytes(host=total + host, disk=disk)
@@ -59,7 +60,7 @@ class KvBytes:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Milliseconds of one answer so far, by stage."""
+    """Milliseconds of one answer so far, for each stage."""
 
     draft: float = 0.0
     middle: float = 0.0
@@ -101,12 +102,12 @@ class Round:
     renewed: bool = False
     scored: bool = False
     passes: int = 0  # middle passes
-    lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book straight to the full cache
     looping: bool = False
 
     @property
     def verified_rows(self) -> int:
-        """Tokens that the verification fed: the proposals and the token before them; 1 in a plain step."""
+        """Number of tokens that the verification fed: the proposals and the token before them; 1 in a plain step."""
         return 1 + self.verify.proposed + self.lookup.proposed
 
 
@@ -138,7 +139,7 @@ class Figures:
     prefilled_tokens: int  # tokens that this question had to prefill; all others came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
-    lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book straight to the full cache
     plain_steps: int = 0
     plain_age_s: float | None = None
 
@@ -152,8 +153,8 @@ class Loading:
 
 @dataclass(frozen=True)
 class ReadingProgress:
-    """Progress of a book's prefill. ``pages_done`` counts pages whose tokens are all in the cache: they stay usable if
-    reading stops.
+    """Progress of a book's prefill. ``pages_done`` counts the pages whose tokens are all in the cache. They stay usable
+    if reading stops.
     """
 
     tokens_done: int
@@ -202,9 +203,8 @@ class AnswerStarted:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Newly committed tokens. ``text`` may lack the end of the tokens while a character is incomplete.
-
-    ``lengths``: for each token, the characters of ``text`` that it completed.
+    """Newly committed tokens. While a character is incomplete, ``text`` lacks the text of the last tokens. ``lengths``:
+    for each token, the number of characters of ``text`` that it completed.
     """
 
     text: str
@@ -219,8 +219,8 @@ class PagesScored:
     """How strongly each page (index from 0) was attended to: the scores sum to 1 over the book, or are all zero.
 
     The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
-    were verified with this attention. The first scores belong to the question itself and the answer's first token.
-    Where ``last_token`` is less than ``first_token``, no token belongs to them yet.
+    were verified with this attention. The first scores belong to the question itself and the answer's first token. If
+    ``last_token`` is less than ``first_token``, no token belongs to the scores yet.
     """
 
     scores: tuple[float, ...]
@@ -266,13 +266,13 @@ class ModelInfo:
     draft_name: str | None
     draft_parameters: int | None
     kv_note: str = ""
-    """A sentence about the format of KV; empty where KV has the model's dtype."""
+    """A sentence about the format of KV; empty if KV has the model's dtype."""
     middle_note: str = ""
-    """A sentence about the weights of the middle level; empty where they are the target's own."""
+    """A sentence about the weights of the middle level; empty if they are the target's own."""
     sampling: SamplingParams | None = None
-    """The model's own sampling settings; None where another machine applies them."""
+    """The model's own sampling settings; None if they are applied by another machine."""
     can_quote: bool = True
-    """Whether the model's quotations can be held to the book's own words."""
+    """Whether the model's quotations can be restricted to the book's own words."""
 
 
 @dataclass(frozen=True)

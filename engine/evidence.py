@@ -7,10 +7,10 @@
 The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
 2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
-other words, and does not tell the same of another person (``roles``). It is *near* when it is related, and no more is
-known. A sentence is *not found* when its names or numbers occur nowhere in the book, or when the book mentions the
-subject of the question nowhere, or only elsewhere. A sentence that claims nothing about the book (small talk, an
-opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
+other words, and does not attribute the statement to another person (``roles``). It is *near* when it is related but
+does not say so. A sentence is *not found* when its names or numbers occur nowhere in the book, or when the book
+mentions the subject of the question nowhere, or only elsewhere. A sentence that claims nothing about the book (small
+talk, an opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
 (``EvidenceIndex.unmentioned``): a passage may then say so and still be no answer.
 
 Knows no model and no page: shared words are a fact about two texts. Attention to pages decides between equal passages.
@@ -48,59 +48,61 @@ Level = Literal["says so", "near", "not found", ""]
 """How far a passage supports a sentence; "" for a sentence that claims nothing about the book."""
 
 CANDIDATES = 12
-"""Best passages by BM25 that are compared with a sentence word by word."""
+"""Number of best passages by BM25 that are compared with a sentence word by word."""
 LENGTH_SHARE = 0.4
-"""BM25's b. Passages are sentences, so a word counts once in a passage."""
+"""BM25's parameter b. Passages are sentences, so a word counts once in a passage."""
 NEIGHBOURS = 0.3
-"""Weight of a word that occurs in the passage before or after."""
+"""Weight of a word that occurs only in the passage before or after."""
 AROUND = 3
-"""Passages before and after in which a name may occur that a passage refers to as "he" or "it"."""
+"""Number of passages before and after in which the name may occur to which "he" or "it" in a passage refers."""
 FAR = 8
-"""Passages before and after an answering passage in which the question's names and nouns may occur."""
+"""Number of passages before and after an answering passage in which the question's names and nouns may occur."""
 ELSEWHERE = 0.4
-"""Share of a question's names and nouns below which a passage is about another subject."""
+"""Share of a question's names and nouns below which a passage is about a different subject."""
 NAME, NUMBER = 2.0, 2.5
 """Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
 """Weight of a word that occurs only in the question."""
 UNKNOWN = 0.5
-"""Weight of a word that the book never uses, relative to the book's rarest words: an answer may use words of its
-own.
+"""Weight of a word that the book never uses, relative to the book's rarest words. It is below 1, because an answer may
+use its own words.
 """
 MOST_OF_IT = 0.6
-"""Share of a sentence's words, by weight, that a passage must have to say so."""
+"""Minimum share of a sentence's words, by weight, that a passage must have to say so."""
 FACT, SUBJECT = 0.8, 0.2
-"""Weights, next to that of all words: of the share of new words, which the question has not said, and of the share of
-the question's words.
+"""Weights in a passage's rank, relative to the share of all words: of the share of new words, which the question has
+not said, and of the share of the question's words.
 """
 MANY, NEARLY_ALL = 4, 0.85
-"""Number of new words, and their share in one passage, from which on the match is no coincidence."""
+"""Minimum number of new words, and minimum share of them in one passage, for which the match is no coincidence."""
 OF_THE_SUBJECT = 0.45
-"""Share of the question's words that a passage and its surroundings must have to say so."""
+"""Minimum share of the question's words that a passage and its surroundings must have to say so."""
 OF_A_FRAGMENTS_SUBJECT = 0.65
-"""Share of the question's words that is needed for fragments such as "Seventeen." and "It was a gull.", which only
-answer the question.
+"""Minimum share of the question's words for fragments such as "Seventeen." and "It was a gull.", which are only
+understood as answers to the question.
 """
 ABOUT = 0.5
-"""Share of the question's known words that the surroundings of a passage must have to be about the question."""
+"""Minimum share of the question's known words that the surroundings of a passage must have to be about the question."""
 OTHER_WORDS = 0.1
-"""Share of a sentence's words that may occur elsewhere in the book but not at the supporting passage. In a short
+"""Maximum share of a sentence's words that occur elsewhere in the book but not at the supporting passage. In a short
 sentence one such word changes the meaning. Words that the book never uses may be the answer's own synonyms.
 """
 RELATED = 0.3
-"""Share of a sentence's words that a passage must have to be near."""
+"""Minimum share of a sentence's words that a passage must have to be near."""
 NOUNS_CAPITALIZED = 0.2
-"""Share of capitals within sentences from which on a language is taken to capitalise every noun, as German does."""
+"""Share of capitalised words within sentences above which a language is assumed to capitalise every noun, as German
+does.
+"""
 BESIDE = 0.5
 """Weight for a passage of a word in the passage before or after, or of a name a little further away."""
 FAVOUR = 0.1
-"""Largest share by which a favoured page raises the score of its passages."""
+"""Maximum share by which a favoured page raises the score of its passages."""
 FEW_LETTERS = 4
-"""Letters of a word that may abbreviate a longer one: "Prof." and "Professor"."""
+"""Maximum letters of a word that may abbreviate a longer one: "Prof." and "Professor"."""
 FEW_WORDS = 2
-"""Words of an answer that is so short that each of them is its fact."""
+"""Maximum words of an answer that is so short that each of its words is its fact."""
 SHORTEST_HEADING = 3
-"""Words, most of them with capitals, from which on a line is a heading."""
+"""Minimum words, most of them capitalised, of a line that counts as a heading."""
 
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
@@ -110,13 +112,14 @@ _NEGATION = re.compile(
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # words that follow a "not" within its clause; "not lit until May" means lit in May
+_DENIED = re.compile(  # words that a "not" negates, up to the end of its clause; "not lit until May" means lit in May
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-_NO_SPACES = "\u2e80"  # from this sign on writing has no spaces between words, and pairs of signs are compared
+# from this character on, scripts have no spaces between words, and pairs of characters are compared
+_NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 _TALK = re.compile(
@@ -153,7 +156,7 @@ _ASKING = (
     "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
     "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
 )
-"""Words that questions consist of, whatever the book."""
+"""Words that questions consist of, whatever the book is about."""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
@@ -163,7 +166,7 @@ _ADJECTIVES = (
     "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
     "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
 )
-"""Words between "the" and its noun that a book may omit."""
+"""Words that may stand between "the" and its noun in an answer although the book omits them."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
@@ -176,7 +179,7 @@ _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 
 
 def is_refusal(sentence: str) -> bool:
-    """Whether a sentence only says that the book does not tell."""
+    """Whether a sentence only says that the book does not answer the question."""
     return _REFUSAL.search(sentence) is not None
 
 
@@ -203,7 +206,7 @@ class Passage:
 class Evidence:
     """The evidence for a sentence of an answer.
 
-    ``missing``: names and numbers of the sentence that occur nowhere in the book, spelled as in the sentence.
+    ``missing``: names and numbers of the sentence that occur nowhere in the book, as the sentence spells them.
     ``claims``: whether the sentence claims anything about the book; small talk, opinions and refusals do not.
     """
 
@@ -216,8 +219,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Term:
-    """A word of a sentence in three forms: ``key`` is compared with passages, ``whole`` with the book, ``raw`` is
-    shown.
+    """A word of a sentence in three forms: ``key`` is compared with passages, ``whole`` is compared with the book,
+    ``raw`` is shown.
     """
 
     key: str
@@ -285,7 +288,7 @@ class EvidenceIndex:
         self._has_money = _MONEY.search(text) is not None
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """The first meaningful word after each "not", unless the passage also has it elsewhere."""
+        """The first meaningful word after each "not", unless the passage also contains it elsewhere."""
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
@@ -320,15 +323,15 @@ class EvidenceIndex:
         """Find the evidence for one sentence of an answer.
 
         Args:
-            question: the question, whose words decide between passages with the same words of the sentence.
+            question: the question, whose words decide between passages that share the same words with the sentence.
             favour: a weight for each page, such as its attention, which decides between equal passages.
-            pages_read: number of first pages that the answer is from; evidence is taken from them alone. None is all
-                pages. Names and numbers count as not found only where the whole book lacks them.
+            pages_read: number of first pages that the answer is from. Evidence is taken only from them; None means all
+                pages. Names and numbers count as not found only if the whole book lacks them.
         """
         if pages_read is None or pages_read >= len(self.document.pages):
             return self._find(question, sentence, favour, len(self._places))
         found = self._find(question, sentence, favour, self._places_within(pages_read))
-        beyond = found.level == "not found" and not found.missing  # it may be in the part that was not read
+        beyond = found.level == "not found" and not found.missing  # the subject may be in the part that was not read
         return replace(found, level="") if beyond else found
 
     def _places_within(self, pages: int) -> int:
@@ -359,7 +362,7 @@ class EvidenceIndex:
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
         subject = [term for term in asked if term.raw in nouns and not _is_generic(term)]
-        # with this many shared words, only another person's name speaks against the passage
+        # if so many words are shared, the only objection is that the passage is about another person
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
         if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
@@ -372,7 +375,7 @@ class EvidenceIndex:
     def _is_beside_the_point(
         self, nouns: Sequence[_Term], asked: Sequence[_Term], said: set[str], best: _Judged | None
     ) -> bool:
-        """Whether the book mentions the subject of the question nowhere, or only elsewhere than at the nearest passage.
+        """Whether the book mentions the subject of the question nowhere, or nowhere close to the nearest passage.
 
         Args:
             nouns: nouns of the question.
@@ -390,7 +393,7 @@ class EvidenceIndex:
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def _share(self, terms: Sequence[_Term], keys: set[str]) -> float:
-        """The share, by weight, of some words that are among others."""
+        """The share, by weight, of those words that are among others."""
         return sum(self._weight(term) for term in terms if term.key in keys) / sum(map(self._weight, terms))
 
     def _is_unknown(self, term: _Term) -> bool:
@@ -408,7 +411,7 @@ class EvidenceIndex:
         )
 
     def _is_missing(self, term: _Term) -> bool:
-        """Whether the book lacks such a name or number."""
+        """Whether the book lacks this name or number."""
         if term.kind == "number":
             return term.key not in self._postings
         return term.kind == "name" and without_ending(term.whole) not in self._names
@@ -427,7 +430,7 @@ class EvidenceIndex:
     def _ranked(
         self, terms: Sequence[_Term], asked: Sequence[_Term], favour: Sequence[float], places: int
     ) -> list[int]:
-        """The best of the first ``places`` passages by BM25."""
+        """Rank the first ``places`` passages by BM25, and return the best."""
         said = {term.key for term in terms}
         weights = {term.key: self._weight(term) for term in terms}
         weights |= {term.key: ASKED * self._weight(term) for term in asked if term.key not in said}
@@ -462,7 +465,7 @@ class EvidenceIndex:
     def _judged(
         self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool, negated: bool
     ) -> _Judged:
-        """Judge a passage: the share of a sentence that it has, and the level that follows.
+        """Judge a passage by the share of a sentence's words that it has, and derive its level.
 
         Args:
             stranger: whether the sentence repeats a word of the question that the book never uses, which no passage
@@ -493,7 +496,7 @@ class EvidenceIndex:
             same = same and self._places[place].negated
         else:
             same = same and not any(term.key in self._places[place].denied for term in terms)
-        # a sentence that only repeats the question needs all of it
+        # a sentence that only repeats the question needs all of the question's words
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
@@ -507,7 +510,7 @@ class EvidenceIndex:
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
-        """Lower a passage to near where it attributes the sentence's statement to another person."""
+        """Lower a passage to near if it attributes the sentence's statement to another person."""
         place = self._places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
@@ -531,7 +534,7 @@ class EvidenceIndex:
         return Passage(text, tuple(part for part in parts if part.end > part.start))
 
     def _part(self, page: int, place: _Place) -> Part:
-        """The part of a passage on a page, in characters of the page's own text."""
+        """The part of a passage on one page, as character offsets in the page's own text."""
         text = self.document.pages[page].text
         body = text.strip("\n")
         lead, begin = len(text) - len(text.lstrip("\n")), self.document.page_starts[page]
@@ -580,7 +583,7 @@ class EvidenceIndex:
             before: the sentence up to the word. At a sentence's start every word has a capital, except a single word in
                 quotation marks.
             behind: the sentence after the word.
-            heading: whether it is in a heading, where every word has a capital.
+            heading: whether the word is in a heading, where every word has a capital.
         """
         if _ROMAN.fullmatch(whole):
             return False
@@ -597,7 +600,9 @@ class EvidenceIndex:
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """Key, whole form and letters of each meaningful word. Writing without spaces is cut into pairs of signs."""
+        """The key, the whole form and the letters of each meaningful word. Text without spaces is cut into pairs of
+        characters.
+        """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):
                 yield raw[at : at + 2], raw[at : at + 2], raw[at : at + 2]
@@ -607,7 +612,7 @@ class EvidenceIndex:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
-        """A word folded, with the key by which it is compared; no key for a word without meaning."""
+        """A word folded, with the key with which it is compared. The key is empty for a word without meaning."""
         known = self._forms.get(raw)
         if known is None:
             whole = fold_word(raw)
@@ -640,7 +645,7 @@ class _Judged:
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:
-    """The beginnings and ends of a text's passages: sentences, and rows of tables."""
+    """The beginnings and ends of a text's passages, which are sentences and rows of tables."""
     for start, end in spans(text):
         if _ROW.search(text, start, end) is None:
             yield start, end
@@ -654,7 +659,7 @@ def _is_generic(term: _Term) -> bool:
 
 
 def _nouns(question: str) -> set[str]:
-    """Words that are nouns by the words before them, or by their capital."""
+    """The words that are nouns, judged by the words before them or by their capital."""
     words = [raw for raw, _ in tokenize(question)]
     found = {word for word in words[1:] if word[0].isupper()}
     expected = False

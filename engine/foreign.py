@@ -1,16 +1,16 @@
-"""Tries a model's tokenizer and chat template, which have to run before the model can be used.
+"""Tries a model's tokenizer and chat template, which are untrusted and have to run before the model can be used.
 
-Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). This process loads a
-tokenizer only after the child has loaded and used it: a tokenizer may be made to fill the memory, never end, or break
-its library. A chat template is a program. The child compiles and renders it, once, into the pieces that are used
-(``engine.chat_template``); it never runs in this process. Results are kept by a hash of the tried files, so that a
+Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). This process loads a tokenizer
+only after the child has loaded and used it: a tokenizer may be made to fill the memory, never end, or break its
+library. A chat template is a program. The child compiles and renders it, once, into the pieces that are used
+(``engine.chat_template``); it never runs in this process. Results are stored under a hash of the tried files, so that a
 model is tried only at its first start. ``begin`` starts the trials of a model while this process imports its libraries;
 the use of a tokenizer or a template waits for the result.
 
-A tokenizer that the child found harmless can still be made to be slow on a text of its own, by an expression or a model
-that takes more than linear time. Tokenizers of known models take linear time. With any other
-tokenizer each text is encoded in a child first (``Texts``), within a time that grows with the text's length: thirty
-characters can be enough to stall it.
+A tokenizer that the child found harmless may still be slow on a particular text, through an expression or a model that
+takes more than linear time. Tokenizers of known models take linear time. With any other tokenizer each text is encoded
+in a child first (``Texts``), within a time that grows with the text's length, because thirty characters can be enough
+to stall such a tokenizer.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # Bounds for converting a GGUF vocabulary. One of 260,000 SentencePiece tokens takes the most; the header states its
 # length, and is checked first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5  # ten times the time of an ordinary tokenizer
-_TEXT_BYTES_PER_CHARACTER = 300  # memory of an encoding with its offsets
-_SHORT = 10_000  # characters of a text for the permanent child
-_LIFE_S = 1800.0  # seconds after which the child is replaced, since its processor time is limited
-_MOST_KNOWN = 1000  # texts whose results are remembered
+# maximum seconds for a text: a constant, and per character; ten times the time of an ordinary tokenizer
+_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
+_TEXT_BYTES_PER_CHARACTER = 300  # memory of an encoding with its offsets, per character
+_SHORT = 10_000  # maximum characters of a text for the permanent child
+_LIFE_S = 1800.0  # seconds after which the child is replaced, because its processor time is limited
+_MOST_KNOWN = 1000  # maximum texts whose results are remembered
 _START_S = 30.0  # seconds for a child's start on a cold disk
-_FORMAT = 2  # version of the kept results
+_FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
-"""Number of words that a kept result has, by kind."""
-_REMEMBERED = 64  # results that a process remembers
-_MOST_FILES = 1000  # results on disk; the oldest are removed
+"""Number of words that a stored result has, by kind."""
+_REMEMBERED = 64  # maximum results that a process remembers
+_MOST_FILES = 1000  # maximum results on disk; the oldest are removed
 _MOST_KEPT_BYTES = 1 << 20
 
 
@@ -58,8 +59,8 @@ class Tried:
     """A tokenizer that proved harmless.
 
     Args:
-        sum: hash of its files.
-        linear: whether it takes linear time, so that texts need not be tried.
+        sum: hash of the tokenizer's files.
+        linear: whether the tokenizer takes linear time, so that texts need not be tried.
     """
 
     sum: str
@@ -91,7 +92,7 @@ def check_tokenizer(folder: Path, kept: str = "") -> Tried:
     """Try a folder's tokenizer, unless its result is known.
 
     Args:
-        kept: folder of earlier good results; "" is none.
+        kept: folder with earlier good results; "" means none.
 
     Raises:
         ModelError: the tokenizer takes too much time or memory, breaks its library, or is no tokenizer.
@@ -106,7 +107,7 @@ _Child = Generator[dict[str, Any], dict[str, Any] | None, None]
 class Texts:
     """Tries a tokenizer on texts before this process encodes them, unless the tokenizer takes linear time.
 
-    One permanent child tries short texts. Each longer text has a child of its own, with memory in proportion to its
+    One permanent child tries short texts. Each longer text gets a separate child, with memory in proportion to its
     length.
 
     Args:
@@ -154,7 +155,8 @@ class Texts:
             except ChildFailed as failure:
                 if failure.reason not in ("crash", "memory"):
                     raise
-                # a new child tells whether this text was the cause: the old one has had others, and has waited
+                # a new child shows whether this text was the cause: the old one has had other texts before, and has
+                # waited
                 answer = None
             if answer is None:
                 self._start(bounds)
@@ -175,7 +177,7 @@ class Texts:
         _answer(next(self._child, None), "tokenizer")
 
     def _sent(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The child's answer to a request; None where there is no child, or it has ended after idling."""
+        """The child's answer to a request; None if there is no child, or if it has ended after idling."""
         if self._child is None or time.monotonic() > self._until:
             return None
         try:
@@ -213,7 +215,7 @@ def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str 
         kept: as in ``check_tokenizer``.
 
     Raises:
-        ModelError: the template takes too much time or memory, or keeps no book in front of the conversation.
+        ModelError: the template takes too much time or memory, or does not keep the book before the conversation.
     """
     return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), kept), title)
 
@@ -222,13 +224,13 @@ def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]
     """The hash and the request of a chat template's trial, with the special tokens that the template names."""
     named = {name: str(token) for name, token in sorted(tokens.items()) if name in template}
     request = json.dumps({"work": "template", "template": template, "tokens": named})
-    # A template that writes the date gives other pieces tomorrow.
+    # A template that writes the date gives different pieces tomorrow.
     day = time.strftime("%Y-%m-%d") if "strftime_now" in template else ""
     return hashlib.sha256(_versions() + f"{day}\0{request}".encode()).hexdigest(), request
 
 
 def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """The chat template that a folder states, with its special tokens; None where the template is elsewhere."""
+    """The chat template that a folder states, with its special tokens; None if the template is elsewhere."""
     settings = model_files.read_object(folder / "tokenizer_config.json")
     path = folder / model_files.TEMPLATE
     template = model_files.content(path).decode() if path.exists() else settings.get("chat_template")
@@ -258,7 +260,7 @@ def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ..
 
 
 def keep(folder: Path, found: Sequence[str], kept: str) -> None:
-    """Keep the result of a trial for a folder's tokenizer, once the folder is final.
+    """Store the result of a trial for a folder's tokenizer. Call this when the folder is final.
 
     Args:
         kept: as in ``check_tokenizer``.
@@ -276,12 +278,12 @@ def _versions() -> bytes:
 
 
 _trials: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
-"""Results by hash and folder, and running trials. Failed ones are forgotten."""
+"""Results and running trials, keyed by hash and folder. Failed trials are forgotten."""
 _trials_lock = threading.Lock()
 
 
 def _tried(digest: str, request: str, kept: str) -> tuple[str, ...]:
-    """The result of a trial: the kept one, or a child's answer.
+    """The result of a trial: the stored result, or a child's answer.
 
     Raises:
         ModelError: the trial failed.
@@ -335,7 +337,7 @@ def _load(file: Path | None) -> tuple[str, ...] | None:
 
 
 def _save(file: Path | None, found: Sequence[str]) -> None:
-    """Keep a result. If the disk refuses, the next start tries again."""
+    """Store a result. If the disk cannot be written, the next start tries again."""
     if file is None:
         return
     partial = file.with_name(f".{file.name}-{os.getpid()}")
@@ -363,7 +365,7 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
-    """Check a child's answer; None means that it gave none.
+    """Check a child's answer; None means that the child gave none.
 
     Raises:
         ModelError: the child refuses, or gave no answer.
@@ -376,7 +378,7 @@ def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """The subject of a trial, its limits, and the text that they are for."""
+    """What a trial is about, its limits, and the text that the limits are for."""
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
     of_text = Bounds(
@@ -393,6 +395,6 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
-    else:  # Rust ends a process that runs out of memory
+    else:  # Rust ends the process if memory runs out
         why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
     return ModelError(f"This model's {what} {why}.", ANOTHER)

@@ -33,29 +33,29 @@ USE_S = 10.0
 IDLE_S = 300.0
 """Seconds of idleness after which the permanent child ends."""
 ANOTHER = "Choose another model."
-"""What remedies a model that cannot be used."""
+"""The remedy for a model that cannot be used."""
 
 MOST_ADDED = 100_000
-"""Tokens added to a vocabulary at most. Models have up to some ten thousand, and the library takes 50 microseconds for
-each.
+"""Maximum tokens that may be added to a vocabulary. Models add up to some ten thousand, and the library takes 50
+microseconds for each.
 """
 MOST_NAMED = 10_000
-"""Special tokens that a tokenizer's settings name at most. Models have up to some thousand. transformers looks at all
-of them for each one.
+"""Maximum special tokens that a tokenizer's settings may name. Models name up to some thousand. For each one
+transformers looks at all of them.
 """
 _LARGEST_ID = 1 << 24
-# Characters that a tokenizer may make of one before it cuts a text. Models make two.
+# Maximum characters that a tokenizer may make of one character before it cuts a text. Models make two.
 _MOST_GROWTH = 16.0
-_LONGEST = "model_max_length"  # its value is 10 to the power of 30 for "any"
+_LONGEST = "model_max_length"  # 10 to the power of 30 means "any"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files
+_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the files that were tried
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
-_RUN = 48  # repetitions of each sign: a badly made expression becomes slow on them
+_RUN = 48  # number of repetitions of each character, on which a badly made expression becomes slow
 _PROSE = "The keeper's log of 1897 says: \u201cNo light, 3 nights\u201d \u2014 na\u00efve, isn't it?\r\n\r\n\tYes... "
 _PROSE_TIMES = 200
 _FIRST_PLANE = "".join(map(chr, (*range(0x20, 0xD800), *range(0xE000, 0xFFFE))))
-_REASON = 200  # characters of a library's message
+_REASON = 200  # maximum characters quoted from a library's message
 
 LINEAR = "linear"
 """The child's word for a tokenizer that takes linear time."""
@@ -81,8 +81,10 @@ _LINEAR_EXPRESSIONS = (
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Import as few modules as the work needs, since a model's first start waits for this."""
-    gc.disable()  # saves nine tenths of the time: there are no cycles, and everything ends with this process
+    """Import as few modules as the work needs, because a model's first start waits for this."""
+    # saves nine tenths of the time; there are no reference cycles to collect, and all memory is freed when this process
+    # ends
+    gc.disable()
     if request["work"] == "template":
         _renderer()
     elif request["work"] != "gguf" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
@@ -104,7 +106,7 @@ def _renderer() -> Any:
         sys.modules[package] = bare
     try:
         return importlib.import_module(name).render_jinja_template
-    except (ImportError, AttributeError):  # another version: take the slow way
+    except (ImportError, AttributeError):  # a different version of transformers: use the slow way
         for package in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[package]
         return importlib.import_module(name).render_jinja_template
@@ -151,7 +153,8 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
-    """Write transformers' form of a vocabulary. transformers alone would read the file twice, 300,000 words one by one.
+    """Write transformers' form of a vocabulary. transformers alone would read the file twice, and 300,000 words one by
+    one.
 
     Returns:
         The result of ``_load_tokenizer``.
@@ -162,7 +165,7 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
     fields, _ = gguf_header.read(gguf, vocabulary=True)
     with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
-        (Path(alone) / gguf.name).touch()  # other files in the folder would change the meaning
+        (Path(alone) / gguf.name).touch()  # other files in the folder would change how the vocabulary is read
         tokenizer = AutoTokenizer.from_pretrained(
             alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
         )
@@ -178,8 +181,8 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
-    """Make transformers find these fields in every GGUF file, without its modules that read them, which need torch, and
-    without making settings of them.
+    """Make transformers find these fields in every GGUF file, without its own modules for reading them, which need
+    torch, and without deriving settings from them.
     """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
     reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # the package keeps these functions after their first use
@@ -203,7 +206,7 @@ def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
 
 
 def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
-    """Load a tokenizer of the library. Return it with its JSON; None where the library has none for it."""
+    """Load a tokenizer with the library. Return it with its JSON; None if the library has none for it."""
     _check_settings(folder)
     path = folder / model_files.TOKENIZER
     if path.exists():
@@ -238,7 +241,7 @@ def _try_tokenizer(folder: Path) -> str:
 
 
 def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
-    """Use a tokenizer. Return whether it takes linear time."""
+    """Use a tokenizer on test texts. Return whether it takes linear time."""
     if tokenizer.normalizer is not None:
         grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
         if grown > _MOST_GROWTH * len(_FIRST_PLANE):
@@ -254,7 +257,7 @@ def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
 
 
 def is_linear(stated: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer of a ``tokenizer.json`` takes linear time: it cuts words by known expressions, and joins
+    """Whether the tokenizer of a ``tokenizer.json`` takes linear time: it must cut words by known expressions, and join
     pairs.
 
     SentencePiece models with scores are not linear: they look at every piece that may begin at a character, however
@@ -279,7 +282,7 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Every sign, with another sign that ends a run of it."""
+    """Every character, paired with another character that ends a run of it."""
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 
 
@@ -347,7 +350,7 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """Most characters that a step makes of one."""
+    """Maximum characters that a step makes of one."""
     if step.get("type") == "Prepend":
         return 1.0 + len(str(step.get("prepend", "")))
     if step.get("type") != "Replace":

@@ -1,15 +1,15 @@
 """Makes one answer: from a prompt in the caches to the events of its tokens, its figures and its pages.
 
-``GenerationLoop`` runs a decoding loop on a session's caches. For the next question on the same book it remembers the
-time of a plain step and the queries of the last question, so that repeating a question (regenerate, best of several
-samples) prefills no token. ``Generation`` turns rounds into events. ``PageScores`` turns scores of chunks into scores
-of pages, by which the app highlights pages. ``Meter`` derives the figures of an answer from its rounds, with the
-field's names:
+``GenerationLoop`` runs a decoding loop on a session's caches. Between questions on the same book it remembers the time
+of a plain step and the queries of the last question. So repeating a question (to regenerate, or to choose the best of
+several samples) prefills no token. ``Generation`` turns rounds into events. ``PageScores`` turns scores of chunks into
+scores of pages, by which the app highlights pages. ``Meter`` computes the figures of an answer from its rounds, with
+the names of the field:
 
 Acceptance rate: accepted / proposed at a level, bonus excluded; tokens copied straight from the book to verification
-are counted apart. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per token):
-a round delivers its tokens as a burst, so each of them counts the round's time over its tokens; p50 and p95 are over
-tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean time per token.
+are counted separately. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per
+token): a round delivers its tokens as a burst, so each token counts as the round's time divided by its tokens; p50 and
+p95 are over tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean time per token.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Plain steps timed on a new book for the controller's first costs, of which the median counts. The first step also
-makes a token, and where steps are slow it is the only one.
+"""Number of plain steps timed on a new book for the controller's first costs; their median is used. The first step also
+makes a token, and if steps are slow it is the only one.
 """
-# A speedup needs plain steps spread over the answer. In this order: their least number; seconds between two of them;
-# the share of the answer's time that they may take. Steps still missing at the end may take a larger share, or a number
-# of seconds that a person does not notice.
+# A speedup needs plain steps that are spread over the answer. The constants, in this order: their minimum number; the
+# seconds between two of them; the maximum share of the answer's time that they take. Steps that are missing at the end
+# may take a larger share, or a number of seconds that a person does not notice.
 _LEAST_PLAIN_STEPS = 3
 _PLAIN_EVERY_S = 2.0
 _PLAIN_SHARE = 0.01
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# Verifications before and after a plain step with which the step is compared.
+# Number of verifications before and after a plain step that the step is compared with.
 _BESIDE = 4
-# Largest ratio between two speedups within the spread of the comparisons; beyond it no speedup is given, since the
-# machine was disturbed. The spread of the median is computed from the quartiles (as for a normal distribution) over the
-# root of the number of plain steps, since the comparisons of one step share its error.
+# Maximum ratio between two speedups within the spread of the comparisons. Beyond it no speedup is given, because the
+# machine was disturbed. The spread of the median is computed from the quartiles (as for a normal distribution), divided
+# by the root of the number of plain steps, because the comparisons of one step share its error.
 _MOST_SPREAD = 1.5
 _QUARTILES_TO_SPREAD = 0.93
 
@@ -70,7 +70,7 @@ class GenerationLoop:
     Args:
         target: the target model.
         full: the target's full cache.
-        hierarchy: the levels above it.
+        hierarchy: the levels above the full cache.
         end_ids: tokens that end an answer.
     """
 
@@ -95,8 +95,8 @@ class GenerationLoop:
 
         Args:
             prompt: all tokens of the prompt.
-            reused: number of its first tokens that are known to be in the caches. A repeated question finds more of
-                them there.
+            reused: number of the prompt's first tokens that are known to be in the caches. For a repeated question
+                there may be more.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -111,12 +111,13 @@ class GenerationLoop:
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:
-        """Remember ``prompt``, of which all tokens but the last are in the cache: a repeated question finds them
+        """Remember ``prompt``, whose tokens except the last are in the cache, so that a repeated question finds them
         there.
         """
         self._asked = list(prompt)
         self._full.keep_place()
-        self._known = self._full.watermark()  # drops where another chat's turns replace the prompt's tokens
+        # becomes lower when the turns of another chat replace tokens of the prompt
+        self._known = self._full.watermark()
 
     def decode(
         self,
@@ -132,8 +133,8 @@ class GenerationLoop:
 
         Args:
             book_tokens: number of the prompt's first tokens that belong to the book, which an answer may repeat.
-            begun: number of the prompt's last tokens that belong to the answer already.
-            quotable: the text to which quotations are held; None where anything may be quoted.
+            begun: number of the prompt's last tokens that already belong to the answer.
+            quotable: the text that quotations must come from; None if anything may be quoted.
         """
         left = self._target.window - len(tokens)
         context = Context(
@@ -147,12 +148,12 @@ class GenerationLoop:
             LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        generation.clock = began = time.perf_counter()  # earlier work belongs to the time to first token
+        generation.clock = began = time.perf_counter()  # the work before counts as part of the time to first token
         if mode == "plain":
             yield from self._tell(rounds.plain(context), generation, tokens)
         else:
             yield from self._speculate(context, sampling, generation)
-        # After the last token no token is delayed, so missing plain steps of a short answer are timed here.
+        # No token is delayed after the last one, so plain steps that a short answer lacks are timed here.
         while generation.meter.plain.wanting(generation.clock - began):
             self._time_plain_step(tokens, generation)
 
@@ -169,7 +170,7 @@ class GenerationLoop:
                 return iter(())
             return hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
 
-        # The step of the first token records the newest query for the selection, too.
+        # The step of the first token also records the newest query for the selection.
         observer = None if self._has_newest_query else self._queries
         with self._finite_logits():
             first, others = rounds.first_token(context, observer, begin)
@@ -181,7 +182,7 @@ class GenerationLoop:
         yield from self._tell(made, generation, tokens)
 
     def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
-        """Yield the events of rounds. Now and then time a plain step in between, to compare the rounds with."""
+        """Yield the events of rounds. Now and then time a plain step in between, with which rounds are compared."""
         while (done := self._next(made)) is not None:
             text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
@@ -207,14 +208,16 @@ class GenerationLoop:
             raise self._target.not_finite() from error
 
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
-        """Time the newest token's pass once more, uncommitted: the text and its random numbers stay unchanged."""
+        """Time the newest token's pass once more without committing it. The text and its random numbers stay
+        unchanged.
+        """
         ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
         generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
 
 
 @dataclass
 class Generation:
-    """One answer in the making: its tokens so far, and the events that tell of them.
+    """One answer while it is made: its tokens so far, and the events about them.
 
     Args:
         meter: counts the rounds.
@@ -252,12 +255,12 @@ class Generation:
         return text
 
     def delta(self, text: str, done: Round, kv_bytes: KvBytes, context_tokens: int) -> TextDelta:
-        """The event of the newest round."""
+        """The event about the newest round."""
         figures = self.meter.figures(kv_bytes, context_tokens)
         return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
 
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
-        """The event of new chunk scores, for the tokens since the last such event."""
+        """The event about new chunk scores, for the tokens since the last such event."""
         first, self._scored = self._scored, len(self.tokens)
         self.pages_scored.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
         return self.pages_scored[-1]
@@ -277,7 +280,7 @@ class Generation:
     def flush(self) -> str:
         """Return the text that the stream still holds at the end.
 
-        A character that the answer cut off is left out: a continued answer begins with the whole character.
+        A character that the answer cut off is left out, because a continued answer begins with the whole character.
         """
         tail = self.stream.flush() if self.reason is StopReason.END else ""
         self.text += tail
@@ -289,7 +292,7 @@ class PageScores:
 
     Args:
         page_starts: index of each page's first token in the context.
-        stop: index after the book's last token; later chunks (the chat) count for no page.
+        stop: index after the book's last token; later chunks, of the chat, belong to no page.
         chunk_size: tokens in a chunk.
     """
 
@@ -298,8 +301,7 @@ class PageScores:
         self._pages = len(page_starts)
         middles = torch.arange(self._chunks) * chunk_size + chunk_size // 2
         starts = torch.tensor(page_starts, dtype=torch.long)
-        # Words of the template before the first page count with the first page; their chunk is the sink and scores
-        # zero.
+        # Words of the template before the first page belong to the first page. Their chunk is the sink and scores zero.
         self._page_of = (torch.searchsorted(starts, middles, right=True) - 1).clamp_(min=0)
         self._sum = torch.zeros(self._pages)
 
@@ -313,7 +315,7 @@ class PageScores:
         return self._shares(pages)
 
     def overall(self) -> tuple[float, ...]:
-        """Scores per page over all added scores."""
+        """Scores per page, summed over all added scores."""
         return self._shares(self._sum)
 
     @staticmethod
@@ -323,13 +325,13 @@ class PageScores:
 
 
 class PlainSteps:
-    """Compares an answer's time with plain decoding, by plain steps timed while the answer is written.
+    """Compares an answer's time with plain decoding, using plain steps that are timed while the answer is written.
 
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
-    the cost of a further row in a pass. With it every verification tells the time of a plain step at its own moment.
-    Each round's time is counted in such steps, since a slow moment of the machine affects both. A plain token takes
-    longer than its pass; rounds of a single plain step tell by which factor. Without such rounds the factor is 1; of
-    two, the lesser one counts, since an answer's second round also starts the cheap levels.
+    the cost of a further row in a pass. With this cost, every verification gives an estimate of a plain step's time at
+    that moment. Each round's time is counted in such steps, because a slow moment of the machine affects both. A plain
+    token takes longer than its pass. The factor is taken from rounds of a single plain step. Without such rounds it is
+    1. If there are two, the smaller factor is used, because an answer's second round also starts the cheap levels.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """
@@ -337,11 +339,11 @@ class PlainSteps:
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Sums over rounds: the round's time over its verification's time, and this ratio times the verification's
-        # further rows.
+        # Sums over rounds: the round's time divided by its verification's time; and this ratio times the verification's
+        # number of further rows.
         self._passes, self._pass_rows = 0.0, 0.0
-        self._row_costs: list[float] = []  # costs of a further row, in plain steps; ascending
-        self._whole: list[float] = []  # times of rounds of one plain step, in plain steps; ascending
+        self._row_costs: list[float] = []  # costs of a further row, in plain steps, ascending
+        self._whole: list[float] = []  # times of rounds that are one plain step, in plain steps, ascending
         self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # newest verifications: rows and milliseconds
         self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
         self._since_step = 0  # verifications since the newest plain step
@@ -379,14 +381,14 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether an answer that took ``answer_s`` lacks plain steps that can be timed unnoticed at its end."""
+        """Whether an answer that took ``answer_s`` lacks plain steps, and they can be timed unnoticed at its end."""
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
 
     def speedup(self) -> float | None:
-        """Tokens of the answer over the tokens that plain decoding would have made in its time. None while there are
-        too few plain steps, or while they disagree.
+        """Tokens of the answer divided by the tokens that plain decoding would have made in the same time. None while
+        there are too few plain steps, or while they disagree.
         """
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
@@ -401,7 +403,7 @@ class PlainSteps:
         return self._tokens * whole / self._steps(row)
 
     def _steps(self, row: float) -> float:
-        """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` plain
+        """Number of plain steps that fit into the answer's time, if a further row of a verification costs ``row`` plain
         steps.
         """
         return self._passes + max(0.0, row) * self._pass_rows
@@ -429,7 +431,7 @@ class Meter:
         self.plain = PlainSteps()
         self._ttft_s: float | None = None
         self._newest_s = 0.0
-        self._latencies: list[float] = []  # ascending, since figures are computed after every round
+        self._latencies: list[float] = []  # ascending, because figures are computed after every round
         self._total_ms = 0.0
         self._rounds = 0
         self._split = TimeSplit()
@@ -448,7 +450,7 @@ class Meter:
         self._latencies[place:place] = [elapsed_ms / count] * count
         self._total_ms += elapsed_ms
         self._rounds += 1
-        # Time outside the stages (sampling, events, Python between rounds) must be counted somewhere.
+        # Time outside of the stages (sampling, events, Python between rounds) must be counted somewhere, too.
         spent = done.split
         rest = max(0.0, elapsed_ms - (spent.draft + spent.middle + spent.verify + spent.transfer))
         old = self._split

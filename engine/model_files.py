@@ -1,9 +1,9 @@
-"""Checks what may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes are
-checked first.
+"""Checks which files may be opened in a model's folder: only regular files inside it, none larger than a model needs.
+Sizes are checked first.
 
-A folder comes from anywhere. A name in it may be an endless device, a pipe without a writer, a link that leads nowhere
-or out of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder only after
-``check``. Standard library only; only small files are read.
+A folder is untrusted. A name in it may be an endless device, a pipe without a writer, a link that leads nowhere or out
+of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder only after ``check``.
+Standard library only; only small files are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
 
 _MEGABYTE = 1 << 20
-MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times today's largest
+MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times the size of the largest today
 _LARGEST = {
     SETTINGS: 4 * _MEGABYTE,
     GENERATION: _MEGABYTE,
@@ -41,14 +41,14 @@ _VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
 _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 """Endings of the files that libraries read. Weights are mapped, and may be of any size."""
 
-_MOST_DIGITS = 100  # digits of a number; some settings mean "no limit" by a number of 31 digits
+_MOST_DIGITS = 100  # maximum digits of a number; some settings mean "no limit" by a number of 31 digits
 _MOST_COUNTED = 1_000_000  # maximum layers, heads, experts or labels
-_MOST_STATED = 10_000_000  # the largest value of any other number
-_MOST_LISTED = 10_000  # values of a list, of which transformers makes many copies
+_MOST_STATED = 10_000_000  # maximum value of any other number
+_MOST_LISTED = 10_000  # maximum values of a list, since transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of the names of numbers that are not lengths of lists, and may be larger."""
+"""Parts of the names of numbers that are not lengths of lists, so that they may be larger."""
 
-_HUB = ("models--", "blobs")  # beginning and end of the folder names in which the hub's tools keep the linked files
+_HUB = ("models--", "blobs")  # parts of the folder names in which the hub's tools keep the files that links point to
 _AGAIN = "Download the model again."
 
 
@@ -69,7 +69,7 @@ def check(folder: Path) -> None:
     """Check every file that loading the folder may open, before any is opened.
 
     Raises:
-        ModelError: a file is outside of the folder, or larger than any model's.
+        ModelError: a file is outside of the folder, or larger than that of any model.
     """
     for path in (*_listed(folder), *_listed(folder / TEMPLATES)):
         if path.suffix in _READ:
@@ -91,11 +91,11 @@ def check_settings(folder: Path) -> None:
 
 
 def _check_counts(stated: dict[str, Any]) -> None:
-    """Refuse numbers of layers, labels and the like: transformers makes lists of this length when it reads settings,
-    and copies long lists.
+    """Refuse impossible numbers of layers, labels and the like, because transformers makes lists of this length when it
+    reads settings, and copies long lists.
 
     Raises:
-        ModelError: names the setting and its value.
+        ModelError: a number is too large; the message has the setting and its value.
     """
     left: list[tuple[str, Any]] = [("", stated)]
     while left:
@@ -115,10 +115,10 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     """Check one file. Return its size in bytes.
 
     Args:
-        folder: the model's folder; by default the file's.
+        folder: the model's folder; by default the folder of the file.
 
     Raises:
-        ModelError: the file is not regular, lies elsewhere, or is larger than any model's.
+        ModelError: the file is not regular, is outside of the folder, or is larger than that of any model.
     """
     try:
         seen, place = path.stat(), path.resolve(strict=True)
@@ -139,7 +139,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a small file's JSON object, in which no name occurs twice.
+    """Read a small file's JSON object. Names that occur twice are refused.
 
     Raises:
         ModelError: ``check_file`` refuses the file, or the file holds no object.
@@ -176,14 +176,14 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _number(digits: str) -> int:
-    """Parse a whole number that a float can also hold, since settings are computed with."""
+    """Parse an integer that a float can also hold, because settings are used in computations."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError("a number is too long")
     return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that occurs twice, since it would have two meanings."""
+    """Refuse a name that occurs twice, because its meaning would be ambiguous."""
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name stands twice")
     return dict(pairs)
@@ -196,7 +196,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """The paths in a folder, by name, without those in subfolders; none where there is no folder."""
+    """The paths in a folder, keyed by name, without those in subfolders; empty if there is no folder."""
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -207,7 +207,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(place: Path, folder: Path) -> bool:
-    """Whether a file lies in its folder, or where the hub's tools keep linked files."""
+    """Whether a file is inside its folder, or where the hub's tools keep the files that links point to."""
     beginning, end = _HUB
     in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)
     return place.is_relative_to(folder) or in_cache

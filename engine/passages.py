@@ -1,10 +1,9 @@
-"""Passages of a book that share words with a question, for models too small to find them by themselves.
+"""Finds passages of a book that share words with a question, for models that are too small to find them by themselves.
 
-A model that asks for passages (`passages` among its settings for generating) gets them once more after the question, as
-a reminder. The whole book stands before the question as always. Ranked by BM25 (Robertson and Zaragoza 2009) over
-sentences, so the passages depend on the book and the question alone: equal questions give equal tokens. A question
-about the whole text gets the text's beginning, and from each later part the passage with most of the text's frequent
-words.
+A model whose generation settings contain `passages` gets them once more after the question, as a reminder. The whole
+book stands before the question as always. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences.
+They depend only on the book and the question, so equal questions give equal tokens. A question about the whole text
+gets the text's beginning, and from each later part the passage with most of the text's frequent words.
 
 Knows no model. The list of words without meaning is English; in other languages only rarity distinguishes words.
 """
@@ -18,15 +17,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 SHORTEST, LONGEST = 60, 320
-"""Characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a comma."""
+"""Minimum and maximum characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a
+comma.
+"""
 SATURATION, LENGTH_SHARE = 1.2, 0.4
-"""BM25's k1 and b; passages are of about one length, so b matters little."""
+"""BM25's parameters k1 and b; passages have about the same length, so b matters little."""
 NEIGHBOURS = 0.3
-"""The weight of a word in the previous or the next passage."""
+"""Weight of a word that occurs only in the previous or the next passage."""
 MOST_PASSAGES = 16
-"""Passages at most, for any model."""
+"""Maximum number of passages, for any model."""
 STEM = 5
-"""Letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted" equals "lighting"."""
+"""Number of first letters with which words are compared, without a final s: "lamps" equals "lamp", "lighted" equals
+"lighting".
+"""
 
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -50,13 +53,13 @@ _WHOLE = (
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 WHOLE_PASSAGES = 3
-"""The number of parts of the whole text that give a passage each."""
+"""Number of equal parts of the text, each of which gives a passage to a question about the whole text."""
 OFTEN = 6
-"""Occurrences of a word that count at most, when a passage is weighed."""
+"""Maximum occurrences of a word that count when a passage is weighed."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
-    """The words of a question, followed by the passages, to a model that gets them."""
+    """The question, followed by the passages if the model gets them."""
     if not passages:
         return question
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
@@ -96,7 +99,7 @@ class Passages:
         return [self._all[-place] for _, place in heapq.nlargest(most, known)]
 
     def _throughout(self, most: int) -> list[str]:
-        """The first passage, and the most telling passage of each of the equal parts after it."""
+        """The first passage, and the most typical passage of each of the equal parts after it."""
         size, rest = len(self._all), range(1, most)
         borders = [1 + (size - 1) * part // max(1, most - 1) for part in range(most)]
         parts = [range(borders[part - 1], borders[part]) for part in rest]
@@ -104,13 +107,13 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """The share of a passage, by its length, that consists of the text's frequent words."""
+        """The share of a passage, by length, that consists of the text's frequent words."""
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
         return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
 
     def _count(self, word: str, place: int) -> float:
-        """The number of times that a word stands in a passage, as BM25 counts it."""
+        """How often a word occurs in a passage, as BM25 counts it."""
         words = self._words[place]
         size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
         return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
@@ -151,7 +154,7 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _parts(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Cut a passage into parts of at most LONGEST characters, at pauses where there are any."""
+    """Cut a passage into parts of at most LONGEST characters, at pauses if there are any."""
     while stop - start > LONGEST:
         pauses = [match.end() for match in _PAUSE.finditer(text, start + SHORTEST, start + LONGEST)]
         cut = pauses[-1] if pauses else start + LONGEST

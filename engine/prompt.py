@@ -1,17 +1,17 @@
-"""The prompt: the words around the book, their tokens with the page of every one, and the turns after the book.
+"""Makes the prompt: the words around the book, their tokens with the page of each, and the turns after the book.
 
-The book comes first and is byte-for-byte stable, the chat after it. A chat template is cut into pieces: a prefix that
-holds the book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized apart,
-the tokens of the book are the same for every question, and their KV is computed once.
+The book comes first and never changes by a byte; the chat follows. A chat template is cut into pieces: a prefix that
+holds the book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized
+separately, the tokens of the book are the same for every question, and their KV is computed once.
 
 Text becomes ids, and ids text that streams, by a fast tokenizer of transformers. Words of a book or a person are
 encoded so that nothing in them can act as a special token.
 
 A conversation is bookkeeping over lists of ids: the prompt, and the part of it that the caches already hold. Cached
-turns are recognised by their words. So regenerating, editing, another chat and a restored chat are all the same:
-another history.
+turns are recognised by their words. So regenerating, editing, switching chats and restoring a chat need no special
+handling: each is just a different history.
 
-Importing this needs no package: the launcher reads the engine's settings before any is installed.
+Importing this needs no package, because the launcher reads the engine's settings before any package is installed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from engine.errors import ModelError
 from engine.passages import Passages, reminded
 
 _REPLACEMENT = "\ufffd"
-# Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
+# Number of tokens that decoding looks back over, so that joins between tokens come out as in a single decode.
 _LOOKBACK = 8
-_BYTES = 4  # bytes of the longest character, and so its most tokens
-# Characters for each token of the window, twice as many as in prose. Only that much of a longer text is encoded first.
+_BYTES = 4  # maximum bytes of a character, and so its maximum tokens
+# Characters for each token of the window, twice as many as in prose. Of a longer text only this much is encoded first.
 _LONG = 8
-# Factor of the window from which on the beginning's tokens are surely too many: at the cut they may differ.
+# A beginning with more tokens than this factor of the window is surely too long, although tokens at the cut may differ.
 _SURELY = 1.5
 
 
@@ -51,8 +51,8 @@ class BookTokens:
     """The constant beginning of every prompt.
 
     ``ids`` are the template's words before the book and the book; ``page_starts`` gives for each page the index in
-    ``ids`` of its first token. ``borders`` are the beginnings of the second and every further document; the ids before
-    a border do not depend on the text after it.
+    ``ids`` of its first token. ``borders`` are the indices at which the second and every further document begin. The
+    ids before a border do not depend on the text after it.
     """
 
     ids: tuple[int, ...]
@@ -81,7 +81,7 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
-        kept: folder where ``engine.foreign`` keeps the names of harmless tokenizers and templates; "" keeps none.
+        kept: folder where ``engine.foreign`` records harmless tokenizers and templates; "" records none.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.
@@ -101,9 +101,9 @@ class BookTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
             raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
-        # Splitting special tokens is a state of the tokenizer, and pages and engine encode from two threads.
+        # Splitting special tokens is a state of the tokenizer, and the pages and the engine encode from two threads.
         self._lock = threading.Lock()
-        # Books naturally exceed a model's limit. The session checks with numbers whether one fits.
+        # Books naturally exceed a model's limit. The session itself checks whether a book fits.
         logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
     @property
@@ -114,7 +114,7 @@ class BookTokenizer:
 
     @property
     def bytes_of(self) -> Callable[[str], bytes] | None:
-        """A function that returns the bytes of a token; None where the tokenizer is neither byte-level BPE nor
+        """A function that returns the bytes of a token; None if the tokenizer is neither byte-level BPE nor
         SentencePiece.
         """
         decoder = str(self._tokenizer.backend_tokenizer.decoder)
@@ -124,7 +124,7 @@ class BookTokenizer:
 
     @cached_property
     def pieces(self) -> list[bytes] | None:
-        """The bytes of every token, empty for special ones; None where ``bytes_of`` is None."""
+        """The bytes of every token, empty for special tokens; None if ``bytes_of`` is None."""
         if (bytes_of := self.bytes_of) is None:
             return None
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
@@ -137,10 +137,10 @@ class BookTokenizer:
 
     @property
     def largest_id(self) -> int:
-        """The largest id that can occur, in people's words or the template's.
+        """The largest id that can occur, in a person's words or in those of the template.
 
-        Added tokens, such as one for padding, count only where words or the template produce them: many folders have
-        such tokens beyond the model's last id, which never occur.
+        Added tokens, such as one for padding, count only if words or the template produce them. Many folders have added
+        tokens beyond the model's last id, which never occur.
         """
         tokenizer, vocabulary = self._tokenizer, self.vocabulary
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -160,7 +160,7 @@ class BookTokenizer:
         """Cut the model's chat template into pieces around a book. Base models get a plain template.
 
         Raises:
-            ModelError: the template keeps no book in front of the conversation, or breaks its bounds.
+            ModelError: the template does not keep the book before the conversation, or exceeds its limits.
         """
         stated = getattr(self._tokenizer, "chat_template", None)
         template = stated.get("default") if isinstance(stated, dict) else stated
@@ -172,7 +172,8 @@ class BookTokenizer:
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
         """Encode a book with the template's words before it, and find where its pages start.
 
-        Several documents are encoded apart. The title of each after the first belongs to its first page.
+        Several documents are encoded separately. The title of each document except the first belongs to the document's
+        first page.
         """
         ids, starts, borders = self._opening(form), list[int](), list[int]()
         for stretch in document.stretches:
@@ -182,17 +183,16 @@ class BookTokenizer:
                 ids += self.words(stretch.heading)
             encoded = self._encode(stretch.text, split_special_tokens=True, return_offsets_mapping=True)
             begins = [start for start, _ in encoded["offset_mapping"]]
-            # A token that crosses a page border belongs to the page on which it starts.
+            # A token that crosses a page border belongs to the page on which it begins.
             own = [len(ids) + bisect.bisect_left(begins, start) for start in stretch.page_starts]
             starts += [border, *own[1:]] if stretch.heading else own
             ids += encoded["input_ids"]
         return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
-        """Number of a text's first tokens that were counted when it cannot fit in ``window`` tokens; 0 where it may
-        fit.
+        """If a text cannot fit in ``window`` tokens, the number of its first tokens that were counted; 0 if it may fit.
 
-        Encoding megabytes takes half a minute, so only as much is encoded as decides.
+        Encoding megabytes takes half a minute, so only as much is encoded as is needed to decide.
         """
         most = _LONG * window
         count = len(self.words(text[:most])) if len(text) > most else 0
@@ -207,7 +207,7 @@ class BookTokenizer:
         return self._ids(text, split_special_tokens=False) if text else []
 
     def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
-        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may hold half of a surrogate pair
+        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may contain half of a surrogate pair
         ids: list[int] = self._encode(text, split_special_tokens=split_special_tokens)["input_ids"]
         return ids
 
@@ -221,7 +221,7 @@ class BookTokenizer:
     def _opening(self, form: ChatFormat) -> list[int]:
         """The template's words before the book, with the begin token that some templates leave to the tokenizer.
 
-        A title is encoded with the words around it, unless a part of the title would act as a special token.
+        A title is encoded together with the words around it, unless a part of the title would act as a special token.
         """
         title = self.words(form.title)
         if title == self.template_words(form.title):
@@ -247,7 +247,9 @@ class BookTokenizer:
 
 @contextmanager
 def _told(cause: str, remedy: str) -> Iterator[None]:
-    """Turn any exception of the tokenizer's library into a sentence. A panic of Rust is no ``Exception``."""
+    """Turn any exception of the tokenizer's library into a sentence. A panic in Rust is no subclass of
+    ``Exception``.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -257,20 +259,24 @@ def _told(cause: str, remedy: str) -> Iterator[None]:
 
 
 def _byte_level(token: str) -> bytes:
-    """The bytes of a token in byte-level BPE (Radford et al. 2019), where a printable sign stands for every byte."""
+    """The bytes of a token in byte-level BPE (Radford et al. 2019), which represents every byte by a printable
+    character.
+    """
     return bytes(_BYTE_OF.get(sign, ord("?")) for sign in token)
 
 
 def _sentence_piece(token: str) -> bytes:
-    """The bytes of a token in SentencePiece, with its sign for a space, and single bytes of signs without a token."""
+    """The bytes of a token in SentencePiece, which has a character for the space, and tokens for single bytes of
+    characters without a token.
+    """
     if len(token) == len("<0x00>") and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
     return token.replace("\u2581", " ").encode()
 
 
 def _byte_signs() -> dict[str, int]:
-    """The bytes of signs: bytes that are printable in Latin-1 stand for themselves, others for the signs from 256 on,
-    in order.
+    """The byte that each character represents: printable Latin-1 characters represent their own byte; the remaining
+    bytes are represented by the characters from 256 on, in order.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in plain]
@@ -285,16 +291,16 @@ class TextStream:
 
     Args:
         tokenizer: decodes the ids.
-        after: earlier ids, with which words and spaces are joined as in one text.
+        after: earlier ids, so that words and spaces join as in one text.
         shown: the text of these ids that has been shown; it may lack an unfinished character at the end.
     """
 
     def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
         self._tokenizer = tokenizer
-        self._from = 0  # earlier ids are no longer decoded
+        self._from = 0  # index of the first id that is still decoded; earlier ids are not
         start, stop = self._whole_characters(after)
         self._ids: list[int] = list(after[start:])
-        # earlier ids have been shown
+        # earlier ids have already been shown
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
@@ -316,7 +322,7 @@ class TextStream:
         return whole[len(shown) :]
 
     def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The place in ids from which to decode, and the end of the last whole character. Both are between
+        """The index in ids from which to decode, and the end of the last complete character. Both are between
         characters.
         """
         first, end = max(0, len(ids) - _LOOKBACK), len(ids)
@@ -328,7 +334,7 @@ class TextStream:
         return first, end
 
     def _clean_cut(self) -> bool:
-        """Whether the text decodes alike from ``_LOOKBACK`` tokens back on, so that older ids can be left out."""
+        """Whether decoding from ``_LOOKBACK`` tokens back gives the same text, so that older ids can be left out."""
         cut = self._shown - _LOOKBACK
         if cut <= self._from:
             return False
@@ -356,10 +362,10 @@ class Question:
     Args:
         text: the question itself.
         history: earlier turns of the chat, oldest first.
-        sampling: options left None fall back to the model's own settings, then to greedy decoding.
+        sampling: options that are None fall back to the model's own settings, then to greedy decoding.
         mode: name of the decoding loop, which changes the speed, never the distribution of the text.
         begun: the beginning of an answer that was cut off; the new text continues it.
-        chat: name under which the chat's turns are kept on disk, with the book; "" keeps none.
+        chat: name under which the chat's turns are stored on disk, with the book; "" stores none.
         wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
     """
 
@@ -384,7 +390,7 @@ class Question:
 
 @dataclass(frozen=True)
 class CachedTurn:
-    """A turn in the cache, whose last token is just before ``stop`` in the context."""
+    """A turn in the cache. Its last token is the one before index ``stop`` of the context."""
 
     turn: Turn
     stop: int
@@ -392,11 +398,11 @@ class CachedTurn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt: ``tokens`` of all of it, of which the caches hold the first ``reused`` ones; ``turns`` are the earlier
+    """A prompt. ``tokens`` are all its tokens, of which the caches hold the first ``reused``. ``turns`` are the earlier
     turns.
 
-    ``reopened`` is the turn whose answer the prompt continues, where that turn is in the caches. The last ``begun``
-    tokens belong to the answer.
+    ``reopened`` is the turn whose answer the prompt continues, if that turn is in the caches. The last ``begun`` tokens
+    belong to the answer.
     """
 
     tokens: list[int]
@@ -430,7 +436,7 @@ class Conversation:
         return self.book.pages_within(self.read)
 
     def shares_documents(self, book: BookTokens) -> bool:
-        """Whether another book begins with documents that this book has, and that were read whole."""
+        """Whether another book begins with documents that this book has and of which all tokens were read."""
         ends = (end for end in (*self.book.borders, *book.borders, len(self.book.ids)) if end <= self.read)
         return book.ids != self.book.ids and any(book.ids[:end] == self.book.ids[:end] for end in ends)
 
@@ -448,7 +454,7 @@ class Conversation:
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
-        for made in ("words_read", "_passages"):  # values that were derived from the text read before
+        for made in ("words_read", "_passages"):  # values that were derived from an earlier reading
             vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
@@ -478,7 +484,7 @@ class Conversation:
         return known
 
     def kv_start(self, turn: int) -> int:
-        """Tokens of context whose KV existed before the turn at this position: all but the newest token."""
+        """Number of context tokens whose KV existed before the turn at this position: all but the newest token."""
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
     def forget_from(self, position: int) -> None:
@@ -487,7 +493,9 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns that end after ``length`` tokens; a turn's newest token may be just after it."""
+        """Forget the turns that end after ``length`` tokens. The newest token of a turn may be the one after that
+        length.
+        """
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
@@ -525,7 +533,7 @@ class Conversation:
 
     def _question(self, question: str, before: list[int], *, first: bool) -> list[int]:
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
-        # An answer that the model ended already carries the token that closes its turn.
+        # An answer that the model ended already contains the token that closes its turn.
         if not first and lead and before[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
         words = self.tokenizer.words(self._reminded(question))

@@ -1,33 +1,35 @@
-"""Formats of weights and KV, quantized or not: bits, scales, bytes and tokens, computed without torch."""
+"""Describes the formats of weights and KV, quantized or not: bits, scales, bytes and tokens. Computed without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BITS = {"8bit": 8, "4bit": 4}
-"""Bits of a quantized weight, by the names of the setting."""
+"""Bits of a quantized weight, keyed by the names in the setting."""
 
 GROUP = 32
-"""Neighbouring 4-bit weights that share a scale."""
+"""Number of neighbouring 4-bit weights that share a scale."""
 
 LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
-"""Bits of a level in 4-bit weights, the last level, and the level that stands for the middle of its group."""
+"""Of 4-bit weights: bits of a level, the last level, and the level that represents the middle of its group."""
 
 WORD_LEVELS = 32 // LEVEL_BITS
-"""Levels of 4 bits in a 32-bit word of weights packed for a processor."""
+"""Number of 4-bit levels in a 32-bit word of weights packed for a processor."""
 
 KERNEL_WIDTH = 16
-"""Levels that torch's product with 8-bit weights reads at once on a processor. Rows of another length can crash it."""
+"""Number of levels that torch's product with 8-bit weights reads at once on a processor. Rows whose length is no
+multiple of it can crash the product.
+"""
 
 FLOAT_BYTES = 4
 
 SCALE_BYTES = 2
-"""Bytes of a scale: after the 8-bit levels of a key, a value or a mean key, and in 4-bit weights."""
+"""Bytes of a scale, which follows the 8-bit levels of a key, a value or a mean key, and is part of 4-bit weights."""
 
 
 SLIDING_SLACK = 1_024
-"""Tokens beyond its window that a sliding layer holds at least, by which a chat can be cropped; also the most tokens of
-a pass.
+"""Minimum tokens that a sliding layer holds in addition to its window, so that a chat can be cropped; also the maximum
+tokens of a pass.
 """
 
 SLIDING_BORDER = 512
@@ -40,16 +42,16 @@ def sliding_capacity(window: int) -> int:
 
 
 CHAT_PLACES = 4
-"""Places of a chat at which copies of recurrent states are kept, in addition to the end of the book: the beginnings and
-ends of the newest answers. The chat can be cropped to these places.
+"""Number of places of a chat at which copies of recurrent states are stored, in addition to the end of the book: the
+beginnings and ends of the newest answers. The chat can be cropped to these places.
 """
 
 TRACED_TOKENS = 144
-"""Tokens of whose effects a recurrent layer keeps a trace: all proposals of the middle level in its passes, and all
+"""Number of tokens for which a recurrent layer stores a trace: all proposals of the middle level in its passes, and all
 tokens of a verification.
 """
 
-# states after the committed tokens, before and after the newest pass, and at the kept places
+# number of states: after the committed tokens, before and after the newest pass, and at the stored places
 _RECURRENT_STATES = 3 + 1 + CHAT_PLACES
 
 

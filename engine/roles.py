@@ -6,8 +6,8 @@ Shared words cannot distinguish two persons who are both named near a passage. S
 the sentence's words must name the sentence's subject or refer back to it ("it", "her husband"). Also, subject and verb
 must be in the same order in clause and sentence, or in the reverse order where only one of the two is passive.
 
-Knows no grammar beyond some words of English, German and French. In doubt it judges a correct sentence as doubtful,
-rather than the reverse.
+Uses no grammar beyond some words of English, German and French. In unclear cases a sentence counts as attributed to
+another person, so some correct sentences are judged as doubtful.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import re
 from collections.abc import Callable, Sequence
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
-"""The meaningful words of a text: the key by which each is compared, and its offset."""
+"""Returns the meaningful words of a text: for each the key with which it is compared, and its offset."""
 
 AGENT_WITHIN = 40
-"""Characters after a verb within which its agent is named."""
+"""Maximum characters after a verb within which its agent is named."""
 INVERTED_WITHIN = 12
-"""Characters after a verb within which its pronoun follows: "entdeckte er"."""
+"""Maximum characters after a verb within which its pronoun follows: "entdeckte er"."""
 
 FEWEST_SHARED = 0.5
-"""Share of the words after the subject that a clause must have."""
+"""Minimum share of the words after the subject that a clause must have."""
 
 _WORD = re.compile(r"\w+")
 _TITLES = "".join(rf"(?<!\b{title})" for title in ("Mr", "Ms", "Dr", "Mrs", "[A-Z]"))
@@ -47,7 +47,7 @@ _AGENT = re.compile(r"\b(?:by|par)\s", re.IGNORECASE)
 
 
 def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> bool:
-    """Whether a passage attributes a sentence's statement to another person than the sentence's subject.
+    """Whether a passage attributes a sentence's statement to a person other than the sentence's subject.
 
     Args:
         ordered: whether the language puts the subject before the verb.
@@ -85,7 +85,7 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
 
 
 def _plain(text: str) -> str:
-    """The words of a text joined by spaces, without other signs."""
+    """The words of a text joined by spaces, without any other characters."""
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
@@ -94,8 +94,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The words of a sentence before its auxiliary verb; without such a verb the first word, with further words of the
-    same name.
+    """The words of a sentence before its auxiliary verb. Without an auxiliary verb, the first word and the further
+    words of the same name.
     """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before
@@ -117,7 +117,7 @@ def _has_agent(text: str, verb: int) -> bool:
 
 
 def _is_anothers(clause: str, there: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
-    """Whether the name right before a verb, without a comma between them, is not the subject's."""
+    """Whether the name directly before a verb, without a comma in between, is not the subject."""
     before = [(key, start) for key, start in there if start < verb]
     if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
         return False

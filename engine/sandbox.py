@@ -1,7 +1,7 @@
-"""Runs a child process with limits for foreign bytes: start, listen, limit, end. Also has the child's own side.
+"""Runs a child process with limits for untrusted bytes. Contains both the parent's and the child's side.
 
 Owns the process and the messages on its pipes (four bytes of length, then JSON). Whatever happens (an error, a cancel,
-Ctrl-C), leaving ``run_in_child`` ends the child and collects it. The module that the child runs decides its work:
+Ctrl-C), leaving ``run_in_child`` ends the child and collects it. The module that the child runs decides what it does:
 ``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
 
 The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 _ROOT = Path(__file__).resolve().parents[1]
-_LOOK_EVERY = 0.1  # seconds between two looks at the clock and at the child's memory
-_START_SECONDS = 30.0  # time for a cold disk and a busy machine; counts before the first message only
+_LOOK_EVERY = 0.1  # seconds between two checks of the clock and of the child's memory
+_START_SECONDS = 30.0  # seconds until the first message: enough for a cold disk and a busy machine
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _END = object()
 _LENGTH = struct.Struct(">I")
@@ -44,14 +44,14 @@ Reason = Literal["memory", "page time", "time", "crash"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits of a child. ``silence_s`` is the longest time between two of its messages, after the first."""
+    """The limits of a child. ``silence_s`` is the maximum time between two of its messages, after the first."""
 
     memory_bytes: int
     silence_s: float
 
 
 class ChildFailed(Exception):
-    """Raised where the child did not finish.
+    """Raised if the child did not finish.
 
     Args:
         reason: the limit that the child broke, or "crash".
@@ -72,8 +72,8 @@ def run_in_child(
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     """Run one request in a new child and yield its messages until "done".
 
-    A child that waits for more (``Voice.hear``) gets it by ``send``. A child that has done the longest part of its work
-    announces the time until its next message ("within_s").
+    A child that waits for another message (``Voice.hear``) gets it by ``send``. A child can announce that its next
+    message takes longer ("within_s").
 
     Args:
         module: module that the child runs; its main part calls ``serve``.
@@ -87,7 +87,7 @@ def run_in_child(
     seconds = math.ceil(max(0.0, deadline - time.monotonic()) + _START_SECONDS)
     request = {**request, "memory_bytes": bounds.memory_bytes, "cpu_seconds": seconds}
     child = _start(module)
-    atexit.register(child.kill)  # the end of the program may cut off the thread that waits for the child
+    atexit.register(child.kill)  # when the program ends, the thread that waits for the child may be cut off
     try:
         arrived: queue.Queue[Any] = queue.Queue()
         listener = threading.Thread(
@@ -136,7 +136,7 @@ def _messages(
             if kind == "step":
                 page = message.get("page")
             following = yield message
-            quiet_since = time.monotonic()  # the caller's time does not count as the child's silence
+            quiet_since = time.monotonic()  # the time that the caller takes does not count as the child's silence
             if following is not None:
                 with suppress(OSError):  # a dead child is recognised below
                     send_message(cast(BinaryIO, child.stdin), following)
@@ -166,7 +166,7 @@ def _listen(stream: BinaryIO, arrived: queue.Queue[Any]) -> None:
         while (message := receive_message(stream)) is not None:
             arrived.put(message)
     except (OSError, ValueError, BrokenMessage):
-        pass  # a broken or closed pipe ends the child's messages; the clock tells the reason
+        pass  # a broken or closed pipe ends the child's messages; the clock decides the reason
     arrived.put(_END)
 
 
@@ -182,7 +182,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 when it has ended. For systems that enforce no limit."""
+    """Resident bytes of a process; 0 if it has ended. Used on systems that enforce no limit."""
     import psutil  # imported only where the system enforces no limit
 
     try:
@@ -259,7 +259,7 @@ def _claim_output() -> BinaryIO:
 
 
 def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
-    """Set the limits. Return whether this system enforces that of memory; elsewhere the parent checks it."""
+    """Set the limits. Return whether this system enforces the memory limit; elsewhere the parent checks memory."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -274,7 +274,7 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
 
 
 def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Pass on the parent's messages, and end when the parent ends."""
+    """Pass on the parent's messages. End this process when the parent ends."""
     try:
         while (message := receive_message(sys.stdin.buffer)) is not None:
             arrived.put(message)
@@ -286,7 +286,7 @@ def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 
 class BrokenMessage(Exception):
-    """Raised where the other end sent something that is not a message."""
+    """Raised if the other end sent something that is not a message."""
 
 
 def send_message(stream: BinaryIO, message: dict[str, Any]) -> None:

@@ -4,8 +4,8 @@ Greedy answers of the hierarchy equal plain ones token by token. Rejection sampl
 attention kernel equals the plain one. A book restored from disk gives the same answers as one just read, and is refused
 when a single bit has changed. Each check is one step of a generator, with one sentence.
 
-All of it is meant to take under two minutes once the models are loaded: with a large model on a slow machine the checks
-read less and compare fewer tokens, by short probes of this machine, and say how many.
+After loading, all checks are meant to take under two minutes. With a large model on a slow machine, as short probes
+show, the checks read less text and compare fewer tokens, and say how many.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from engine.prompt import Question
 from engine.session import Session
 
 BUDGET = 256
-"""Tokens of the retrieval cache: few, so that even a short text needs a selection."""
+"""Tokens of the retrieval cache: so few that even a short text needs a selection."""
 
-_READING_S = 25.0  # seconds that reading the text may take, by this machine's probes
-_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64  # tokens of an answer: in any case, where time allows, and at most
-_ANSWERS_S = 45.0  # seconds that all answers may take together
+_READING_S = 25.0  # maximum seconds for reading the text, estimated from this machine's probes
+# tokens of an answer: the minimum in any case, the minimum if time allows, and the maximum
+_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
+_ANSWERS_S = 45.0  # maximum seconds for all answers together
 _DRAWS, _DRAWS_S = 5_000, 6.0
 _VOCABULARY = 8  # tokens of the small vocabulary for sampling
 _CHANCE = 48.0  # limit of chi-square with 7 degrees of freedom: correct sampling exceeds it once in ten million runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Differences of logits that count as a tie in this precision: the order of sums decides which logit is greater.
+# Maximum difference of logits that counts as a tie in each precision, because the order of additions then decides which
+# logit is greater.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
-# Such differences with KV in 8 bits, whose rounding has larger steps: with the demo pair the margin of two tokens moves
-# by up to 0.015 in float32 between passes of different lengths, and by up to 0.4 in bfloat16; without it by 0.0001 and
-# 0.3.
+# Maximum difference that counts as a tie with 8-bit KV, whose rounding has larger steps. With the demo pair, passes of
+# different lengths change the margin between two tokens by up to 0.015 in float32 and by up to 0.4 in bfloat16; without
+# 8-bit KV by 0.0001 and 0.3.
 _TIE_8BIT = {torch.float32: 0.1, torch.float16: 0.15, torch.bfloat16: 0.6}
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
 
 
 def _affordable(session: Session, document: Document) -> Document:
-    """The text, or as many of its first pages as this machine reads in time."""
+    """The text, or as many of its first pages as this machine reads in the available time."""
     seconds = session.measure(document).reading_s
     if seconds is None or seconds <= _READING_S:
         return document
@@ -104,7 +106,7 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
     began = time.perf_counter()
     try:
         passed, sentence, tokens = work()
-    except Exception as error:  # on any error this machine has not passed, and the other checks still run
+    except Exception as error:  # any error means that this machine has not passed; the other checks still run
         logger.exception("the check of %s failed", name)
         said = error.cause if isinstance(error, TrifoldError) else f"{type(error).__name__}."
         passed, sentence, tokens = False, f"The check of the {name} came to no end: {said}", 0
@@ -146,7 +148,7 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
     p = torch.stack([weights, weights.flip(0)]) / weights.sum()
     q = weights.flip(0).unsqueeze(0) / weights.sum()
     worst, drawn = 0.0, 0
-    for given in (q, None):  # proposals of a draft's distribution, and proposals copied from the book
+    for given in (q, None):  # proposals from a draft's distribution, and proposals copied from the book
         counts = torch.zeros(_VOCABULARY)
         until = time.perf_counter() + _DRAWS_S
         while counts.sum() < _DRAWS and time.perf_counter() < until:
@@ -170,7 +172,7 @@ def _greedy(
     began, length, same, ties = time.perf_counter(), _tokens(_ANSWERS_S, (step_ms or 0.0) / 1000, _SHORTEST), 0, 0
     for question in questions:
         if answers and time.perf_counter() - began > _ANSWERS_S * (1 - 1 / len(questions)):
-            break  # another answer would exceed the time
+            break  # one more answer would exceed the time
         asked = time.perf_counter()
         sampling = replace(GREEDY, max_tokens=length)
         plain = _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
@@ -194,8 +196,8 @@ def _greedy(
 
 
 def _tokens(seconds: float, each: float, most: int) -> int:
-    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds`` at ``each`` seconds a
-    token.
+    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds`` if a token takes
+    ``each`` seconds.
     """
     return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
@@ -203,15 +205,15 @@ def _tokens(seconds: float, each: float, most: int) -> int:
 def _margin(
     session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
-    """None if both answers are equal; else the margin between the first two tokens that differ, in the model's
+    """None if both answers are equal; otherwise the margin between the first two tokens that differ, in the model's
     logits.
     """
     pairs = zip(plain.token_ids, ours.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
-    # On a repeated question the context of the plain answer is in the cache, so its newest token can be judged once
-    # more.
+    # If the question is repeated, the context of the plain answer is in the cache, so its newest token can be judged
+    # once more.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     conversation = session.conversation
     start = plain.figures.prompt_tokens - 1
@@ -243,7 +245,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
 
 
 def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
-    """Change one bit of the saved book and open it: no token of it may be used."""
+    """Change one bit of the saved book and open the book. No token of it may be used."""
     conversation = session.conversation
     shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
     if conversation is None or shard is None:

@@ -4,10 +4,10 @@
     for event in session.read(document): ...        # ReadingProgress ..., BookRead
     for event in session.ask(question): ...         # AnswerStarted, TextDelta ..., AnswerDone
 
-Every method that works is a generator of events. A ``threading.Event`` stops it: the session checks it after each
-event. Once it is set, the work is closed and the last event tells how far it came; finished work stays usable. The book
-is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on its own thread. The prompt in
-tokens, and its parts in the full cache:
+Every method that does work is a generator of events. A ``threading.Event`` stops it: the session checks the event after
+each yield. Once it is set, the work is closed, and the last yielded event says how far it came. Finished work stays
+usable. The book is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on its own
+thread. The prompt in tokens, and its parts in the full cache:
 
     | template | book pages ... | template | question | template | answer | template | question | ...
     |<--- prefilled by read --->|<------------- one turn ----------------->|<------ the next turn
@@ -51,7 +51,7 @@ from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
-# Seconds that closing waits for a book to be saved.
+# Maximum seconds that closing waits for a book to be saved.
 _SAVING_PATIENCE_S = 20.0
 
 
@@ -61,8 +61,8 @@ _Result = TypeVar("_Result")
 def until_set(
     cancel: threading.Event | None, events: Generator[Event, None, _Result]
 ) -> Generator[Event, None, _Result | None]:
-    """Yield the events of a generator and return its result. Where ``cancel`` is set at an event, the generator is
-    closed and the result is None.
+    """Yield the events of a generator and return its result. If ``cancel`` is set when an event arrives, the generator
+    is closed and the result is None.
     """
     with closing(events):
         while True:
@@ -125,7 +125,7 @@ class Session:
         for device in devices:
             kinds.forbid_paging(device)
         load = partial(loading.load, device=devices[0], dtype=config.dtype)
-        # Small files are checked first, so that their errors come before any weights are read.
+        # Small files are checked first, so that their errors are raised before any weights are read.
         settings = loading.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
         loading.check_rounding(config.model, settings, config.weights, devices[0])
@@ -166,10 +166,10 @@ class Session:
         """Prefill a book, which replaces the open one.
 
         Args:
-            fit: whether to read only the first pages that fit, of a book that is too long.
-            resume: continue a stopped reading of this document, if it is the open one. Turns after the part that was
-                read are forgotten: the next question restores them.
-            cancel: once it is set the reading ends; its whole pages stay.
+            fit: whether to read only the first pages that fit if the book is too long.
+            resume: whether to continue a stopped reading of this document, if it is the open one. Turns after the part
+                that was read are forgotten; the next question restores them.
+            cancel: once it is set the reading ends; complete pages stay.
 
         Raises:
             InputError: there is no text in the document.
@@ -225,7 +225,7 @@ class Session:
         return self.persistence.restored
 
     def close(self) -> None:
-        """Wait a while until the book is saved, then forget it. Parts that are on disk by then stay."""
+        """Wait for a limited time until the book is saved, then forget it. Parts that are on disk by then stay."""
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         self.hierarchy.close()
@@ -233,7 +233,7 @@ class Session:
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self._quoted = None
-        self.conversation = None  # first, so that nothing is asked of a half-made cache if memory runs out below
+        self.conversation = None  # done first, so that no question uses a half-made cache if memory runs out below
         self.persistence.cancel()
         self.full.clear()
         self.hierarchy.reset()
@@ -266,7 +266,7 @@ class Session:
         )
 
     def _keep_whole_pages(self, conversation: Conversation) -> None:
-        """Crop the cache to the end of the last page that was read whole, if it can be cropped there."""
+        """Crop the cache to the end of the last page that was read completely, if it can be cropped there."""
         read = self.full.length
         pages = conversation.book.pages_within(read)
         if read < len(conversation.book.ids) and pages:
@@ -281,12 +281,12 @@ class Session:
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of ``history`` that are in the cache are reused, whatever was asked since. Others are restored from disk
-        or prefilled. A repeated question, for example with another seed, prefills nothing: several samples share the
-        book and the question.
+        Turns of ``history`` that are in the cache are reused, whatever was asked since. All other turns are restored
+        from disk or prefilled. A repeated question, for example with another seed, prefills nothing: several samples
+        share the book and the question.
 
         Args:
-            question: a ``Question``, or its text alone. Its ``wait`` is ignored, since there is one caller.
+            question: a ``Question``, or only its text. Its ``wait`` is ignored, because there is only one caller.
             cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
 
         Raises:
@@ -336,7 +336,7 @@ class Session:
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
-        finally:  # after the last word, so that no answer waits for the disk
+        finally:  # done after the last word, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
     def _quotable(self, conversation: Conversation) -> Quotable:
@@ -354,7 +354,7 @@ class Session:
     def _recall(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
         """Restore from disk the saved turns of a chat that are not in the cache.
 
-        Turns that the cache cannot be cropped to count as missing: they are restored, or prefilled again.
+        Turns that the cache cannot be cropped to count as missing, so they are restored or prefilled again.
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
@@ -387,7 +387,7 @@ class Session:
         return conversation, prompt
 
     def _commit(self, conversation: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
-        """Keep the turn if any of it was answered; otherwise restore the state before the question.
+        """Keep the turn if the answer has any token; otherwise restore the state before the question.
 
         Args:
             answered: tokens that were reported. A failed round may have committed more.

@@ -1,28 +1,31 @@
 """Decides how torch's compute threads wait for each other, and which instructions are used. Must run before torch is
 imported; imports no package itself.
 
-By default a waiting compute thread keeps its core busy. Where another program, such as the page's browser, needs that
-core, or two threads share one core, every small operation waits for a time slice: on a 2-core machine a middle pass
-took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep soon are woken at once.
+By default a waiting compute thread keeps its core busy. If another program, such as the page's browser, needs that
+core, or if two threads share one core, every small operation waits for a time slice: on a 2-core machine a middle pass
+took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep quickly leave the core free, and are woken
+when needed.
 """
 
 from __future__ import annotations
 
 import os
 
-# Spins before a waiting thread sleeps: a few microseconds, about the time between two operations.
+# Number of spins before a waiting thread sleeps: a few microseconds, about the time between two operations.
 _SPINS = "2000"
 
 
 def sleep_while_waiting() -> None:
-    """Ask the OpenMP runtimes (GNU's, Intel's) for short spinning. A value that the person has set stays."""
+    """Ask the OpenMP runtimes (GNU's, Intel's) to spin only shortly. A value that the person has set stays."""
     if os.environ.get("OMP_WAIT_POLICY") is None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 PROCESSOR = "TRIFOLD_PROCESSOR"
-"""The environment variable that names a smaller processor than this one: for measurements and tests."""
+"""The environment variable that makes the program use only the instructions of a lesser processor, for measurements and
+tests.
+"""
 AVX2 = "avx2"
 """A processor with neither AVX-512 nor AMX, as in most desktops."""
 _OF_TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
@@ -34,6 +37,6 @@ def is_limited() -> bool:
 
 
 def limit_instructions() -> None:
-    """Limit torch and its libraries to AVX2 where ``PROCESSOR`` asks for it; our own kernels check ``is_limited``."""
+    """Limit torch and its libraries to AVX2 if ``PROCESSOR`` asks for it. Our own kernels check ``is_limited``."""
     if is_limited():
         os.environ.update(_OF_TORCH)

@@ -1,3 +1,3 @@
-"""The version of Trifold, engine and app alike: defined only here. See "Releases" in CONTRIBUTING.md."""
+"""Defines the version of Trifold, of engine and app alike. See "Releases" in CONTRIBUTING.md."""
 
 VERSION = "0.2.0"

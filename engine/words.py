@@ -1,11 +1,11 @@
-"""The words and numbers of a text, as they are compared with those of another text.
+"""Splits a text into words and numbers, in the form in which texts are compared.
 
     list(tokenize("It burns 13 lamps."))       [("It", 0), ("burns", 3), ("13", 9), ("lamps", 12)]
     fold_word("l’Été")                          "ete"
     without_ending("lamps")                     "lamp"
 
-Words are compared without case, accents and endings, numbers by their value. Words without meaning of their own are
-listed for English, German, French and Spanish. Knows no book, and so no rarity.
+Words are compared without case, accents and endings, numbers by their value. Words without meaning are listed for
+English, German, French and Spanish. Rarity is not known here, since it depends on a book.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(whole: str) -> str:
-    """A folded word without the commonest endings of English, German and French."""
+    """A folded word without the most common endings of English, German and French."""
     return _ENDINGS.sub("", whole)
 
 
@@ -94,7 +94,7 @@ _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 
 
 def says_nothing(word: str) -> bool:
-    """Whether a word occurs in every text of its language, such as "the", "der", "les"."""
+    """Whether a word occurs in almost every text of its language, such as "the", "der", "les"."""
     return fold_word(word) in SILENT_WORDS
 
 
@@ -119,7 +119,9 @@ def _value(raw: str) -> str:
 
 
 def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The numbers of a passage, and the number of each word in one: "ninety-nine" is 90, 9 and 99."""
+    """The numbers in a passage, including those that each word of a compound means: "ninety-nine" gives 90, 9 and
+    99.
+    """
     for key, _, _ in numbers_in(tokens, ""):
         yield key
     for raw, _ in tokens:
@@ -128,8 +130,8 @@ def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
-    """Key, letters and place of every number. Neighbouring words for numbers are one number."""
-    run: list[tuple[str, int, int]] = []  # letters, place, value
+    """The key, the letters and the offset of every number. Neighbouring number words form one number."""
+    run: list[tuple[str, int, int]] = []  # letters, offset and value of each word
 
     def joined() -> Iterator[tuple[str, str, int]]:
         if run and not (len(run) == 1 and run[0][2] < 2):

@@ -1,9 +1,9 @@
-"""The engine thread: one session, a queue of requests in, typed events out.
+"""Runs the engine thread: one session, a queue of requests in, typed events out.
 
 ``EngineLike`` is the type that an app uses: this machine's ``Engine``, a server elsewhere, or a proxy of either. Asking
-returns a ``Request`` at once; the thread is the only one that touches models and caches. An accepted request ends with
-one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed meanwhile.
-The error is raised where the request's events are taken. The thread outlives every error.
+returns a ``Request`` at once. Only the engine thread touches models and caches. An accepted request ends with one final
+event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed meanwhile. The error
+is raised where the request's events are taken. The thread outlives every error.
 
 Setting a ``threading.Event``, the request's own or the caller's, stops a request: the session checks it between its
 yields, closes its work, and ends with the usual last event.
@@ -53,12 +53,12 @@ FINAL = (BookRead, AnswerDone)
 Final = TypeVar("Final", BookRead, AnswerDone)
 
 HANDOVER_S = 20.0
-"""Seconds after which a cancelled request has released the engine. A block of prefill on a slow machine takes the
+"""Maximum seconds until a cancelled request has released the engine. A block of prefill on a slow machine takes the
 most.
 """
 
-_ENDING_S = 30.0  # seconds that the thread may take to end
-_STEP_S = 0.5  # seconds of waiting for an event
+_ENDING_S = 30.0  # maximum seconds that the thread may take to end
+_STEP_S = 0.5  # seconds that a single wait for an event takes
 _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been cancelled
 
 
@@ -69,7 +69,7 @@ class EngineLike(Protocol):
 
     @property
     def config(self) -> EngineConfig | None:
-        """The engine's configuration; None where the model runs on another machine."""
+        """The engine's configuration; None if the model runs on another machine."""
 
     def status(self) -> Status:
         """A snapshot of the engine. Never blocks."""
@@ -96,8 +96,8 @@ class EngineLike(Protocol):
         """Begin to read a book, which replaces the open one.
 
         Args:
-            fit: whether to read only the first pages that fit, of a book that is too long.
-            resume: continue a stopped reading of the book.
+            fit: whether to read only the first pages that fit if the book is too long.
+            resume: whether to continue a stopped reading of the book.
             wait: seconds to wait until a cancelled request has released the engine.
             cancel: stops the request once it is set, also while it waits.
 
@@ -112,7 +112,7 @@ class EngineLike(Protocol):
         """Begin to answer a question about the open book, after the earlier turns of its chat.
 
         Args:
-            question: a ``Question``, or its text alone.
+            question: a ``Question``, or only its text.
             cancel: as in ``read``.
 
         Raises:
@@ -129,8 +129,7 @@ class EngineLike(Protocol):
 class Request(Generic[Final]):
     """A request to an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
 
-    A request runs to its end even if its events are no longer taken, unless it is cancelled. Only one thread may take
-    events.
+    A request runs to its end even if nobody takes its events, unless it is cancelled. Only one thread may take events.
 
     Args:
         state: the engine's state while it serves the request.
@@ -185,10 +184,10 @@ class Request(Generic[Final]):
         return event
 
     def __iter__(self) -> Iterator[Event]:
-        """Events up to the final one; raises as ``next_event``. Leaving the loop early cancels the work."""
+        """Events up to the final one. Raises as ``next_event`` does. Leaving the loop early cancels the work."""
         try:
             while not self.finished:
-                # Wait in short steps: a long wait would not notice Ctrl-C on Windows.
+                # Waits in short steps, because on Windows a long wait would not notice Ctrl-C.
                 if (event := self.next_event(_STEP_S)) is not None:
                     yield event
         finally:
@@ -199,7 +198,7 @@ class Request(Generic[Final]):
         """Wait for the final event: ``BookRead`` of a reading, ``AnswerDone`` of a question. Earlier events are
         skipped.
 
-        A cancelled request has a result too, which tells how far it came.
+        A cancelled request has a result too, which says how far it came.
 
         Args:
             timeout: seconds to wait; the request continues afterwards.
@@ -224,10 +223,10 @@ class Request(Generic[Final]):
 
 
 class Admission:
-    """Admits one request at a time; the next one may wait for it to end.
+    """Admits one request at a time; the next request may wait until it has ended.
 
     Args:
-        reading: the words of a refusal for a book that is being read.
+        reading: the sentence with which a request is refused while a book is being read.
     """
 
     def __init__(self, reading: str = "a book is being read") -> None:
@@ -361,7 +360,7 @@ class Engine:
         raise _closed()
 
     def _refuse_all(self) -> None:
-        """Take no further request. Requests that the thread already has still end."""
+        """Take no further request. Requests that the thread already has still run to their end."""
         with self._handing:
             self._closed = True
         self._admission.refuse(_closed())
@@ -390,13 +389,13 @@ class Engine:
         try:
             sleep_while_waiting()
             limit_instructions()
-            # Importing torch and transformers takes longer than the trials, which run meanwhile.
+            # The trials run while torch and transformers are imported, which takes longer.
             foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session
 
             self._session = Session.load(self.config)
             self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
-        except Exception as error:  # the person is told of any error
+        except Exception as error:  # the person must be told of any error
             logger.exception("loading the models failed")
             self._failure = _for_people(error, "loading the model")
             self._status = Status("failed", str(self._failure))
@@ -415,12 +414,13 @@ class Engine:
                     final = event
                 else:
                     request.put(event)
-        except Exception as caught:  # the thread outlives any request
+        except Exception as caught:  # no request may end the thread
             if not isinstance(caught, TrifoldError):
                 logger.exception("a request failed")
             final, error = None, _for_people(caught, f"while {request.state}")
         finally:
-            # The next request may come as soon as the final event is seen, so the engine is released first.
+            # The next request may come as soon as the final event is seen, so the engine is released before the event
+            # is sent.
             self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
             self._admission.end()
             if final is not None:
@@ -464,7 +464,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 
 
 def prepare() -> None:
-    """Import what loading a model needs, before the model is chosen."""
+    """Import everything that loading a model needs, before the model is chosen."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: F401 - imported when named
 
     from engine.session import Session  # noqa: F401

@@ -43,7 +43,7 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Characters, from all books together, in which tokens are counted.
+# Number of characters, of all books together, in which tokens are counted.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 
@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def books_in(folder: Path) -> list[str]:
-    """Read the texts of a folder's books that the bench does not hold back, in the order of their names. Books too
-    short to take passages from are left out.
+    """Read the texts of a folder's books that the bench does not hold back, in the order of their names. Books that are
+    too short to take passages from are left out.
 
     Raises:
         OptionError: no book is left.
@@ -141,10 +141,10 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
 
 
 def claim(work: Path, facts: dict[str, Any]) -> None:
-    """Write down the purpose of a work folder.
+    """Record the purpose of a work folder.
 
     Raises:
-        OptionError: the folder serves another purpose.
+        OptionError: the folder already serves a different purpose.
     """
     work.mkdir(parents=True, exist_ok=True)
     manifest = work / _MANIFEST
@@ -162,7 +162,7 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 
 
 def load_target(name: str, device: torch.device) -> Decoder:
-    """Load the target in the dtype in which it writes batches fastest: on a processor the dtype of its wide
+    """Load the target in the dtype in which it writes batches fastest. On a processor this is the dtype of its wide
     products.
     """
     dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"

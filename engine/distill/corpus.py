@@ -3,11 +3,12 @@ it.
 
 A row begins like a prompt of the app, followed by a passage of a book; in every second row a question about the passage
 follows in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or only
-repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions: the
-head computes the distributions from them again, and a row of hidden states is a fiftieth of a row of logits.
+repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions,
+because the head can compute the distributions from them, and a row of hidden states takes a fiftieth of a row of
+logits.
 
-Rows are made in shards. A shard follows from the seed and its number alone, and its file is either whole or absent.
-Knows no draft.
+Rows are made in shards. A shard depends only on the seed and its number, and its file is either complete or absent.
+Independent of the draft.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
 """Temperatures at which rows are written, in turn: half of the rows are written greedily."""
 
-# Repeated tokens in a row that count as a circle: more of them teach little.
+# Number of repeated tokens in a row above which the text counts as a loop: further ones would teach little.
 _REPEATED = 32
-# Tokens of the passage that continues a row whose text ended or ran in a circle.
+# Tokens of the passage that continues a row whose text has ended or repeats itself.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
-"""Characters that are encoded for one token of a passage: enough for any tokenizer."""
+"""Characters that are encoded for each token of a passage: enough for any tokenizer."""
 # Words of the passage that a question quotes.
 _NAMED_WORDS = 5
 _QUESTIONS = (
@@ -77,7 +78,7 @@ class Prompts:
     Args:
         tokenizer: the target's.
         texts: texts of the books.
-        num_sink_tokens: first tokens of every prompt, which a draft always sees.
+        num_sink_tokens: number of first tokens of every prompt, which a draft always sees.
     """
 
     def __init__(self, tokenizer: BookTokenizer, texts: Sequence[str], num_sink_tokens: int) -> None:
@@ -107,7 +108,7 @@ class Prompts:
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
-        # An answer that the model ended already carries the token that closes its turn.
+        # An answer that the model ended already contains the token that closes its turn.
         return asked[1:] if asked[:1] == [row[-1]] else asked
 
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
@@ -137,11 +138,11 @@ class Corpus:
         self._folder, self._seed = folder, seed
 
     def shard(self, number: int) -> Shard:
-        """Read the shard of a number from its file; a shard without a file is written first."""
+        """Read the shard with a number from its file. If there is no file, it is written first."""
         path = self._folder / f"shard-{number:05}.safetensors"
         if not path.exists():
             made = self._write(number)
-            # The name of an unfinished file is this process's own: two processes may make the same shard.
+            # The name of an unfinished file contains this process's id, because two processes may make the same shard.
             partial = path.with_suffix(f".{os.getpid()}.tmp")
             save_file({"tokens": made.tokens.to(torch.int32), "hidden": made.hidden}, partial)
             os.replace(partial, path)
@@ -180,7 +181,7 @@ def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class _Row:
-    """A growing row: the target's text, with a new beginning where a text has ended."""
+    """A row that grows: the target's text, with a new beginning after each text that has ended."""
 
     def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
         self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat
@@ -189,7 +190,7 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Take a token that the target wrote. Return the token that continues the row."""
+        """Add a token that the target wrote. Return the next token of the row."""
         if self._given:
             token = self._given.popleft()
             self.tokens.append(token)

@@ -1,9 +1,9 @@
 """Trains the draft to predict the target's distribution.
 
-The draft begins as the target's first and last layers, and shares the target's embedding and head. It reads rows as in
-use: the first tokens of a prompt and the newest ones. The target's acceptance is all that counts in use. So the loss is
-the divergence from the target's distribution over the tokens that the draft can say, and not a loss on the text. A
-training that was stopped continues with the very next step. Knows no books.
+The draft begins as the target's first and last layers, and shares the target's embedding and head. It sees rows as it
+will in use: the first tokens of a prompt and the newest tokens. In use only the acceptance by the target matters. So
+the loss is the divergence from the target's distribution over the tokens that the draft can produce, and not a loss on
+the text. A training that was stopped continues with the next step. Independent of books.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG_EVERY = 10
 
 
 def ends_of(count: int, kept: int) -> list[int]:
-    """The layers, out of ``count``, from which a draft of ``kept`` layers begins: the first ones and the last one."""
+    """The layers, out of ``count``, that a draft of ``kept`` layers is made from: the first ones and the last one."""
     return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
 
 
@@ -43,7 +43,7 @@ def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple
 
     Args:
         target: a transformers causal LM.
-        token_ids: (tokens,) that the draft can say.
+        token_ids: (tokens,), the tokens that the draft can produce.
     """
     kept = ends_of(target.config.num_hidden_layers, num_layers)
     config = distilled.draft_config(target.config, kept, len(token_ids))
@@ -89,7 +89,7 @@ class Training:
         return self._folder / "checkpoint.pt"
 
     def run(self, progress: TextIO) -> None:
-        """Train to the end, a line of progress now and then."""
+        """Train to the end. Prints a line of progress now and then."""
         saved = time.monotonic()
         while self.step < self.num_steps:
             found = self.learn()
@@ -103,8 +103,8 @@ class Training:
         self._save()
 
     def learn(self) -> dict[str, float] | None:
-        """Train one step. A logged step returns the divergence in nats, and the share of the target's tokens that would
-        be accepted.
+        """Train for one step. For a step that is logged, return the divergence in nats, and the share of the target's
+        tokens that would be accepted.
         """
         tokens, hidden = self._batch()
         expected, given = self._distributions(tokens, hidden)
@@ -136,14 +136,14 @@ class Training:
         return float(torch.minimum(chance, given.exp()).sum(-1).mean())
 
     def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the rows of one shard: tokens (rows, length), hidden (rows, length, hidden size). Each epoch has another
-        order.
+        """Take the rows of one shard: tokens (rows, length) and hidden (rows, length, hidden size). The order differs
+        from epoch to epoch.
         """
         per_shard = ROWS // BATCH_ROWS
         turn, within = divmod(self.step, per_shard)
         epoch, place = divmod(turn, self._shards)
         number = place
-        if epoch:  # from the second epoch on all shards exist
+        if epoch:  # all shards exist from the second epoch on
             number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
         if number not in self._held:
             self._held = {number: self._corpus.shard(number)}

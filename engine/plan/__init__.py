@@ -1,6 +1,6 @@
-"""Plans the placement of models and KV in memory, and the times on this machine: probes, costs, the plan.
+"""Plans where models and KV are placed in memory, and estimates times on this machine, from probes and costs.
 
-The names below judge a model before it is downloaded, and without torch.
+The names below can judge a model before it is downloaded, and without torch.
 """
 
 from engine.plan.hardware import MachineRates, machine_rates

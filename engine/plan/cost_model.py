@@ -1,4 +1,4 @@
-"""The cost model: costs of a model's passes on this machine, and choices that follow from them. Pure arithmetic.
+"""Models the costs of a model's passes on this machine, and derives choices from them. Pure arithmetic.
 
 A pass over n tokens costs each layer a share for its weights and a share for every token of context. The cost of a
 whole model is computed from measured passes of one of its layers (``probe``). Every constant in this module is a rule,
@@ -17,36 +17,34 @@ from typing import Any
 from engine.events import KvBytes
 
 MIN_BUDGET, MAX_BUDGET = 1024, 8192
-"""Bounds of the retrieval budget in tokens. The lower one loses little acceptance with the bundled pair
-(assets/measurements), the upper one is twice the budget of TriForce (arXiv 2404.11912) at 128K.
+"""Minimum and maximum retrieval budget in tokens. The minimum loses little acceptance with the bundled pair
+(assets/measurements). The maximum is twice the budget of TriForce (arXiv 2404.11912) at 128K.
 """
 
 BUDGET_SHARE = 10
-"""The retrieval budget is one in this many tokens of the book, where that is more: a longer book is more expensive to
-verify, and more tokens compete. TriForce takes one in 32 at 128K; measured in assets/measurements.
+"""For a long book the retrieval budget is raised to its tokens divided by this number, because a longer book is more
+expensive to verify, and more tokens compete. TriForce takes one in 32 at 128K. Measured in assets/measurements.
 """
 
-# Share of a middle pass's time without context by which its retrieval cache may make it slower.
+# Maximum slowdown of a middle pass by its retrieval cache, as a share of the pass's time without context.
 _MIDDLE_SLOWDOWN = 0.25
-# The least ratio of window to budget that still is a selection.
+# Minimum ratio of window to budget for which selecting chunks makes sense.
 _WINDOW_PER_BUDGET = 16
-# The smallest block that counts; smaller ones are the result of a probe that ran out of time.
+# Minimum tokens of a block that counts; smaller blocks mean that the probe ran out of time.
 _MIN_BLOCK = 128
-# Seconds that a prefill block may take in one layer, so that stopping feels immediate.
+# Maximum seconds of a prefill block in one layer, so that stopping feels immediate.
 _BLOCK_S = 0.25
-# Share of the best rate that counts as equally fast: other programs disturb a short probe.
+# Share of the best rate from which on a rate counts as equally fast, because other programs disturb a short probe.
 _EQUAL_RATE = 0.75
-# Seconds after which probes are repeated: drivers and other programs change.
+# Seconds after which probes are repeated, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Share of the processors that other programs may use during probes that stay valid for ``_FRESH_S``.
+# Maximum share of the processors that other programs use during probes that stay valid for ``_FRESH_S``.
 _MAX_OTHERS = 0.1
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Seconds of a pass through one layer: ``base`` without context, and ``per_token`` more for each token of
-    context.
-    """
+    """Seconds of a pass through one layer: ``base`` without context, plus ``per_token`` for each token of context."""
 
     base: float
     per_token: float
@@ -60,15 +58,15 @@ class CostModel:
     """Measured costs of one model on this machine. Rates in bytes per second.
 
     Args:
-        memory: a copy within the device's memory, counting bytes read and bytes written.
-        bus: from pinned host memory to the device; 0 without one.
-        disk: reading a file in the folder for spilled KV; 0 where it was too full to try.
+        memory: rate of a copy within the device's memory, counting bytes read and bytes written.
+        bus: rate from pinned host memory to the device; 0 without a bus.
+        disk: rate of reading a file in the folder for spilled KV; 0 if the disk was too full to measure it.
         layers: number of the model's layers.
         head: cost of the output head, in layers; one row of the embedding counts as 0.
         step: a pass over one token.
         middle: a pass over ``middle_tokens``.
         blocks: prefill blocks that were tried, (tokens, seconds without context).
-        block_per_token: seconds more for each token of a block and each token of context before it.
+        block_per_token: additional seconds for each pair of a token of a block and a token of context before it.
     """
 
     memory: float
@@ -84,7 +82,9 @@ class CostModel:
 
     @property
     def prefill_block(self) -> int:
-        """The largest block that ends soon enough and is about as fast as any; 0 where only small ones were tried."""
+        """The largest block that ends soon enough and is about as fast as the fastest; 0 if only small blocks were
+        tried.
+        """
         best = max(tokens / seconds for tokens, seconds in self.blocks)
         short = ((tokens, tokens / seconds) for tokens, seconds in self.blocks if seconds <= _BLOCK_S)
         block = max((tokens for tokens, rate in short if rate >= _EQUAL_RATE * best), default=0)
@@ -99,13 +99,13 @@ class CostModel:
         return budget
 
     def reading_s(self, tokens: int, kv: KvBytes) -> float:
-        """Seconds to read a book. Spilling to disk overlaps with computation."""
+        """Seconds to read a book, in which spilling to disk overlaps with computation."""
         per_token = min(seconds / tokens for tokens, seconds in self.blocks)
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
 
     def row_ms(self, context: int) -> float:
-        """Milliseconds that one more token adds to a pass after a context, where only computation grows."""
+        """Milliseconds that one more token adds to a pass after a context, if only computation grows."""
         token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
         return 1000.0 * (token + self.layers * self.block_per_token * context)
 
@@ -114,15 +114,15 @@ class CostModel:
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
-        """Milliseconds of one plain step. Spilled KV and ``waiting`` bytes of weights in host memory are moved during
-        computation, over ``buses`` parallel buses.
+        """Milliseconds of one plain step. Meanwhile spilled KV, and ``waiting`` bytes of weights in host memory, are
+        moved over ``buses`` parallel buses.
         """
         moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
 
 
 def over(count: float, rate: float) -> float:
-    """Seconds to move bytes at a rate; 0 where the rate was not measured."""
+    """Seconds to move bytes at a rate; 0 if the rate was not measured."""
     return count / rate if rate else 0.0
 
 
@@ -131,20 +131,20 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
 
     Args:
         busy_s: seconds that all processors worked, summed.
-        own_s: seconds that they worked for this program.
-        seconds: by the clock.
+        own_s: seconds that processors worked for this program.
+        seconds: elapsed seconds.
     """
     return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
 
 
 def is_quiet(others: float) -> bool:
-    """Whether probes measure the machine itself, without much work of other programs."""
+    """Whether other programs used so little of the machine that probes measure the machine itself."""
     return others <= _MAX_OTHERS
 
 
 def best_of(one: CostModel, other: CostModel) -> CostModel:
-    """Combine two probes of one model: the better of each measure, since other work makes a measure worse and never
-    better.
+    """Combine two probes of one model: take the better of each measure, because other work can only make a measure
+    worse.
     """
     blocks = dict(one.blocks)
     for tokens, seconds in other.blocks:
@@ -169,13 +169,13 @@ def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
 
 
 def load(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the measurements under this key, if they are at most a week old at ``now`` (Unix seconds) and usable."""
+    """Load the measurements under this key, if they are usable and at most a week old at ``now`` (Unix seconds)."""
     found = _load(file, key, now)
     return found[0] if found and found[1] else None
 
 
 def load_rough(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the known costs, even if other programs ran while they were measured: the best so far, until the next
+    """Load the known costs even if other programs ran while they were measured. They are the best known until the next
     measurement.
     """
     found = _load(file, key, now)
@@ -191,7 +191,7 @@ def _load(file: Path, key: str, now: float) -> tuple[CostModel, bool] | None:
 
 
 def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> None:
-    """Add measurements to the file. A folder that cannot be written to costs the next start another measurement.
+    """Add measurements to the file. If the folder cannot be written to, the next start has to measure again.
 
     Args:
         quiet: whether the machine had no other work.
@@ -211,7 +211,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 
 
 def _from(entry: dict[str, Any]) -> CostModel:
-    """Check the numbers of a file that may have been changed, before a plan uses them."""
+    """Make a cost model from a file, after checking its numbers, because the file may have been changed."""
     known = {field.name for field in fields(CostModel)}
     step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])

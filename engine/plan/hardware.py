@@ -1,4 +1,4 @@
-"""Finds the devices that torch sees on this machine, and the needs of a model, without loading its weights.
+"""Finds the devices that torch sees on this machine, and what a model needs there, without loading its weights.
 
 Meant to be called in its own process (every result can be pickled): a broken driver can crash its process, and
 importing torch takes seconds.
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
 _PROBE_REPEATS = 5
-_USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the usual window of long-context models
+_USUAL_LENGTHS = (32_768, 131_072)  # tokens of a novel, and of the usual window of long-context models
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that torch can compute on, with sizes in bytes. ``trouble`` is a sentence where torch cannot use the
-    device. ``gflops`` are measured speeds of matrix products in GFLOP/s by dtype.
+    """A device that torch can compute on, with sizes in bytes. ``trouble`` is a sentence if torch cannot use the
+    device. ``gflops`` are measured speeds of matrix products in GFLOP/s, keyed by dtype.
     """
 
     device: str
@@ -66,14 +66,15 @@ class Expected:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds.
+    """Facts about a model from its configuration. ``context_in_memory`` is the longest context that the free memory
+    holds.
 
-    ``context_in_all`` is the longest with host memory and disk in addition; ``window_kv`` are the bytes of a full
-    window's KV by tier. ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` are the
-    times that follow for books of several lengths. ``prefill_block`` (0: the usual one), ``retrieval_budget`` and
-    ``retrieval_share`` (0: the budget holds for every book) are the planner's choices. ``kv_note`` is a note about the
-    format of KV. ``others`` is the share of this machine that other programs used during the probes; ``probed_busy``
-    tells whether that was too much for valid probes.
+    ``context_in_all`` is the longest context with host memory and disk in addition. ``window_kv`` are the bytes of a
+    full window's KV, keyed by tier. ``speeds`` are short probes of this machine with a layer of this shape;
+    ``expected`` are the estimated times for books of several lengths. ``prefill_block`` (0: the usual one),
+    ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every book) are the planner's choices.
+    ``kv_note`` is a note about the format of KV. ``others`` is the share of this machine that other programs used
+    during the probes. ``probed_busy``: whether that was too much for valid probes.
     """
 
     name: str
@@ -100,7 +101,7 @@ class ModelFacts:
 class MachineRates:
     """The speeds of this machine for any model. ``flops``: floating point operations a second in large matrix products.
     In bytes a second: ``memory`` as in ``CostModel``, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
-    ``quiet``: whether other programs were idle meanwhile.
+    ``quiet``: whether other programs were idle during the measurement.
     """
 
     flops: float
@@ -110,7 +111,7 @@ class MachineRates:
     quiet: bool = True
 
     def best_of(self, other: MachineRates) -> MachineRates:
-        """The better of each speed: other work makes all of them worse."""
+        """The better of each speed, because other work makes all speeds worse."""
         flops, memory = max(self.flops, other.flops), max(self.memory, other.memory)
         return MachineRates(
             flops, memory, max(self.bus, other.bus), max(self.disk, other.disk), self.quiet or other.quiet
@@ -121,7 +122,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     """Measure the machine's speeds, in about a second.
 
     Args:
-        folder: a folder on the disk to measure; None is the system's own place.
+        folder: a folder on the disk to measure; None takes the system's temporary folder.
     """
     import torch
 
@@ -129,7 +130,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # A processor computes products without instructions for their dtype in the other dtype.
+    # Without instructions for a dtype a processor computes products in the other dtype.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -137,7 +138,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
 
 
 def probe_torch() -> TorchFacts:
-    """Look at every device, run one kernel on each and time matrix products."""
+    """Look at every device, run one kernel on each, and time matrix products."""
     import psutil
     import torch
 
@@ -152,7 +153,7 @@ def probe_torch() -> TorchFacts:
 
 
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
-    """Read a model's configuration and find its needs on this machine.
+    """Read a model's configuration and find out what the model needs on this machine.
 
     Args:
         name: folder or hub id.
@@ -176,7 +177,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     devices = planner.pick_devices(config.device)
     device = devices[0]
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
-    kv = config.kv if name == config.model else "model"  # a draft's KV is small, and keeps its format
+    kv = config.kv if name == config.model else "model"  # a draft's KV is small, so it keeps its format
     shape = shape.stored_as(kv)
     if name == config.model:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
@@ -185,7 +186,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     free = planner.free_resources(device, config, None, layout.others)
-    # The person's limit is for the caches alone; the free memory has to hold the weights too.
+    # The person's limit applies only to the caches, whereas the free memory has to hold the weights too.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     left, (size, taken) = free, planner.model_bytes(config, model, draft, device)
     waiting = planner.host_weights(model, len(layout.in_host) * size.weights).step
@@ -226,7 +227,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
 
 def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
-    """Bytes of the weights in memory. Those of the decoder blocks may be quantized."""
+    """Bytes of the weights in memory. The weights of decoder blocks may be quantized."""
     from engine.model import architectures
     from engine.quantization import bytes_per_weight
 
@@ -261,7 +262,7 @@ def _probe_gpu(device: torch.device) -> DeviceFacts:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
         free, total = devices.free_memory(device), devices.total_memory(device)
-        torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here and not before
+        torch.ones(1, device=device).add_(1).item()  # a build of torch without kernels for this GPU fails only here
         return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:
         built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"
@@ -275,7 +276,7 @@ def _matrix_rates(device: str) -> tuple[tuple[str, float], ...]:
 
 
 def _gflops(device: str, dtype: str) -> float:
-    """Speed of a square matrix product in GFLOP/s, the best of a few."""
+    """Speed of a square matrix product in GFLOP/s, the best of a few runs."""
     import torch
 
     width = _PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]
@@ -284,6 +285,6 @@ def _gflops(device: str, dtype: str) -> float:
     for _ in range(_PROBE_REPEATS):
         begin = time.perf_counter()
         product = left @ left
-        product[0, 0].item()  # waits for the device
+        product[0, 0].item()  # reading a result waits for the device
         seconds.append(time.perf_counter() - begin)
     return 2 * width**3 / min(seconds) / 1e9

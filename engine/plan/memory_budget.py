@@ -1,7 +1,7 @@
-"""The memory budget: computes the spread of KV over device, host memory and disk, and whether a book fits.
+"""Computes how KV is spread over device, host memory and disk, and whether a book fits.
 
-Used by the planner, and by the list of models and servers elsewhere, which need it before a model or torch is
-installed. Imports no torch and looks at no machine.
+Used by the planner, and by the list of models and for servers elsewhere, before a model or torch is installed. Imports
+no torch, and does not inspect the machine.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from dataclasses import dataclass, field
 from engine.events import KvBytes
 
 MIN_CHAT_TOKENS = 256
-"""Tokens of the window that stay free after a book, for a question and an answer."""
+"""Minimum tokens of the window that stay free after a book, for a question and an answer."""
 
 MEMORY_SHARE = 0.85
-"""Share of the free memory that weights and cache may take. The rest is for activations and other programs."""
+"""Maximum share of the free memory for weights and cache. The rest is for activations and other programs."""
 
 PINNED_SHARE = 0.6
-"""Share of the free host memory that weights and cache may take next to a GPU: pinned memory cannot be swapped out."""
+"""Maximum share of the free host memory for weights and cache if there is a GPU, because pinned memory cannot be
+swapped out.
+"""
 
 WEIGHTS_SHARE = 0.95
-"""Share of a GPU's free memory that weights may take before some wait in host memory: every pass would wait for such
-weights, but only verifications wait for spilled KV.
+"""Maximum share of a GPU's free memory for weights; beyond it some weights wait in host memory. It is larger than for
+KV, because every pass has to wait for such weights, but only verifications wait for spilled KV.
 """
 
 DISK_SHARE = 0.8
 
 CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk of the retrieval cache: TriForce's size, and the size that finds the bundled pair's quotations
+"""Tokens of a chunk in the retrieval cache: TriForce's size, and the size that finds the quotations of the bundled pair
 (assets/measurements).
 """
 
 RETRIEVAL_TAIL = 2048
-"""Tokens of a retrieval cache in addition to its chosen chunks: about as many as ``decode.levels`` gives it."""
+"""Tokens of a retrieval cache in addition to its chosen chunks; about as many as ``decode.levels`` uses."""
 
-# Buffers through which spilled layers pass. Resident layers in 8 bits have one of their own.
+# Number of buffers that spilled layers are moved through. Resident layers in 8 bits have one more buffer.
 _STAGING_BUFFERS = 2
-# Layers from host memory whose weights are on the device at once: one computes, one is on its way.
+# Number of layers from host memory whose weights are on the device at once: one computes, the next is being copied.
 _WEIGHT_BUFFERS = 2
-# Passes over all weights between two verifications, roughly. Each of them waits for a layer in host memory.
+# Approximate number of passes over all weights between two verifications. In each a layer in host memory has to be
+# copied.
 _PASSES = 4
 
 
@@ -47,11 +50,11 @@ _PASSES = 4
 class BookFit:
     """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the cache once it is read.
 
-    ``kv`` are these bytes by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
-    ``estimate`` has them in words. For a model elsewhere the tokens are a guess, and the cache takes no memory here.
-    ``kept`` first tokens are restored from disk. Where several documents are too long together, the others fit without
-    those at the places ``leave_out``. ``page_tokens`` are the tokens of each page, after the template's own; ``room``
-    is the number of a book's tokens that fit.
+    ``kv`` are these bytes, keyed by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
+    ``estimate`` states them in words. For a model elsewhere the tokens are a guess, and the cache takes no memory here.
+    The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
+    indices of documents without which the rest fits. ``page_tokens`` are the tokens of each page, without those of the
+    template. ``room`` is the number of a book's tokens that fit.
     """
 
     tokens: int
@@ -71,8 +74,8 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose the documents, by their places, without which the others take at most ``most`` tokens: few, and no larger
-    than needed.
+    """Choose documents (by index) to leave out, so that the rest takes at most ``most`` tokens: few documents, and no
+    larger than needed.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -86,7 +89,7 @@ def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
-    """The sentence by how much several documents are too long together, and which to leave out."""
+    """The sentence that says by how much several documents are too long together, and which to leave out."""
     over = f"{sum(sizes) - most:,} tokens too many."
     left = to_leave_out(sizes, most)
     if len(left) == len(sizes):
@@ -111,7 +114,7 @@ class KvSize:
 
     Args:
         stored: bytes in storage.
-        computed: bytes in a buffer of resident layers, in the dtype of computing.
+        computed: bytes in a buffer of resident layers, in the compute dtype.
         staged: bytes in a buffer of spilled layers.
         quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
         index: bytes of the retrieval cache's mean keys, which are on the device in any case.
@@ -127,7 +130,7 @@ class KvSize:
     fixed: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
-        """Place the KV of ``tokens`` tokens within the given bytes: on the device first, then in host memory, then on
+        """Place the KV of ``tokens`` tokens within the given bytes: first on the device, then in host memory, then on
         disk. None if there is no room.
         """
         per_layer = max(1, tokens * self.stored // self.layers)
@@ -148,8 +151,8 @@ class KvSize:
 def spread_over(
     sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
 ) -> list[Spread] | None:
-    """Place the KV of ``tokens`` tokens whose layers lie on several devices, by device. Each device has bytes of its
-    own; host memory and disk are shared. None if there is no room.
+    """Place the KV of ``tokens`` tokens, if the layers are on several devices. Returns the placement by device. Each
+    device has its own bytes; host memory and disk are shared. None if there is no room.
     """
     found = []
     for size, room in zip(sizes, devices, strict=True):
@@ -170,8 +173,8 @@ def retrieval_bytes(size: KvSize, budget: int) -> int:
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """The retrieval budget in tokens, at most ``budget``: halved until the cache leaves as much context as with
-    ``least`` tokens.
+    """The retrieval budget in tokens. It is ``budget``, halved until the cache leaves as much context as a budget of
+    ``least`` tokens would.
 
     Args:
         sizes: KV sizes of each device's layers.
@@ -190,7 +193,7 @@ def fitting_budget(
 
 
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to ``limit`` that satisfies a condition, which all smaller ones satisfy too."""
+    """The largest number up to ``limit`` that satisfies a condition. All smaller numbers must satisfy it too."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -204,8 +207,8 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 @dataclass(frozen=True)
 class LayerBytes:
     """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a full window, and one buffer for
-    spilled KV. ``asked`` is the share of the weights that a pass over a few tokens brings where they wait in host
-    memory: of a mixture's experts only the chosen ones come.
+    spilled KV. ``asked`` is the share of the weights that a pass over a few tokens copies if they wait in host memory:
+    of a mixture's experts only the chosen ones.
     """
 
     weights: int
@@ -232,7 +235,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Free bytes of a device, and the part of them that is needed for other things than layers."""
+    """Free bytes of a device, and how many of them are needed for things other than layers."""
 
     free: int
     taken: int = 0
@@ -241,8 +244,8 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model: its layers, the number whose KV is spilled when the window is full, and the number
-    whose weights wait in host memory.
+    """A device's share of a model: its number of layers, how many of their KV are spilled when the window is full, and
+    how many of their weights wait in host memory.
     """
 
     layers: int = 0
@@ -250,19 +253,19 @@ class Share:
     in_host: int = 0
 
     def moved(self, size: LayerBytes) -> int:
-        """Bytes that cross the device's bus from one verification to the next."""
+        """Bytes that cross the device's bus between two verifications."""
         return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
-        """Whether everything that must be on the device fits, whatever waits elsewhere."""
+        """Whether everything that must be on the device fits, whatever is placed elsewhere."""
         held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
         needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
         return needed <= int(room.free * WEIGHTS_SHARE)
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """Choose the layers, out of ``layers``, whose weights and KV stay on a device. Weights come before KV, since every
-    pass needs them.
+    """Choose how many of ``layers`` layers keep their weights and KV on a device. Weights have priority over KV,
+    because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken + layers * size.beside
@@ -279,7 +282,7 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Share layers over devices so that as few bytes as possible are moved, by parallel buses. An earlier device is
+    """Share layers over devices so that as few bytes as possible are moved over parallel buses. An earlier device is
     filled before the next one gets layers.
     """
     shares = [Share() for _ in rooms]
@@ -291,7 +294,7 @@ def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> 
 
 
 def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
-    """The device of every layer, by its place in ``shares``.
+    """The device of every layer, as an index into ``shares``.
 
     Each device's layers form as many runs as it has spilled layers, and the devices' runs alternate: while one device
     computes with the spilled layer of its run, the other device receives its next one over its own bus. Without spilled

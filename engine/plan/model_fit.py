@@ -1,9 +1,8 @@
-"""Whether a pair of models fits on a machine before it is downloaded, in numbers.
+"""Computes, before a pair of models is downloaded, whether it fits on a machine.
 
-The arithmetic is the planner's, applied to the longest book; for a real book the planner itself decides. The time for a
-book is estimated too. Reading is bound by computation: every weight, and the attention of every token to all tokens
-before it. Writing is bound by memory: a plain step reads weights and cache once. ``machine_rates`` measures the
-machine.
+Uses the planner's arithmetic for the longest book; for a real book the planner itself decides. Also estimates the time
+for a book. Reading is bound by computation: every weight, and the attention of every token to all tokens before it.
+Writing is bound by memory: a plain step reads weights and cache once. ``machine_rates`` measures the machine.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ BOOK_TOKENS = 120_000
 """Tokens of a book of 300 printed pages, of 300 words each."""
 
 SHORTEST_BOOK = 4_096
-"""Tokens of a book that a machine must hold at least, to be fit for the model."""
+"""Minimum tokens of a book that a machine must hold to be fit for the model."""
 
 GPU_CLASSES = (8, 12, 16, 24, 48)
-"""GiB of memory of common GPUs."""
+"""Memory of common GPUs, in GiB."""
 
 _GPU_SHARE = 0.92
-"""Share of a GPU's memory that is free where no other program uses it."""
+"""Share of a GPU's memory that is free if no other program uses it."""
 
 _CLASS_BOOK = 32_768
 """Tokens of a book that a GPU of a model's class has to hold."""
@@ -58,7 +57,7 @@ _REACHED = 0.6
 """Share of the rate of its largest products that a machine reaches over a whole model."""
 
 _WIDTH = 12
-"""Weights of an ordinary block, over its width squared."""
+"""Weights of an ordinary block, as a factor of its width squared."""
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -69,8 +68,8 @@ Verdict = Literal["whole", "part", "none"]
 class FreeMemory:
     """The memory of this machine, in bytes. ``memory`` is free on the compute device, once the present model is gone;
     ``host`` is host memory to which a GPU's cache can spill, 0 without a GPU; ``disk`` is free disk. ``others`` is the
-    memory of further GPUs that may be used, none with more than the first. ``kv`` is the format of this start's cache:
-    "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
+    memory of further GPUs that may be used, none of which has more than the first. ``kv`` is the format of this start's
+    cache: "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int
@@ -93,8 +92,8 @@ class ModelFit:
 
     ``verdict``: "whole" if the window fits on the device; "part" if a part of it does, or all of it with slower tiers;
     else "none". ``tokens`` of context fit next to the weights, or ``spilled`` tokens with slower tiers. Bytes:
-    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes of
-    ``loading_room``; ``loads`` tells whether that is enough.
+    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes of the
+    ``loading_room`` bytes; ``loads``: whether this is enough.
     """
 
     verdict: Verdict
@@ -143,8 +142,8 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
-    """The largest factor by which the middle level speeds up answers after a book of ``tokens``. None where every layer
-    reads the whole book, since other limits apply there.
+    """The maximum factor by which the middle level speeds up answers after a book of ``tokens``. None if every layer
+    reads the whole book, because then other limits apply.
 
     A plain step moves weights and cache; a middle pass moves hardly more than the weights.
     """
@@ -163,8 +162,8 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
     """The layers of each device, as the planner divides them.
 
-    If the command line asks for it, the planner lets weights wait in host memory, from which every pass brings them. A
-    model that is offered here has all weights on the devices, so such a model counts as not fitting.
+    If the command line asks for it, the planner lets weights wait in host memory, from which every pass brings them.
+    Models are offered only if all weights are on the devices, so such a model counts as not fitting.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -172,7 +171,9 @@ def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[Device
 
 
 def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
-    """The KV of each device's layers. Layers with a window or a state are spread evenly among the others."""
+    """The KV of each device's layers. Layers with a window or a state are assumed to be spread evenly among the
+    others.
+    """
     ends = list(accumulate(share.layers for share in shares))
     parts = []
     for first, last in zip([0, *ends], ends, strict=False):
@@ -186,7 +187,7 @@ def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSi
 
 
 def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
-    """The smallest class of GPU (GiB) that holds a pair and a book of 32,768 tokens; None where none does.
+    """The smallest class of GPU (GiB) that holds a pair and a book of 32,768 tokens; None if none does.
 
     Args:
         weights: format of the target's weights, as in ``FreeMemory.quantization``.
@@ -201,8 +202,8 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
 
 @dataclass(frozen=True)
 class Rounding:
-    """Formats with which a model fits that otherwise would not: of weights ("" or a key of ``BITS``) and of the cache
-    ("" or "8bit").
+    """The formats with which a model fits that otherwise would not: of the weights ("" or a key of ``BITS``), and of
+    the cache ("" or "8bit").
     """
 
     weights: str
@@ -216,7 +217,7 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """The formats with which a pair fits that does not fit unchanged, the mildest first; empty where it fits
+    """Formats with which a pair fits that does not fit unchanged, the mildest first; empty if the pair fits
     unchanged.
     """
     if fit_pair(target, draft, free).verdict != "none":
@@ -226,8 +227,8 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest of these formats that holds a book of 300 pages, or the whole window, on the device; else the mildest
-    of all. None where no format helps, or none is needed.
+    """The mildest of these formats with which a book of 300 pages, or the whole window, fits on the device; otherwise
+    the mildest of all. None if no format helps or is needed.
     """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
@@ -273,7 +274,7 @@ class BookTimes:
 
 
 def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookTimes | None:
-    """Times for a book of 300 pages, or as much of it as fits; None where no part fits.
+    """Times for a book of 300 pages, or for as much of it as fits; None if no part fits.
 
     Args:
         found: result of ``fit_pair`` for this model.
@@ -306,7 +307,7 @@ def measure_free_memory(
     """Measure free memory and disk.
 
     Args:
-        folder: a folder on the disk that counts.
+        folder: a folder on the disk to measure.
         status: status of the running engine, whose weights count as free.
         kv_bytes: bytes of the open book's KV, in the memory that the engine uses.
         kv: format of this start's cache.
@@ -330,8 +331,8 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes of the GPUs that the engine may use, once it has freed its memory, most first; none where it computes on a
-    processor. Asks torch only if the engine has loaded torch.
+    """Bytes of the GPUs that the engine may use, after it has freed its memory, the largest first. Empty if it computes
+    on a processor. Asks torch only if the engine has loaded torch.
     """
     if "torch" not in sys.modules:
         return ()
@@ -339,5 +340,5 @@ def _gpu_memory(device: str) -> tuple[int, ...]:
 
     try:
         return memory_of_cards(device)
-    except OptionError:  # reported where a model is loaded
+    except OptionError:  # the error is reported when a model is loaded
         return ()

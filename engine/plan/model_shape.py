@@ -1,6 +1,5 @@
-"""Reads the numbers of a model from its settings file: layers, heads, parameters, bytes of KV. No torch, no weights.
-
-Strangers write settings files, so every number is checked before it is used.
+"""Reads the sizes of a model from its settings file: layers, heads, parameters, bytes of KV. Needs neither torch nor
+weights. Settings files are untrusted, so every number is checked before it is used.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ _LARGEST = 1 << 31
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The numbers of one model.
+    """The sizes of one model.
 
     ``weights_bytes`` are the bytes of its files. ``window`` is the longest context in tokens that its settings allow.
     ``embeddings`` are the parameters of embedding and output head, which are never quantized. ``sliding_layers`` layers
     hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``, whatever the context.
-    ``sliding_kv`` are KV heads and head size of sliding layers, where they differ from the other layers'.
+    ``sliding_kv`` are KV heads and head_dim of sliding layers, if they differ from those of the other layers.
     ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of a layer that keeps
     the whole context. ``inputs`` are the parameters of embeddings that give each layer a row for the token. ``asked``
-    are the parameters that are active for a token, where not all are: only the chosen experts count. ``expanded``: the
-    files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded. ``stored``: bytes
-    of a weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
+    are the parameters that are active for a token, if not all are: of experts only the chosen ones. ``expanded``: the
+    files hold 4-bit weights, which are expanded in memory, layer by layer if they are rounded. ``stored``: bytes of a
+    weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
     """
 
     layers: int
@@ -95,7 +94,7 @@ class ModelShape:
         return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
 
     def bounded_bytes(self, itemsize: int = 2) -> int:
-        """Bytes of the other layers' windows and states, whatever the number of tokens."""
+        """Bytes of the windows and states of all other layers, whatever the number of tokens."""
         held = sliding_capacity(self.sliding_window) + self.sliding_window
         heads, width = self.sliding_kv or (self.kv_heads, self.head_dim)
         windows = 2 * self.sliding_layers * heads * width * itemsize * held
@@ -104,7 +103,9 @@ class ModelShape:
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
-        """Bytes of a token's cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
+        """Bytes of a token's cache in 8 bits: one byte for each number, plus a scale for each key and value of a
+        head.
+        """
         return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 
@@ -125,11 +126,11 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     """Compute the numbers of a model from its settings.
 
     Args:
-        weights_bytes: size of its files; 0 estimates the size from the shape, at two bytes a parameter.
+        weights_bytes: size of the model's files; 0 estimates it from the shape, at two bytes a parameter.
 
     Raises:
         UnsupportedModel: the engine does not support the model; the message says why.
-        ModelError: a number is missing or cannot be right.
+        ModelError: a number is missing or impossible.
     """
     config, name = text_settings(config), display_name(name)
     kind = config.get("model_type")
@@ -147,7 +148,8 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * width
     chooses = "enable_moe_block" in family.reads
-    has_experts = family.experts and config.get("num_local_experts") != 0  # where there are none, the settings say so
+    # in a model without experts the settings say so
+    has_experts = family.experts and config.get("num_local_experts") != 0
     has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
     _check_own(config, family.reads, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}

@@ -1,8 +1,8 @@
-"""Plans the placement of model, book and window on this machine, as numbers and a sentence.
+"""Plans where model, book and window are placed on this machine, as numbers and a sentence.
 
-Layers stay on the device first: every layer whose KV fits there stays, since each spilled gigabyte has to be moved for
-every verification. The rest goes to host memory, then to disk. The planner looks at free memory and moves nothing.
-Costs come from short probes (``probe``); a plan without them has no times.
+Every layer whose KV fits on the device stays there, because each spilled gigabyte has to be moved for every
+verification. The rest goes to host memory, then to disk. The planner looks at free memory and moves nothing. Costs come
+from short probes (``probe``); a plan without them has no times.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ from engine.plan.round_model import NO_WEIGHTS, HostWeights, sentence
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 
-# Tokens that are reserved for a chat where the window has them.
+# Tokens that are reserved for a chat if the window has them.
 _CHAT_TOKENS = 4096
-# Tokens of a pass, roughly, whose experts come from host memory: most passes are drafts that the middle level scores.
+# Approximate tokens of a pass whose experts come from host memory: most such passes are drafts that the middle level
+# scores.
 _PASS_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: on the compute device, in host memory next to a GPU, and on disk. ``others`` are those of
-    further devices, in the order of ``KvShape.parts``.
+    """Bytes that KV may take: on the compute device, in host memory next to a GPU, and on disk. ``others`` are the
+    bytes on further devices, in the order of ``KvShape.parts``.
     """
 
     device: int
@@ -74,8 +75,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Layout:
-    """The placement of a model: on ``device`` alone, or split over several devices; layers whose weights wait in host
-    memory.
+    """Where a model is placed: on ``device`` alone, or split over several devices; and the layers whose weights wait in
+    host memory.
     """
 
     device: torch.device
@@ -90,8 +91,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Plan:
-    """The placement of the KV of ``tokens`` tokens. ``kv`` are the bytes by tier; ``staging`` the bytes of the
-    buffers.
+    """Where the KV of ``tokens`` tokens is placed. ``kv`` are the bytes, keyed by tier; ``staging`` are the bytes of
+    the buffers.
     """
 
     tokens: int
@@ -106,11 +107,11 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def pick_devices(wanted: str) -> tuple[torch.device, ...]:
-    """The devices that may compute, the one with most free memory first.
+    """The devices that may compute, the one with the most free memory first.
 
-    "auto" takes all NVIDIA GPUs of the first one's generation, since a much older GPU would slow all; else an Intel
-    GPU, for which the build of torch was chosen; else the processor. An Apple GPU shares the processor's memory, and
-    has to be named.
+    "auto" takes all NVIDIA GPUs of the first one's generation, because a much older GPU would slow down all. Without
+    any it takes an Intel GPU if torch was built for it, else the processor. An Apple GPU is used only if named, because
+    it shares the processor's memory.
 
     Raises:
         OptionError: a device is unknown, absent, or named twice.
@@ -149,8 +150,8 @@ def _device(wanted: str) -> torch.device:
 
 
 def memory_of_cards(wanted: str) -> tuple[int, ...]:
-    """Bytes that the GPUs allowed by ``wanted`` would have free if this process used none of them, most first; none
-    where the model computes in the processor's memory.
+    """Bytes that the GPUs allowed by ``wanted`` would have free if this process did not use them, the largest first.
+    Empty if the model computes in the processor's memory.
 
     Raises:
         OptionError: as in ``pick_devices``.
@@ -162,8 +163,8 @@ def memory_of_cards(wanted: str) -> tuple[int, ...]:
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
     """Choose the devices of a model's layers before it is loaded.
 
-    The first device has the embedding, the head and the draft model; further devices are used for layers that it cannot
-    hold with the KV of a full window.
+    The first device has the embedding, the head and the draft model. Further devices are used for the layers that it
+    cannot hold together with the KV of a full window.
 
     Args:
         model: the target's configuration.
@@ -171,8 +172,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy for the middle level is configured, and there is no room for it, or weights fit only without
-            it.
+        OptionError: a copy of the weights for the middle level is configured, and there is no room for it, or the
+            weights fit only without it.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -207,7 +208,7 @@ def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layou
 
 
 def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int) -> list[int]:
-    """Bytes of weights on each device. ``taken`` bytes, in addition to the layers', are where passes begin."""
+    """Bytes of weights on each device. The first device has ``taken`` more bytes than its layers."""
     parts = layout.split.part_of if layout.split else (0,) * layers
     held = [taken] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
     for layer, part in enumerate(parts):
@@ -231,8 +232,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Bytes of a model's layers with their copy for the middle level, and bytes of everything else on the first device:
-    embedding, head and draft model.
+    """Bytes of a model's layers with their copies for the middle level, and bytes of everything else on the first
+    device: embedding, head and draft model.
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
@@ -256,7 +257,7 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
 
 
 def host_weights(model: Any, held: int) -> HostWeights:
-    """The weights of a model's layers that wait in host memory, of which ``held`` bytes are there."""
+    """The weights of a model's layers that wait in host memory, where they take ``held`` bytes."""
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
@@ -275,7 +276,7 @@ def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
 
 
 def spill_folder(config: EngineConfig) -> Path | None:
-    """The folder for files with spilled KV; None is the system's own place for temporary files."""
+    """The folder for files with spilled KV; None means the system's temporary folder."""
     if config.spill_folder != "auto":
         return Path(config.spill_folder)
     return Path(config.snapshot_folder) if config.snapshot_folder else None
@@ -301,7 +302,7 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        if device.type != "cpu":  # a GPU that uses the host's memory: the free part, within the GPU's own limit
+        if device.type != "cpu":  # the GPU uses the host's memory: the free part, within the GPU's own limit
             available = min(available, kinds.free_memory(device) + given_back.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
@@ -317,16 +318,17 @@ def free_resources(
 def complete_config(
     config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape, free: Resources | None = None
 ) -> EngineConfig:
-    """Complete the configuration: choose its open settings by measured costs and by memory.
+    """Complete the configuration: choose settings that it leaves open by measured costs and by memory.
 
     Args:
-        free: memory that retrieval cache and KV may take; None is the free memory now, with the models loaded.
+        free: memory that retrieval cache and KV may take; None takes the memory that is free now, with the models
+            loaded.
     """
     block = config.prefill_block or (costs.prefill_block if costs else 0) or None
     budget = config.retrieval_budget or (costs.retrieval_budget(window) if costs else MIN_BUDGET)
     chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
     if share is None:
-        # On a GPU passes of a fixed shape run over all slots of the cache, and more slots make all of them slower.
+        # On a GPU, passes of a fixed shape run over all slots of the cache, so more slots make all passes slower.
         share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
     kind = KINDS.get(shape.device.type)
     if config.retrieval_budget is None and kind is not None and kind.gpu and budget > MIN_BUDGET:
@@ -339,8 +341,8 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Choose the chunk size. Fine chunks find sharply attended tokens, but their mean keys must fit next to the KV of a
-    full window.
+    """Choose the chunk size. Small chunks find sharply attended tokens better, but their mean keys must fit in addition
+    to the KV of a full window.
     """
     if shape.device.type != "cpu":
         return CHUNK
@@ -366,14 +368,14 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """The plan for a book that fits, followed by a chat."""
+    """The plan for a book that fits and a chat after it."""
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
     return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """The memory that KV may take next to a retrieval cache that is not yet allocated."""
+    """The memory that is left for KV after the retrieval cache, which is not yet allocated."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
@@ -383,7 +385,7 @@ def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) 
 
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
-    """The longest context, at most ``limit``, whose KV fits."""
+    """The longest context up to ``limit`` whose KV fits."""
     return largest(limit, lambda tokens: plan(shape, tokens, resources) is not None)
 
 
@@ -424,7 +426,7 @@ def fit_book(
 
 
 def tiers_in_words(kv: KvBytes) -> str:
-    """Bytes by tier in words. Spilled KV makes answers slower, and the words say so."""
+    """Describe bytes by tier in words. The words mention that spilled KV makes answers slower."""
     tiers = [("on the GPU", kv.device), ("of memory", kv.host), ("on disk", kv.disk)]
     words = ", ".join(f"{count / 1e9:.2f} GB {place}" for place, count in tiers if count)
     if kv.disk or (kv.device and kv.host):

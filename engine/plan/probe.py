@@ -1,9 +1,10 @@
-"""Short probes of this machine: rates of copying and reading from disk, and the time of passes of one layer of a model.
+"""Runs short probes of this machine: rates of copying and of reading from disk, and times of passes through one layer
+of a model.
 
 One layer of the model's own shape is built with meaningless weights and run over a few lengths; nothing is loaded or
 downloaded for it. All probes together stay within ``LIMIT_S`` seconds: slow ones run on fewer tokens. ``cost_model``
-draws the conclusions. The bench uses the rates at the end too: it measures them longer, and compares attention and
-prefill with them.
+draws conclusions from the results. The bench also uses the rates at the end of this file: it measures them for longer,
+and compares attention and prefill with them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from engine.plan.planner import spill_folder
 from engine.quantization import BITS
 
 LIMIT_S = 2.0
-"""Seconds that all probes may take together, apart from building the layer."""
+"""Maximum seconds of all probes together, without building the layer."""
 
 Clock = Callable[[], float]
 
@@ -59,11 +60,11 @@ _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
 _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
-# Free space that the disk must have before it is probed, in multiples of the probe's file.
+# Minimum free space on a disk that is probed, as a multiple of the probe's file.
 _FREE_FILES = 16
 # Any value except zero: processors may compute faster with zeros.
 _FILLING = 0.01
-# Sizes for the rates at the end.
+# Sizes for the rates at the end of this file.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
 _RATE_REPEATS = 10
@@ -72,8 +73,8 @@ _RATE_REPEATS = 10
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
-    If other programs were working meanwhile, the next start measures again, and the better value of each counts. None
-    where the configuration names no such file, or where measuring fails: a plan needs no costs.
+    If other programs were working meanwhile, the next start measures again, and the better of both values is used. None
+    if the configuration names no such file, or if measuring fails, because a plan can be made without costs.
     """
     if not config.speeds_file:
         return None
@@ -85,7 +86,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     others = OtherPrograms()
     try:
         taken = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv)
-    except (RuntimeError, MemoryError):  # a device without memory for one more layer
+    except (RuntimeError, MemoryError):  # the device has no memory for one more layer
         _log.exception("this machine could not be probed")
         return None
     gc.collect()  # the probe's layer and cache refer to themselves, and a real model's take 200 MB
@@ -98,13 +99,13 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
 
 
 class OtherPrograms:
-    """The share of this machine that other programs use from now on."""
+    """Measures the share of this machine that other programs use from now on."""
 
     def __init__(self) -> None:
         self._began = self._look()
 
     def share(self) -> float:
-        """The share of all processors, since this object was made."""
+        """The share of all processors since this object was made."""
         busy, own, seconds = (now - before for now, before in zip(self._look(), self._began, strict=True))
         return cost_model.others_share(busy, own, seconds, psutil.cpu_count() or 1)
 
@@ -142,8 +143,8 @@ def measure(
 
     Args:
         config: the model's configuration.
-        dtype, device: those of weights and KV.
-        folder: folder for spilled KV, whose disk is measured; None is the system's own place.
+        dtype, device: dtype and device of weights and KV.
+        folder: folder for spilled KV, whose disk is measured; None takes the system's temporary folder.
         weights: "stored", or the format to which they are quantized.
         kv: "model", or the format to which KV is quantized.
         clock: returns seconds.
@@ -152,7 +153,7 @@ def measure(
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
-        # The retrieval cache, to which middle passes attend, needs no unpacking.
+        # The retrieval cache, to which middle passes attend, needs no dequantization.
         step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
@@ -160,7 +161,7 @@ def measure(
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
-    sees_all = reading / layers  # the share of layers that see the whole context, like the probe's layer
+    sees_all = reading / layers  # the share of layers that see the whole context, as the probe's layer does
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0
@@ -185,7 +186,7 @@ def _nothing() -> None:
 
 
 class _Probe:
-    """One layer, and a cache after which it can be timed."""
+    """One layer, and a cache with which it can be timed."""
 
     def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
@@ -213,7 +214,7 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Time blocks of prefill, each twice the one before, while there is time for the next."""
+        """Time blocks of prefill, each twice as long as the one before, while there is time for the next."""
         found, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)
@@ -224,18 +225,18 @@ class _Probe:
         return found
 
     def forget(self) -> None:
-        """Forget KV in 8 bits that was unpacked for the last pass: in a whole model other layers come in between. Other
-        KV is not affected.
+        """Drop the dequantized copy of 8-bit KV from the last pass, because in a whole model other layers come in
+        between. Has no effect on other KV.
         """
         self._cache.crop(0)
 
     def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
-        """Seconds of a pass over ``tokens`` tokens through the layer, after a context, with the work before the
+        """Seconds of a pass over ``tokens`` tokens through the layer after a context, including the work before the
         pass.
         """
         layer, cache = self._layer, self._cache
         began = self._clock()
-        # each run chooses its own experts
+        # different input in each run, so that each run chooses different experts
         hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
         self._end += self._clock() - began  # the time of preparation does not count
@@ -247,8 +248,9 @@ class _Probe:
         return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
-        """The best of a few runs, fewer where they are slow. The first run touches memory for the first time, and on a
-        GPU loads and chooses kernels: there it never counts, and takes no time from the others.
+        """The best of a few runs; of fewer runs if they are slow. The first run touches memory for the first time. On a
+        GPU it also loads and chooses kernels, so there it never counts, and does not reduce the time for the other
+        runs.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -268,7 +270,7 @@ class _Probe:
 
 
 def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
-    """Make a decoder of the model's shape with one layer, which keeps the whole context. No other part has weights."""
+    """Make a decoder of the model's shape with one layer, which keeps the whole context. Nothing else has weights."""
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -317,8 +319,8 @@ def _noise(*shape: int) -> torch.Tensor:
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
-    """Bytes per second from a file that the system does not hold in memory, as far as it can be told to release it. 0
-    where the disk is too full, or the folder not writable.
+    """Bytes per second from a file, after the system has been asked to drop the file from memory. 0 if the disk is too
+    full or the folder cannot be written to.
     """
     try:
         place = Path(tempfile.gettempdir()) if folder is None else folder
@@ -358,7 +360,9 @@ def copy_rate(device: torch.device) -> float:
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from host memory to the device, in copies of ``size`` bytes; pinned where KV would be pinned."""
+    """Bytes per second from host memory to the device, in copies of ``size`` bytes. The memory is pinned if KV would be
+    pinned.
+    """
     source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)
     return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
@@ -372,7 +376,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    """Seconds of one call, the best of a few after a first one."""
+    """Seconds of one call: the best of a few calls after a first one."""
     work()
     devices.synchronize(device)
     began = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Computes the time of a round from the data that a machine moves: the bytes that a pass reads on the device, the bytes
-that cross buses, and the launches of the host. Pure arithmetic, before any measurement.
+"""Computes the time of a round from what a machine moves: the bytes that a pass reads on the device, the bytes that
+cross buses, and the launches by the host. Pure arithmetic, which needs no measurement.
 
-Used to judge a model before its download, for the forecast of a book (``cost_model``, where computation is probed), for
-the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a card. The acceptance is not
-known beforehand: it is given as a range.
+Used to judge a model before its download, to forecast the time of a book (with computation probed by ``cost_model``),
+to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a card. The
+acceptance rate is unknown beforehand, so it is given as a range.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
-"""Microseconds that a launch takes the host, roughly."""
+"""Approximate microseconds of the host for one launch."""
 
 FEW_TRIPS, TRIPS = 2, 8
-"""Passes over the full cache before the first word of a book's first answer. At least there are the question's pass and
-a plain step, which makes the word; where steps are quick, more of them and verifications are timed. The tests count
-them on the simulated device.
+"""Minimum and usual number of passes over the full cache before the first word of a book's first answer. At least there
+are the pass over the question, and a plain step that makes the word. If steps are quick, further plain steps and
+verifications are timed. Tests count these passes on the simulated device.
 """
 
 KEPT = (0.8, 0.95)
@@ -55,8 +55,8 @@ class Rates:
 @dataclass(frozen=True)
 class Pass:
     """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and launches of the host.
-    ``computing_ms`` are the milliseconds of its computation, where measured. ``experts``: the experts that it brings
-    from host memory, and their share of its time.
+    ``computing_ms`` are the milliseconds of its computation, if measured. ``experts``: the experts that it brings from
+    host memory, and their share of its time.
     """
 
     read: float = 0.0
@@ -67,7 +67,7 @@ class Pass:
     experts: ExpertReads = NO_EXPERTS
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds: those of moving bytes, of computing or of launching, whichever takes longest."""
+        """Milliseconds of the pass: the maximum of moving bytes, computing, and launching."""
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
@@ -78,9 +78,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class HostWeights:
-    """Weights that wait in host memory, by the bytes that a pass over one token brings: all but experts, and the chosen
-    experts. Each token chooses ``chosen`` of ``count`` experts. ``for_middle``: whether middle passes bring them too,
-    which have no copy on the device.
+    """Weights that wait in host memory: the bytes that a pass over one token brings, separately for the chosen experts
+    and for all other weights. Each token chooses ``chosen`` of ``count`` experts. ``for_middle``: whether middle passes
+    bring them too, because there is no copy on the device.
     """
 
     dense: float = 0.0
@@ -95,14 +95,14 @@ class HostWeights:
         return self.dense + self.experts
 
     def reads(self, moved: float) -> ExpertReads:
-        """The experts of a pass over one token that moves ``moved`` bytes, these among them."""
+        """The experts of a pass over one token that moves ``moved`` bytes, which include these experts."""
         return ExpertReads(self.count, self.chosen, self.experts / moved) if self.experts else NO_EXPERTS
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The gain of speculation at a given acceptance: the best plan, the milliseconds of its round, and tokens in the
-    time of a plain step.
+    """The gain of speculation at a given acceptance rate: the best plan, the milliseconds of its round, and its tokens
+    in the time of a plain step.
     """
 
     plan: DraftPlan
@@ -118,7 +118,7 @@ class RoundModel:
         draft: one token of the draft model; None without one.
         middle: a pass over a few tokens on the retrieval cache.
         verify: a pass over one token or a few on the full cache.
-        drafts: most drafted tokens of a middle pass.
+        drafts: maximum drafted tokens of a middle pass.
     """
 
     rates: Rates
@@ -144,10 +144,10 @@ class RoundModel:
         return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
     def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
-        """The gain where verifications accept this share of the middle level's tokens.
+        """The gain if verifications accept this share of the middle level's tokens.
 
         Args:
-            plain_ms: milliseconds of the plain step to compare with; None is this machine's own.
+            plain_ms: milliseconds of the plain step to compare with; None takes this machine's.
         """
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
@@ -157,12 +157,12 @@ class RoundModel:
         return Speed(plan, ms, gain)
 
     def token_ms(self) -> tuple[float, float]:
-        """Milliseconds of a token, at the largest and at the smallest acceptance."""
+        """Milliseconds of a token, at the maximum and at the minimum acceptance rate."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
     def kept_for(self, token_ms: float) -> float | None:
-        """The smallest acceptance, in hundredths, at which a token takes at most ``ms``; None where there is none."""
+        """The minimum acceptance rate, in hundredths, at which a token takes at most ``ms``; None if there is none."""
         shares = (hundredth / 100 for hundredth in range(100))
         return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
 
@@ -173,8 +173,8 @@ NO_WEIGHTS = HostWeights()
 def probed(
     costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
 ) -> RoundModel:
-    """The passes after a context whose computation has been probed, without a draft model. Spilled KV and waiting
-    weights come over ``buses`` parallel buses. The middle level has the budget of that context.
+    """Make the passes after a context from probed computation, without a draft model. Spilled KV and waiting weights
+    come over ``buses`` parallel buses. The middle level has the budget of this context.
     """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
     moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
@@ -186,8 +186,8 @@ def probed(
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
-    """A sentence about the time that a book will take, with the origin of the numbers. Where verifications wait for a
-    bus it also gives a token's time with speculation, which depends on little else there.
+    """A sentence about the time that a book will take, with the origin of the numbers. If verifications wait for a bus,
+    it also states a token's time with speculation, which then depends on little else.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
