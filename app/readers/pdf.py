@@ -27,9 +27,11 @@ from app.readers.layout import Line, Margins, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_grids import Box
-from app.readers.pdf_lines import Layers, form_values, has_image, is_mostly_picture, page_lines, recognised_lines
+from app.readers.pdf_lines import page_lines, recognised_lines
 from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
+from app.readers.pdf_unseen import Layers, has_image, is_mostly_picture
+from app.readers.pdf_values import form_values
 from app.readers.recognised import RecognisedPage
 
 _SCAN_CHARACTERS = 20

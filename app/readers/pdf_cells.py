@@ -30,6 +30,10 @@ NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.
 _FEW_ROWS = 3  # maximum rows of a table whose header rows are not joined
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_TEXT = 20  # minimum mean characters of a column that may be prose
+_GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
+_FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
+_IN_SHORT = 0.5  # minimum share of such lines in prose of short lines
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -337,3 +341,21 @@ def _has_head(rows: Sequence[Sequence[str]]) -> bool:
         if name and below and sum(bool(NUMBER.match(text)) for text in below) >= NUMBERS * len(below):
             return True
     return False
+
+
+def average(column: Sequence[Line]) -> float:
+    return sum(len(line.text) for line in column) / max(len(column), 1)
+
+
+def is_prose(column: Sequence[Line]) -> bool:
+    texts = [line.text for line in column]
+    if average(column) < _TEXT / 2:
+        return False
+    cased = [text for text in texts if text[0].isupper() or text[0].islower()]
+    if len(cased) >= 0.5 * len(texts):
+        going_on = sum(text[0].islower() for text in cased)
+        return going_on > (_GOES_ON if average(column) >= _TEXT else _IN_SHORT) * len(texts)
+    if average(column) < _TEXT:
+        return False
+    right = max(line.x1 for line in column)
+    return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)

@@ -1,28 +1,24 @@
 """Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child.
 
 Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. Leaves out
-invisible text, such as white on white, because it is often meant for a language model alone. Adds filled-in text (form
-fields, typed notes, stamps), which pdfium's text of a page lacks.
+invisible text (``pdf_unseen``), and puts filled-in text (``pdf_values``) at its place.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, c_int, c_uint, cast, sizeof
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, pdf_calls
+from app.readers import cleaning
 from app.readers.layout import Line, is_initial
-from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, Rules, ruling_lines, turned
-from app.readers.pdf_notes import TICKS, layer_of, read_ticks
+from app.readers.pdf_grids import Box, Rules, ruling_lines
+from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
@@ -41,6 +37,7 @@ from app.readers.pdf_signs import (
     with_raised,
 )
 from app.readers.pdf_tables import MARKER, with_tables
+from app.readers.pdf_unseen import Layers, Suspects, mark_unseen
 from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
@@ -65,21 +62,6 @@ _UPSIDE_DOWN = 180
 # maximum examined: characters for the direction of a page, words of a line, letters of a word
 _LOOK = 400
 _LEVEL = 0.1  # maximum angle in radians of an upright character
-_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
-_FAINT = 0x0C  # maximum opacity (of 255) that counts as invisible
-_CONTRAST = 10  # minimum difference (of 255) between the lightest and darkest pixel of visible text
-_MOST_POINTS = 4_000_000  # maximum pixels of the drawn page
-_IMAGE_DEPTH = 4
-_MOST_OF_PAGE = 0.5  # minimum share of the page's area for a picture to take most of it
-_ON_PICTURE = 60  # minimum characters on a picture that is a background, or a scan with its recognised text
-_MOST_COVERS = 300  # maximum objects of a page that may cover text; further ones are ignored
-_BAND = 24.0  # height in points of the bands by which covering objects are indexed
-_TALLEST = 14_400.0  # maximum height of a page in points
-_EDGE = 0.25  # share of a line's height at its top and bottom that is ignored, because it has little ink
-_WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
-# maximum annotations of a page for its filled-in text to be read, because pdfium's time grows quadratically
-_MOST_ANNOTATIONS = 2_000
-_VALUES_APART = 1.2  # maximum gap in line heights between two words of one value
 
 
 def page_lines(
@@ -499,247 +481,3 @@ def _vertical(pieces: list[Line]) -> list[Line]:
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
-
-
-class Suspects:
-    """Finds the characters of one page that may be invisible.
-
-    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides on the
-    drawn page, so that white letters on a dark ground stay. Invisible letters on the image of a scanned page are its
-    recognised text, and stay too.
-    """
-
-    def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
-        self._page = page
-        self._layers = layers
-        self._objects, covers, self.drawn, self.pictures = _drawn(page)
-        self._covers = _in_bands(covers)
-        self._text = pdf_calls.address(text_page.raw)
-        self._parts = (c_uint * 4)()
-        self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
-        self._has_image: bool | None = None
-        self._piece: int | None = None
-        self._suspect = False
-
-    def is_suspect(self, index: int, box: Box) -> bool:
-        """Whether a word may be invisible, by its first character and its box."""
-        piece = pdf_calls.text_object(self._text, index)
-        if not piece:
-            return False
-        if piece != self._piece:
-            self._piece, self._suspect = piece, self._judge(piece)
-        if self._suspect or not self._covers:
-            return self._suspect
-        x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
-        covers = self._covers.get(y // _BAND)
-        if covers is None:
-            return False
-        drawn = self._order.get(piece, 0)
-        later = covers[bisect_right(covers, drawn, key=itemgetter(0)) :]
-        return any(_holds(cover, x, y) for _, cover in later)
-
-    @cached_property
-    def _order(self) -> dict[int, int]:
-        """Positions of all objects in drawing order. Computed only if an object may cover text."""
-        return {item: at for at, item in enumerate(self._objects)}
-
-    def _judge(self, piece: int) -> bool:
-        """Whether a run of text may be invisible. All its characters are drawn in the same way."""
-        if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
-            return True
-        if pdf_calls.fill_colour(piece, *self._places):
-            red, green, blue, alpha = self._parts
-            if alpha <= _FAINT or (red >= _WHITE and green >= _WHITE and blue >= _WHITE):
-                return True
-        return pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
-
-    def _is_scan(self) -> bool:
-        if self._has_image is None:
-            self._has_image = has_image(self._page)
-        return self._has_image
-
-
-def _in_bands(covers: Sequence[tuple[int, Box]]) -> dict[float, list[tuple[int, Box]]]:
-    """Group covering objects by the horizontal bands they reach into, in drawing order."""
-    bands: dict[float, list[tuple[int, Box]]] = {}
-    for cover in covers:
-        _, (_, _, top, bottom) = cover
-        for band in range(int(max(0.0, top) // _BAND), int(min(_TALLEST, bottom) // _BAND) + 1):
-            bands.setdefault(band, []).append(cover)
-    return bands
-
-
-def _holds(box: Box, x: float, y: float) -> bool:
-    return box[0] <= x <= box[1] and box[2] <= y <= box[3]
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The names of the hidden layers of a file."""
-
-    off: frozenset[str]
-
-    def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a hidden layer. True for a run that is not among the page's own objects,
-        because the layer of its group is unknown.
-        """
-        layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
-        return not of_page if layer is None else not layer or layer in self.off
-
-
-def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box]]:
-    """Examine the drawn objects of a page.
-
-    Returns:
-        All examined objects in drawing order; (position in that order, box) of those that may cover text; all paths;
-            boxes of pictures.
-    """
-    handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
-    items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
-    covers: list[tuple[int, Box]] = []
-    pictures: list[Box] = []
-    paths: list[Path] = []
-    edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
-    turn = turned(page)
-    text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
-    has_text = False
-    for at, kind in enumerate(map(pdf_calls.kind_of, items)):
-        if kind == text:
-            has_text = True
-            continue
-        if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
-            continue
-        x0, y0, x1, y1 = edges.get()
-        if kind == path:
-            paths.append((items[at], x0, y0, x1, y1))
-        else:
-            pictures.append(turn(x0, y0, x1, y1))
-        if has_text and x1 - x0 > THIN < y1 - y0 and len(covers) < _MOST_COVERS:
-            if kind == path:
-                pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
-                if mode.value == raw.FPDF_FILLMODE_NONE:
-                    continue
-            covers.append((at, turn(x0, y0, x1, y1)))
-    return items, covers, paths, pictures
-
-
-def has_image(page: pdfium.PdfPage) -> bool:
-    """Whether a page has a picture."""
-    images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_IMAGE_DEPTH)
-    return next(iter(images), None) is not None
-
-
-def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
-    """Whether a picture takes most of a page and has almost none of the page's text on it. With text on it, it is a
-    background or a scan with recognised text.
-    """
-    width, height = page.get_size()
-    for x0, x1, top, bottom in pictures:
-        seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
-        if seen < _MOST_OF_PAGE * width * height:
-            continue
-        on_it = (
-            len(line.text)
-            for line in lines
-            if line.shown and x0 <= (line.x0 + line.x1) / 2 <= x1 and top <= (line.top + line.bottom) / 2 <= bottom
-        )
-        if sum(on_it) < _ON_PICTURE:
-            return True
-    return False
-
-
-def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark suspect lines as invisible if the drawn page has a single colour at their place."""
-    suspects = [line for line in lines if line.suspect and line.shown]
-    if not suspects:
-        return
-    width, height = page.get_size()
-    scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
-    try:
-        drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # without the drawn page, nothing shows that they are invisible
-        return
-    points = bytes(drawn.buffer)
-    for line in suspects:
-        edge = _EDGE * line.height  # a covering object may end at the line's edges
-        first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
-        start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
-        rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)
-        part = b"".join(points[row + start : row + max(start, end)] for row in rows)
-        if part and max(part) - min(part) < _CONTRAST:
-            line.shown, line.unseen = False, True
-
-
-def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
-    """Return the page with filled-in values as ordinary text; None if there are no values.
-
-    ``page`` stays unchanged. Flattening changes the document in memory, but never the file.
-    """
-    if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
-        return None
-    return document[index]
-
-
-def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
-    """Return the values filled in on a page as lines at their positions. Hidden values are left out.
-
-    pdfium's text of a page lacks values. A flattened page has them as ordinary text after its own text.
-    """
-    if not _is_filled_in(page):
-        return []
-    ticks = read_ticks(document, page)
-    whole = flattened(document, index, page)
-    if whole is None:
-        return ticks
-    text_page = whole.get_textpage()
-    try:
-        text = raw_text(text_page)
-        boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
-        values = _value_lines(text, len(own), boxes) if text.startswith(own) else []
-        return ticks + [value for value in values if not any(_covers_value(tick, value) for tick in ticks)]
-    finally:
-        text_page.close()
-        whole.close()
-
-
-def _covers_value(tick: Line, value: Line) -> bool:
-    """Whether a value is the mark inside a checkbox, which ``read_ticks`` reads."""
-    x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
-    return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
-
-
-def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """Split values that are far apart, because pdfium joins values wherever they are."""
-    found: list[Line] = []
-    for match in WORD.finditer(text, start):
-        box = boxes.span(match.start(), match.end() - 1)
-        word = cleaning.tidy(match.group())
-        if box is None or not word:
-            continue
-        x0, x1, top, bottom = box
-        piece = Line(word, x0, x1, top, bottom, size=bottom - top)
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and same_row(last, piece)
-            and x0 - last.x0 >= 0
-            and x0 - last.x1 < _VALUES_APART * last.height
-        ):
-            last.text, last.x1 = f"{last.text} {word}", max(last.x1, x1)
-        else:
-            found.append(piece)
-    for line in found:
-        line.shown = boxes.shows(line)
-    return found
-
-
-def _is_filled_in(page: pdfium.PdfPage) -> bool:
-    count = raw.FPDFPage_GetAnnotCount(page.raw)
-    for at in range(count if count <= _MOST_ANNOTATIONS else 0):
-        annotation = raw.FPDFPage_GetAnnot(page.raw, at)
-        if annotation:
-            kind = raw.FPDFAnnot_GetSubtype(annotation)
-            raw.FPDFPage_CloseAnnot(annotation)
-            if kind in _WITH_TEXT:
-                return True
-    return False

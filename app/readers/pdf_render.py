@@ -15,7 +15,7 @@ from typing import Any
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import pdf_lines
+from app.readers import pdf_values
 from app.readers.parsed import Refused, damaged
 from app.readers.passages import folded, locate
 from app.readers.pdf import open_pdf
@@ -72,7 +72,7 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
     if request.get("recognised"):
         return _find_recognised(request)
     document, page = _page(request)
-    page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
+    page = pdf_values.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
     letters: list[str] = []
     places: list[int] = []
@@ -122,7 +122,7 @@ def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | Non
     skipped.
     """
     document, page = _page(request)
-    page = pdf_lines.flattened(document, int(request["number"]) - 1, page) or page
+    page = pdf_values.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
     left, bottom, right, top = page.get_bbox()
     signs: list[tuple[str, list[float] | None]] = []

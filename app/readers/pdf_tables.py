@@ -1,8 +1,8 @@
 """Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child.
 
-A drawn table is found by its ruling lines (``pdf_grids``), any other by the empty stripes between its columns. Cells
-may be empty and may have several lines. Two columns of prose also have a stripe between them, but their lines continue
-one another. Doubtful cases stay as they are.
+A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other by the empty stripes between its columns.
+Cells may be empty and may have several lines. Two columns of prose also have a stripe between them, but their lines
+continue one another. Doubtful cases stay as they are.
 
 pdfplumber is not used. Finding words and tables takes it 80 ms per page, while all of our reading takes 7 ms. It finds
 tables without ruling lines only in a mode that takes every page for a table.
@@ -23,36 +23,26 @@ from app.readers.pdf_cells import (
     CELL_PITCH,
     FINE,
     LOOSER,
-    MARK,
     NUMBER,
     NUMBERS,
     SAME_RULE,
     Cells,
     as_lines,
     cells_of,
-    cut_at,
     fine_parts,
     grouped_rows,
-    in_rows,
+    is_prose,
     joined,
     levelled,
     printed_rows,
     put_right,
     with_joined_head,
 )
-from app.readers.pdf_grids import Grid, Rules
+from app.readers.pdf_drawn_tables import drawn_tables
+from app.readers.pdf_grids import Rules
 
 _FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
-_FEWEST_CELLS = 3  # minimum cells with text in a drawn table
-_FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
-# minimum share of filled cells in a drawn table with long cells; a frame around text on a page has fewer
-_WELL_FILLED = 0.6
-_LONG_CELL = 300  # minimum characters of a long cell
-_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is in a frame
-_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be rows of the table
-_MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are rows of the table even without figures
-# minimum share of the printed rows with a cell in a column, and of the usual number of pieces in a full row
-_MANY = 0.6
+_FULL = 0.6  # minimum share of the usual number of pieces in a full row
 _MANY_COLUMNS = 4
 _DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
@@ -72,13 +62,10 @@ _FILL = 0.5  # minimum share of filled cells in an undrawn table
 _WELL_FILL = 0.8  # minimum share of filled cells in an undrawn table with few rows
 _LONG_PIECE = 30  # maximum characters of a piece that cannot be a line of prose
 _SHORT = 3  # minimum mean characters of cells; shorter ones are a drawing or a formula
-_TEXT = 20  # minimum mean characters of a column that may be prose
 _LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
 _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
 _ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
 _SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
-_GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
-_FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
 # minimum vertical ruling lines of a drawn table, including outer ones, if two horizontal ones are between rows
 _GRID = 3
@@ -100,7 +87,7 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
     """
     drawn = rules() if drawings >= _FEWEST_DRAWINGS else None
     shown = [piece for piece in pieces if piece.shown]
-    found = _drawn_tables(shown, pdf_grids.grids(drawn)) if drawn is not None else {}
+    found = drawn_tables(shown, pdf_grids.grids(drawn)) if drawn is not None else {}
     result: list[Line] = []
     run: list[Line] = []
     for piece in shown:
@@ -110,109 +97,6 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
         else:
             run.append(piece)
     return result + _plain_tables(run, drawn or Rules()) + [piece for piece in pieces if not piece.shown]
-
-
-def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
-    """Find tables of ruling lines, wherever their cells are in the order of the page.
-
-    Returns:
-        For each piece of a table, keyed by ``id``: the rows of the table for its first piece, an empty list for the
-            others.
-    """
-    found: dict[int, list[Line]] = {}
-    for grid in grids:
-        inside = [piece for piece in pieces if grid.holds((piece.x0 + piece.x1) / 2, (piece.top + piece.bottom) / 2)]
-        if len(inside) < _FEWEST_CELLS:
-            continue
-        parts: list[Line] = []
-        for piece in inside:
-            rows = found.get(id(piece))
-            if rows is None:
-                parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
-            elif rows:  # a table in a cell of this table
-                parts.append(_one_piece(rows))
-        lines = _drawn(parts, grid)
-        if lines:
-            for piece in inside:
-                found[id(piece)] = []
-            found[id(inside[0])] = lines
-    return found
-
-
-def _one_piece(rows: Sequence[Line]) -> Line:
-    """Write a small table on one line, for the cell of another table."""
-    text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
-    return replace(
-        rows[0],
-        text=text,
-        x0=min(row.x0 for row in rows),
-        x1=max(row.x1 for row in rows),
-        bottom=max(row.bottom for row in rows),
-        columns=(),
-        head=False,
-    )
-
-
-def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
-    """Return the rows of a drawn table as lines; empty if the grid is no table."""
-    cells: dict[tuple[int, int], list[Line]] = {}
-    for part in parts:
-        x, y = part.x0 + 0.1 * (part.x1 - part.x0), (part.top + part.bottom) / 2
-        cells.setdefault(grid.cells[grid.row(y)][grid.column(x)], []).append(part)
-    rows, columns = len(grid.cells), len(grid.cells[0])
-    filled = len(cells)
-    if filled < _FEWEST_CELLS or filled < _FEWEST_FILLED * len({place for row in grid.cells for place in row}):
-        return []
-    if len({row for row, _ in cells}) < 2 or len({column for _, column in cells}) < 2:
-        return []
-    if grid.frames & cells.keys():
-        return []
-    height = median(part.height for part in parts)
-    made: list[Cells] = []
-    # cells that wait for the next row, because all cells of this row continue below
-    held: Cells = [[] for _ in range(columns)]
-    for row, places in enumerate(grid.cells):
-        here = [
-            held[column] or in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]
-            for column in range(columns)
-        ]
-        held = [[] for _ in range(columns)]
-        below = set(grid.cells[row + 1]) if row + 1 < rows else set()
-        if below and all(places[column] in below for column, cell in enumerate(here) if cell):
-            held = here
-            continue
-        goes_on = any(place[0] < row or place in below for place in places)
-        printed = [] if goes_on else _several_rows(here)
-        made += grouped_rows(printed, [], height) if printed else [here]
-    used = [column for column in range(columns) if any(row[column] for row in made)]
-    longest = max(sum(len(part.text) for part in cell) for cell in cells.values())
-    least = _FEWEST_FILLED if longest < _LONG_CELL else _WELL_FILLED
-    whole = len(used) * sum(map(any, made))
-    if longest > _LONGEST_CELL or sum(bool(cell) for row in made for cell in row) < least * whole:
-        return []
-    made = [[row[column] for column in used] for row in made if any(row)]
-    return as_lines(made, tuple(grid.xs[column] for column in used))
-
-
-def _several_rows(cells: Cells) -> list[Cells]:
-    """Return the rows of a table between two ruling lines, if only its columns are drawn; empty if this is a single
-    row.
-
-    Rows are recognised by lines of figures, or by many short lines, next to each other in two columns.
-    """
-    printed = printed_rows([piece for cell in cells for piece in cell])
-    if len(printed) < _FEWEST_PRINTED:
-        return []
-    columns = [printed_rows(cell) for cell in cells]
-    long = [column for column in columns if len(column) > _MANY * len(printed)]
-    if len(long) < 2 or all(_is_prose([row[0] for row in column]) for column in long):
-        return []
-    figures = any(sum(bool(NUMBER.match(row[0].text)) for row in column) > NUMBERS * len(column) for column in long)
-    even = len(columns) > 2 and all(len(column) == len(printed) for column in columns)
-    if not figures and not even and len(printed) < _MANY_PRINTED:
-        return []
-    of = {id(piece): at for at, cell in enumerate(cells) for piece in cell}
-    return [[[piece for piece in row if of[id(piece)] == at] for at in range(len(cells))] for row in printed]
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
@@ -409,7 +293,7 @@ def _is_of_cells(column: Sequence[Line]) -> bool:
     ended = sum(text.endswith(_ENDS) for text in words)
     marked = sum(" " in text and MARKER.match(text.split(" ", 1)[0]) is not None for text in words)
     led = sum(_TO_PAGE.search(text) is not None for text in words)
-    return not _is_prose(column) and max(ended, marked, led) < _ENDED * len(words)
+    return not is_prose(column) and max(ended, marked, led) < _ENDED * len(words)
 
 
 def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
@@ -427,7 +311,7 @@ def _first_full(rows: Sequence[Sequence[Line]]) -> int:
     """
     counts = [len(row) for row in rows]
     usual = sorted(counts)[len(counts) * 3 // 4]
-    return next(at for at, count in enumerate(counts) if count >= _MANY * usual) if usual >= _MANY_COLUMNS else 0
+    return next(at for at, count in enumerate(counts) if count >= _FULL * usual) if usual >= _MANY_COLUMNS else 0
 
 
 def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
@@ -717,23 +601,5 @@ def _is_aligned(column: Sequence[Line], height: float) -> bool:
 def _is_all_prose(cells: Sequence[Cells]) -> bool:
     """Whether at least two columns, and most of them, are prose that continues from row to row."""
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
-    prose = [_is_prose(column) for column in columns if column]
+    prose = [is_prose(column) for column in columns if column]
     return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1
-
-
-def _average(column: Sequence[Line]) -> float:
-    return sum(len(line.text) for line in column) / max(len(column), 1)
-
-
-def _is_prose(column: Sequence[Line]) -> bool:
-    texts = [line.text for line in column]
-    if _average(column) < _TEXT / 2:
-        return False
-    cased = [text for text in texts if text[0].isupper() or text[0].islower()]
-    if len(cased) >= 0.5 * len(texts):
-        going_on = sum(text[0].islower() for text in cased)
-        return going_on > (_GOES_ON if _average(column) >= _TEXT else _FULL_ROWS) * len(texts)
-    if _average(column) < _TEXT:
-        return False
-    right = max(line.x1 for line in column)
-    return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)

@@ -6,7 +6,8 @@ import pypdfium2 as pdfium
 import pytest
 
 from app.readers.pdf_grids import Box
-from app.readers.pdf_lines import is_mostly_picture, page_lines
+from app.readers.pdf_lines import page_lines
+from app.readers.pdf_unseen import is_mostly_picture
 from tests.app.readers.conftest import assembled, stream
 
 CAPTION = "Figure 3: the harbour of Orre in the winter of the gale, drawn from the gallery."

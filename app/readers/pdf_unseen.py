@@ -1,0 +1,202 @@
+"""Finds the invisible text of a PDF page: white on white, covered, or on a hidden layer. Runs only in the child.
+
+Such text is often meant for a language model alone. Also finds the pictures of a page.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from ctypes import addressof, c_int, c_uint, cast, sizeof
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+from app.readers import pdf_calls
+from app.readers.layout import Line
+from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
+from app.readers.pdf_notes import layer_of
+
+_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
+_FAINT = 0x0C  # maximum opacity (of 255) that counts as invisible
+_CONTRAST = 10  # minimum difference (of 255) between the lightest and darkest pixel of visible text
+_MOST_POINTS = 4_000_000  # maximum pixels of the drawn page
+_IMAGE_DEPTH = 4
+_MOST_OF_PAGE = 0.5  # minimum share of the page's area for a picture to take most of it
+_ON_PICTURE = 60  # minimum characters on a picture that is a background, or a scan with its recognised text
+_MOST_COVERS = 300  # maximum objects of a page that may cover text; further ones are ignored
+_BAND = 24.0  # height in points of the bands by which covering objects are indexed
+_TALLEST = 14_400.0  # maximum height of a page in points
+_EDGE = 0.25  # share of a line's height at its top and bottom that is ignored, because it has little ink
+
+
+class Suspects:
+    """Finds the characters of one page that may be invisible.
+
+    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides on the
+    drawn page, so that white letters on a dark ground stay. Invisible letters on the image of a scanned page are its
+    recognised text, and stay too.
+    """
+
+    def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
+        self._page = page
+        self._layers = layers
+        self._objects, covers, self.drawn, self.pictures = _drawn(page)
+        self._covers = _in_bands(covers)
+        self._text = pdf_calls.address(text_page.raw)
+        self._parts = (c_uint * 4)()
+        self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
+        self._has_image: bool | None = None
+        self._piece: int | None = None
+        self._suspect = False
+
+    def is_suspect(self, index: int, box: Box) -> bool:
+        """Whether a word may be invisible, by its first character and its box."""
+        piece = pdf_calls.text_object(self._text, index)
+        if not piece:
+            return False
+        if piece != self._piece:
+            self._piece, self._suspect = piece, self._judge(piece)
+        if self._suspect or not self._covers:
+            return self._suspect
+        x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
+        covers = self._covers.get(y // _BAND)
+        if covers is None:
+            return False
+        drawn = self._order.get(piece, 0)
+        later = covers[bisect_right(covers, drawn, key=itemgetter(0)) :]
+        return any(_holds(cover, x, y) for _, cover in later)
+
+    @cached_property
+    def _order(self) -> dict[int, int]:
+        """Positions of all objects in drawing order. Computed only if an object may cover text."""
+        return {item: at for at, item in enumerate(self._objects)}
+
+    def _judge(self, piece: int) -> bool:
+        """Whether a run of text may be invisible. All its characters are drawn in the same way."""
+        if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
+            return True
+        if pdf_calls.fill_colour(piece, *self._places):
+            red, green, blue, alpha = self._parts
+            if alpha <= _FAINT or (red >= _WHITE and green >= _WHITE and blue >= _WHITE):
+                return True
+        return pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
+
+    def _is_scan(self) -> bool:
+        if self._has_image is None:
+            self._has_image = has_image(self._page)
+        return self._has_image
+
+
+def _in_bands(covers: Sequence[tuple[int, Box]]) -> dict[float, list[tuple[int, Box]]]:
+    """Group covering objects by the horizontal bands they reach into, in drawing order."""
+    bands: dict[float, list[tuple[int, Box]]] = {}
+    for cover in covers:
+        _, (_, _, top, bottom) = cover
+        for band in range(int(max(0.0, top) // _BAND), int(min(_TALLEST, bottom) // _BAND) + 1):
+            bands.setdefault(band, []).append(cover)
+    return bands
+
+
+def _holds(box: Box, x: float, y: float) -> bool:
+    return box[0] <= x <= box[1] and box[2] <= y <= box[3]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The names of the hidden layers of a file."""
+
+    off: frozenset[str]
+
+    def may_hide(self, piece: int, of_page: bool) -> bool:
+        """Whether a run of text may be on a hidden layer. True for a run that is not among the page's own objects,
+        because the layer of its group is unknown.
+        """
+        layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
+        return not of_page if layer is None else not layer or layer in self.off
+
+
+def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box]]:
+    """Examine the drawn objects of a page.
+
+    Returns:
+        All examined objects in drawing order; (position in that order, box) of those that may cover text; all paths;
+            boxes of pictures.
+    """
+    handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
+    items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
+    covers: list[tuple[int, Box]] = []
+    pictures: list[Box] = []
+    paths: list[Path] = []
+    edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
+    turn = turned(page)
+    text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
+    has_text = False
+    for at, kind in enumerate(map(pdf_calls.kind_of, items)):
+        if kind == text:
+            has_text = True
+            continue
+        if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
+            continue
+        x0, y0, x1, y1 = edges.get()
+        if kind == path:
+            paths.append((items[at], x0, y0, x1, y1))
+        else:
+            pictures.append(turn(x0, y0, x1, y1))
+        if has_text and x1 - x0 > THIN < y1 - y0 and len(covers) < _MOST_COVERS:
+            if kind == path:
+                pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
+                if mode.value == raw.FPDF_FILLMODE_NONE:
+                    continue
+            covers.append((at, turn(x0, y0, x1, y1)))
+    return items, covers, paths, pictures
+
+
+def has_image(page: pdfium.PdfPage) -> bool:
+    """Whether a page has a picture."""
+    images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_IMAGE_DEPTH)
+    return next(iter(images), None) is not None
+
+
+def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
+    """Whether a picture takes most of a page and has almost none of the page's text on it. With text on it, it is a
+    background or a scan with recognised text.
+    """
+    width, height = page.get_size()
+    for x0, x1, top, bottom in pictures:
+        seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
+        if seen < _MOST_OF_PAGE * width * height:
+            continue
+        on_it = (
+            len(line.text)
+            for line in lines
+            if line.shown and x0 <= (line.x0 + line.x1) / 2 <= x1 and top <= (line.top + line.bottom) / 2 <= bottom
+        )
+        if sum(on_it) < _ON_PICTURE:
+            return True
+    return False
+
+
+def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
+    """Mark suspect lines as invisible if the drawn page has a single colour at their place."""
+    suspects = [line for line in lines if line.suspect and line.shown]
+    if not suspects:
+        return
+    width, height = page.get_size()
+    scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
+    try:
+        drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
+    except pdfium.PdfiumError:  # without the drawn page, nothing shows that they are invisible
+        return
+    points = bytes(drawn.buffer)
+    for line in suspects:
+        edge = _EDGE * line.height  # a covering object may end at the line's edges
+        first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
+        start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
+        rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)
+        part = b"".join(points[row + start : row + max(start, end)] for row in rows)
+        if part and max(part) - min(part) < _CONTRAST:
+            line.shown, line.unseen = False, True

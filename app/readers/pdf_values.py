@@ -1,0 +1,92 @@
+"""Reads what is filled in on a PDF page: form fields, typed notes, stamps. Its text lacks them. Only in the child."""
+
+from __future__ import annotations
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+from app.readers import cleaning
+from app.readers.layout import Line
+from app.readers.pdf_lines import same_row
+from app.readers.pdf_notes import read_ticks
+from app.readers.pdf_signs import WORD, CharacterBoxes, raw_text
+
+_WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
+# maximum annotations of a page for its filled-in text to be read, because pdfium's time grows quadratically
+_MOST_ANNOTATIONS = 2_000
+_VALUES_APART = 1.2  # maximum gap in line heights between two words of one value
+
+
+def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
+    """Return the page with filled-in values as ordinary text; None if there are no values.
+
+    ``page`` stays unchanged. Flattening changes the document in memory, but never the file.
+    """
+    if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
+        return None
+    return document[index]
+
+
+def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
+    """Return the values filled in on a page as lines at their positions. Hidden values are left out.
+
+    pdfium's text of a page lacks values. A flattened page has them as ordinary text after its own text.
+    """
+    if not _is_filled_in(page):
+        return []
+    ticks = read_ticks(document, page)
+    whole = flattened(document, index, page)
+    if whole is None:
+        return ticks
+    text_page = whole.get_textpage()
+    try:
+        text = raw_text(text_page)
+        boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
+        values = _value_lines(text, len(own), boxes) if text.startswith(own) else []
+        return ticks + [value for value in values if not any(_covers_value(tick, value) for tick in ticks)]
+    finally:
+        text_page.close()
+        whole.close()
+
+
+def _covers_value(tick: Line, value: Line) -> bool:
+    """Whether a value is the mark inside a checkbox, which ``read_ticks`` reads."""
+    x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
+    return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
+
+
+def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
+    """Split values that are far apart, because pdfium joins values wherever they are."""
+    found: list[Line] = []
+    for match in WORD.finditer(text, start):
+        box = boxes.span(match.start(), match.end() - 1)
+        word = cleaning.tidy(match.group())
+        if box is None or not word:
+            continue
+        x0, x1, top, bottom = box
+        piece = Line(word, x0, x1, top, bottom, size=bottom - top)
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and same_row(last, piece)
+            and x0 - last.x0 >= 0
+            and x0 - last.x1 < _VALUES_APART * last.height
+        ):
+            last.text, last.x1 = f"{last.text} {word}", max(last.x1, x1)
+        else:
+            found.append(piece)
+    for line in found:
+        line.shown = boxes.shows(line)
+    return found
+
+
+def _is_filled_in(page: pdfium.PdfPage) -> bool:
+    count = raw.FPDFPage_GetAnnotCount(page.raw)
+    for at in range(count if count <= _MOST_ANNOTATIONS else 0):
+        annotation = raw.FPDFPage_GetAnnot(page.raw, at)
+        if annotation:
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            raw.FPDFPage_CloseAnnot(annotation)
+            if kind in _WITH_TEXT:
+                return True
+    return False
