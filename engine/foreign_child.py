@@ -312,7 +312,7 @@ def _check_settings(folder: Path) -> None:
 def _check_stated(stated: Any) -> None:
     """Check the numbers in ``tokenizer.json`` before anything is allocated by them."""
     if not isinstance(stated, dict):
-        raise ModelError("tokenizer.json is broken: it holds no JSON object.", ANOTHER)
+        raise ModelError(f"{model_files.TOKENIZER} is broken: it holds no JSON object.", ANOTHER)
     added, model = stated.get("added_tokens") or (), stated.get("model")
     _check_added(len(added))
     vocabulary = model.get("vocab") if isinstance(model, dict) else None

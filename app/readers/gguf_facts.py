@@ -75,7 +75,7 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
         try:
             part = _one(path)
         except Refused as refused:
-            raise Refused(f"has a part, {path.name}, that {refused.cause}", refused.remedy) from refused
+            raise Refused(f"has a part that cannot be used: {path.name} {refused.cause}", refused.remedy) from refused
         _check_part(part, number, len(paths), path.name)
         found.add(part, path.name)
     if found.fields.get("general.type", "model") != "model" or not found.shapes:

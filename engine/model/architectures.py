@@ -300,10 +300,10 @@ def check_architecture(config: Any, name: str, window: int) -> None:
     others = _other_layers(config)
     if others or (sliding is not None and kind in FAMILIES and FAMILIES[kind].others != SLIDING):
         what = (others or _SLIDING).replace(_SLIDING, f"{_SLIDING} of {sliding:,} tokens" if sliding else _SLIDING)
+        shorter = f", or --context {sliding} or less." if sliding and not others else "."
         raise UnsupportedModel(
             f"{title} has layers with {what}, which is not supported yet: they do not keep the whole book in view.",
-            "Choose a model with full attention in every layer"
-            + (f", or --context {sliding} or less." if sliding and not others else "."),
+            f"Choose a model with full attention in every layer{shorter}",
         )
     if kind not in FAMILIES and (experts := _count_experts(config)) > 1:
         raise UnsupportedModel(f"{title} is a mixture of {experts} experts, which is not supported yet.", _SUPPORTED)

@@ -187,9 +187,9 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         alone = share_layers(layers, replace(size, beside=size.beside - copied), rooms)
         fits = all(share.fits(size, room) for share, room in zip(shares, rooms, strict=True))
         if not fits or not any(share.in_host for share in alone):
+            others = "them and the buffers of a whole window" if fits else "the buffers of a whole window"
             raise OptionError(
-                "A copy of the weights for the middle level does not fit beside "
-                + ("them and the buffers of a whole window." if fits else "the buffers of a whole window."),
+                f"A copy of the weights for the middle level does not fit beside {others}.",
                 "Use --middle stored, a smaller model, no draft model, or a shorter window.",
             )
     return layout

@@ -300,7 +300,7 @@ def test_what_of_a_model_in_parts_is_missing_is_named(tmp_path: Path) -> None:
     [
         ({"part_2": {"split.no": 2}}, "Big-00002-of-00003.gguf says that it is part 3 of 3"),
         ({"part_1": {"split.tensors.count": 9}}, "has 2 tensors in its parts, and says that it has 9"),
-        ({"part_3": {"general.alignment": 7}}, "has a part, Big-00003-of-00003.gguf, that is damaged"),
+        ({"part_3": {"general.alignment": 7}}, "has a part that cannot be used: Big-00003-of-00003.gguf is damaged"),
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+
+from engine import errors
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "app" / "web" / "page"
@@ -36,17 +38,16 @@ OTHERS = (
 NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
 LONGEST = 340  # letters of a sentence; lists of words to look for have more
 ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
-# Their errors reach the page, most of them; how they name and count things too.
-BEHIND = (
-    "app/readers/*.py",
-    "app/models/*.py",
-    "engine/session.py",
-    "engine/worker.py",
-    "engine/document.py",
-    "engine/plan/memory_budget.py",
-    "engine/plan/planner.py",
-)
-REFUSE = ("Refused", "DocumentError", "PasswordNeeded", "ResourceError", "damaged")
+# Their errors reach the page; how they name and count things too.
+BEHIND = ("app/readers/*.py", "app/models/*.py", "engine/*.py", "engine/*/*.py", "engine/model/products/*.py")
+# Commands of the terminal, and a model for tests.
+OF_THE_TERMINAL = ("engine/bench/*.py", "engine/distill/*.py", "engine/model/real_model.py")
+# What makes an error for a person, and what says what is being done.
+AROUND = {"refusal": "{} _ read from GGUF.", "_meaningless": "_"}
+REFUSE = {
+    *("Refused", "damaged", "_told", "Loading", *AROUND),
+    *(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.TrifoldError)),
+}
 NOT_SHOWN = frozenset(
     {
         # The same in German.
@@ -140,17 +141,16 @@ def _owner(attribute: ast.Attribute) -> str:
 
 
 @cache
-def tree_of(module: Path) -> ast.AST:
-    return ast.parse(module.read_text(encoding="utf-8"))
+def nodes_of(module: Path) -> Sequence[ast.AST]:
+    return list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
 
 
 @cache
 def of_module(module: Path) -> frozenset[str]:
-    return frozenset(map(normal, of_tree(tree_of(module))))
+    return frozenset(map(normal, literals(nodes_of(module))))
 
 
-def of_tree(tree: ast.AST) -> Iterator[str]:
-    nodes = list(ast.walk(tree))
+def literals(nodes: Sequence[ast.AST]) -> Iterator[str]:
     skipped: set[int] = set()
     for node in nodes:
         body = getattr(node, "body", None)
@@ -187,14 +187,34 @@ def strings() -> dict[str, str]:
     return found
 
 
-def refusals() -> Iterator[str]:
-    for module in ROOT.glob("app/readers/*.py"):
-        if module.stem.startswith("gguf"):  # of model files
+@cache
+def behind() -> Sequence[Path]:
+    others = {module for pattern in OF_THE_TERMINAL for module in ROOT.glob(pattern)}
+    every = (module for pattern in BEHIND for module in ROOT.glob(pattern) if module not in others)
+    refuse = re.compile(rf"\b(?:{'|'.join(REFUSE)})\(")
+    return [module for module in every if "app" in module.parts or refuse.search(module.read_text(encoding="utf-8"))]
+
+
+@cache
+def refusals(module: Path) -> frozenset[str]:
+    """What the errors of a module say, with the words that its callers put around it."""
+    nodes = nodes_of(module)
+    constants = {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()
+    }
+    found = set()
+    for node in nodes:
+        if not isinstance(node, ast.Call):
             continue
-        for node in ast.walk(tree_of(module)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REFUSE:
-                for part in node.args:
-                    yield from of_tree(part)
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        for place, part in enumerate(node.args if name in REFUSE else ()):
+            shown = constants.get(part.id, part) if isinstance(part, ast.Name) else part
+            around = AROUND.get(name) or ("{} _" if module.stem == "gguf_facts" and place == 0 else "_")
+            texts = map(normal, literals(list(ast.walk(shown))))
+            found |= {normal(around.replace("_", text)) for text in texts if is_sentence(text)}
+    return frozenset(found)
 
 
 @cache
@@ -231,18 +251,23 @@ def test_every_string_of_the_page_has_a_german_entry() -> None:
     assert shown.keys() >= NOT_SHOWN, f"named as not shown, and gone: {NOT_SHOWN - shown.keys()}"
 
 
-def test_every_reason_why_a_file_is_not_read_has_a_german_entry() -> None:
+def test_every_error_that_a_person_can_meet_has_a_german_entry() -> None:
+    """Files that cannot be read, models that are refused, memory, disk, servers and the hub."""
     known = {normal(key) for key in entries()}
-    missing = {text for text in map(normal, refusals()) if is_sentence(text) and text not in known}
-    assert missing == set()
+    missing = [
+        f'{module.name}: "{text}"'
+        for module in behind()
+        for text in sorted(refusals(module))
+        if text not in known and not {*sentences(text)} <= {*known, "{}"} and not is_spelled_out(text, known)
+    ]
+    assert missing == []
 
 
 def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
     """An entry may also be what a string of the program becomes, with others in its places."""
     plain = {*strings(), *html_texts()}
-    for pattern in BEHIND:
-        for module in ROOT.glob(pattern):
-            plain |= of_module(module)
+    for module in behind():
+        plain |= of_module(module) | refusals(module)
     catalogue = (ROOT / "app" / "models" / "catalogue.json").read_text(encoding="utf-8")
     plain |= set(map(normal, re.findall(r'"((?:\\\\.|[^"\\\\])*)"', catalogue.replace("{asked:.1f}", "{}"))))
     plain |= {text.replace(book, notes) for text in plain for book, notes in NOTED}
