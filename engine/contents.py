@@ -11,37 +11,61 @@ Knows no model and no tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.document import Document, OutlineItem
-from engine.passages import asks_for_whole
+from engine.passages import Whole, whole_asked_in
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
 """Minimum and maximum number of chapters that a summary follows. Of a book with more chapters it follows some from all
 parts.
 """
-ALONG = (
-    "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said in it. "
-    "Do not list the titles."
-)
-"""The words that ask for a summary. A model that was told only to follow the parts repeated their titles."""
+ALONG: Mapping[Whole, str] = {
+    "en": "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said "
+    "in it. Do not list the titles.",
+    "de": "Sage mit eigenen Worten, in einem Satz für jeden dieser Teile und in dieser Reihenfolge, was darin "
+    "geschieht oder gesagt wird. Zähle nicht die Titel auf.",
+    "fr": "Dis avec tes propres mots, en une phrase pour chacune de ces parties et dans cet ordre, ce qui s’y passe ou "
+    "ce qui y est dit. N’énumère pas les titres.",
+    "es": "Di con tus propias palabras, en una frase para cada una de estas partes y en este orden, qué ocurre o "
+    "qué se dice en ella. No enumeres los títulos.",
+}
+"""The words that ask for a summary, in the question's language, in which the model answers. A model that was told only
+to follow the parts repeated their titles.
+"""
 LONGEST_TITLE = 80
 """Maximum characters of a chapter's title."""
 
 _SUMMARY = re.compile(
-    r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|résum|de quoi)",
+    r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|geschieht"
+    r"|passiert|résum|de quoi|se passe|resum|trata|ocurre|sucede)",
     re.IGNORECASE,
 )
+_UNITS = "chapter|part|section|book|story|kapitels?|teils?|abschnitts?|chapitre|partie|capítulo|parte|sección"
 _NAMED = re.compile(
-    r"\b(?:chapter|part|section|book|story|kapitel|teil|abschnitt|chapitre|partie)\s+(\d{1,3}|[ivxl]{1,7}|[a-z]{3,9})\b",
+    rf"\b(?:{_UNITS})\s+(\d{{1,3}}|[ivxl]{{1,7}}|[^\W\d_]{{3,9}})\b",
     re.IGNORECASE,
 )
-_ORDINAL = re.compile(r"\b([a-z]{4,8}|\d{1,3}(?:st|nd|rd|th))\s+(?:chapter|part|section|book|story)\b", re.IGNORECASE)
-_WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()  # noqa: SIM905
+_ORDINAL = re.compile(rf"\b([^\W\d_]{{4,10}}|\d{{1,3}}(?:st|nd|rd|th|e|er|ème|\.)?)\s+(?:{_UNITS})\b", re.IGNORECASE)
+_WORDS = tuple(
+    words.split()
+    for words in (
+        "one two three four five six seven eight nine ten eleven twelve",
+        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth",
+        "eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf",
+        "erste zweite dritte vierte fünfte sechste siebte achte neunte zehnte elfte zwölfte",
+        "un deux trois quatre cinq six sept huit neuf dix onze douze",
+        "premier deuxième troisième quatrième cinquième sixième septième huitième neuvième dixième onzième douzième",
+        "uno dos tres cuatro cinco seis siete ocho nueve diez once doce",
+        "première deuxième troisième quatrième cinquième sixième septième huitième neuvième dixième onzième douzième",
+        "primera segunda tercera cuarta quinta sexta séptima octava novena décima undécima duodécima",
+        "primer segundo tercer cuarto quinto sexto séptimo octavo noveno décimo undécimo duodécimo",
+    )
+)
 _VALUES = {"i": 1, "v": 5, "x": 10, "l": 50}
 _NUMBERED = re.compile(
-    r"\W*(?:chapter|part|section|book|kapitel|teil|chapitre)?\s*(\d{1,3}|[IVXL]{1,7})\b[.:]?", re.IGNORECASE
+    r"\W*(?:chapter|part|section|book|kapitel|teil|abschnitt|chapitre|partie|capítulo|parte)?\s*(\d{1,3}|[IVXL]{1,7})\b[.:]?",
+    re.IGNORECASE,
 )
 _FRAME = re.compile(
     r"contents|copyright|\bcover|title ?page|imprint|colophon|\bindex|notes\b|verzeichnis|dedication|acknowledg"
@@ -56,7 +80,7 @@ def guided(question: str, document: Document, pages_read: int) -> str:
     Args:
         pages_read: number of pages, from the first, that the model has read.
     """
-    whole = asks_for_whole(question)
+    whole = whole_asked_in(question)
     if not (whole or _SUMMARY.search(question)):
         return question
     chapters = chapters_of(document, pages_read)
@@ -67,7 +91,7 @@ def guided(question: str, document: Document, pages_read: int) -> str:
     if len(named) < FEWEST_CHAPTERS:
         return question
     titles = "; ".join(_title(item) for item in _spread(named))
-    return f"{question}\n\n{ALONG} {titles}"
+    return f"{question}\n\n{ALONG[whole]} {titles}"
 
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
@@ -96,19 +120,18 @@ def chapter_asked_for(question: str, chapters: Sequence[OutlineItem]) -> Outline
 
 
 def _number(question: str) -> int | None:
-    if match := _NAMED.search(question):
-        return _value(match[1])
-    match = _ORDINAL.search(question)
-    return _value(match[1]) if match else None
+    found = (_value(match[1]) for pattern in (_NAMED, _ORDINAL) for match in pattern.finditer(question))
+    return next(filter(None, found), None)
 
 
 def _value(word: str) -> int | None:
     word = word.lower()
     if digits := re.match(r"\d+", word):
         return int(digits[0])
-    for words in (_WORDS, _ORDINALS):
-        if word in words:
-            return words.index(word) + 1
+    for words in _WORDS:
+        for form in (word, word[:-1]):  # "dritten"
+            if form in words:
+                return words.index(form) + 1
     return _roman(word)
 
 

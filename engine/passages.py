@@ -6,6 +6,7 @@ They depend only on the book and the question, so equal questions give equal tok
 gets the text's beginning, and from each later part the passage with most of the text's frequent words.
 
 Knows no model. The list of words without meaning is English; in other languages only rarity distinguishes words.
+Questions about the whole text are known in English, German, French and Spanish.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import heapq
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 SHORTEST, LONGEST = 60, 320
 """Minimum and maximum characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a
@@ -52,6 +54,34 @@ _WHOLE = (
     "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
+Whole = Literal["en", "de", "fr", "es"]
+"""A language in which questions about a whole text are recognised."""
+# For each other language: words that ask for the whole, of which a question has one, and words that may stand beside.
+_ELSEWHERE: Mapping[Whole, tuple[str, str]] = {
+    "de": (
+        "worum zusammen zusammenfassen zusammenfassung zusammenfassend handelt überblick hauptgedanken inhalt",
+        "fasse fass fassen sie mir uns bitte das den die dieses diesen dem diesem der einem im in von vom des es "
+        "er sie geht wovon was ist gib eine einen kurz kurze kurzen knapp wenigen sätzen drei zwei fünf worten "
+        "ganze ganzen über buch buches buchs text textes texts dokument dokuments bericht berichts artikel "
+        "artikels roman romans geschichte erzählung aufsatz aufsatzes kannst du können",
+    ),
+    "fr": (
+        "résume résumer résumez résumé parle traite sujet thème idées",
+        "de quoi le la les ce cet cette ces du des un une est quel quelle sont moi nous en il elle livre texte "
+        "document rapport article roman histoire tout entier bref brièvement quelques deux trois cinq phrases "
+        "mots peux tu pouvez vous fais faites donne donnez principal principale principales s'il te plaît",
+    ),
+    "es": (
+        "resume resumir resúmeme resumen trata tema ideas",
+        "de qué el la los las este esta un una es cuál cuáles son del en libro texto documento informe artículo "
+        "novela historia todo entero brevemente breve pocas dos tres cinco frases palabras puedes puede haz hazme"
+        " dame principal principales por favor me se",
+    ),
+}
+_WHOLE_ELSEWHERE = {
+    language: (frozenset(asking.split()), frozenset(f"{asking} {beside}".split()))
+    for language, (asking, beside) in _ELSEWHERE.items()
+}
 WHOLE_PASSAGES = 3
 """Number of equal parts of the text, each of which gives a passage to a question about the whole text."""
 OFTEN = 6
@@ -121,11 +151,20 @@ class Passages:
 
 def asks_for_whole(question: str) -> bool:
     """Whether a question is about a text as a whole: "What is this report about?", "Summarize it in few words."."""
+    return whole_asked_in(question) is not None
+
+
+def whole_asked_in(question: str) -> Whole | None:
+    """The language of a question about a text as a whole; None for any other question."""
     asked = set(stems(question))
-    if not asked <= _WHOLE_STEMS:
-        return False
-    _, about, behind = question.lower().rpartition("about")
-    return bool(asked & _ASKING_STEMS) or (bool(about) and not re.search(r"\b(?:you(?! have)|me|us)\b", behind))
+    if asked <= _WHOLE_STEMS:
+        _, about, behind = question.lower().rpartition("about")
+        aimed = bool(about) and not re.search(r"\b(?:you(?! have)|me|us)\b", behind)
+        if asked & _ASKING_STEMS or aimed:
+            return "en"
+    words = {match[0].lower().replace("’", "'") for match in _WORD.finditer(question)}
+    elsewhere = _WHOLE_ELSEWHERE.items()
+    return next((name for name, (asking, allowed) in elsewhere if words & asking and words <= allowed), None)
 
 
 def stems(text: str) -> Iterator[str]:

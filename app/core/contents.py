@@ -1,4 +1,4 @@
-"""The chapters of a book, from its bookmarks, headings or navigation: their pages, and questions about a chapter.
+"""The chapters of a book, from its bookmarks, headings or navigation, with their pages.
 
 Pure functions of a document.
 """
@@ -115,23 +115,3 @@ def _none(document: Document, name: str) -> NoReturn:
     raise OptionError(
         f"There is no chapter “{name}” in this document.", f"It has: {'; '.join(titles[:MOST_NAMED])}{more}."
     )
-
-
-def questions(chapter: Chapter, document: Document) -> tuple[str, str]:
-    """Questions about one chapter, or about one document of several: "Summarize the chapter “The Gale” (pages 12 to
-    25).".
-    """
-    member = document.member_at(chapter.first)
-    if member is not None and chapter.level == 0:
-        return f"Summarize “{chapter.title}”.", f"What does “{chapter.title}” say?"
-    unit, before = (member.unit, member.before) if member else (document.unit, 0)
-
-    def called(number: int) -> str:
-        page = document.page(number) if unit == "page" else None
-        return page.label if page else str(number - before)
-
-    first, last = called(chapter.first), called(chapter.last)
-    where = f"{unit} {first}" if first == last else f"{unit}s {first} to {last}"
-    where = f"{member.title}, {where}" if member else where
-    named = f"“{chapter.title}” ({where})"
-    return f"Summarize the chapter {named}.", f"What happens in the chapter {named}?"

@@ -52,23 +52,26 @@ _SEEN = (
 )
 _FIRST = re.compile(
     rf"\bfirst\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|\b(?:erstmals|zum ersten mal|zuerst)\b"
-    r"|\bpremière (?:fois|apparition)",
+    r"|\bpremière (?:fois|apparition)|\bprimera (?:vez|aparición)",
     re.IGNORECASE,
 )
 _LAST = re.compile(
     rf"\blast\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|\b(?:letztmals|zum letzten mal|zuletzt)\b"
-    r"|\bdernière (?:fois|apparition)",
+    r"|\bdernière (?:fois|apparition)|\búltima (?:vez|aparición)",
     re.IGNORECASE,
 )
 _ALL = re.compile(
     r"\b(?:how (?:many times|often)|list|enumerate|every|each|throughout|altogether|in total|summari[sz]e|summary"
     r"|sum up|gist|overview|wie oft|alle|jede[rsmn]?|aufzähl\w*|zusammenfass\w*|fasse|combien de fois|tou[st]|toutes"
-    r"|chaque|résum\w*)\b|(?<!\bat )(?<!\bafter )(?<!\babove )\ball\b",
+    r"|chaque|résum\w*|cuántas veces|tod[oa]s|cada|resum\w*)\b|(?<!\bat )(?<!\bafter )(?<!\babove )\ball\b",
     re.IGNORECASE,
 )
 _PAGES = re.compile(
-    r"\b(pages?|p\.|seiten?|sections?)\s*(\d{1,5})(?:\s*(?:to|bis|à|[-–])\s*(\d{1,5}))?(?!\.?\d)", re.IGNORECASE
+    r"\b(pages?|p\.|seiten?|páginas?|sections?|abschnitte?|secci[oó]n(?:es)?)\s*(\d{1,5})"
+    r"(?:\s*(?:to|bis|à|a|[-–])\s*(\d{1,5}))?(?!\.?\d)",
+    re.IGNORECASE,
 )
+_SECTION = ("sec", "abs")  # how words for a section begin
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
@@ -81,7 +84,8 @@ _ASKING = (
     "time chapter page pages part section book story novel text point place scene quote passage character person "
     "erscheint erscheinen auftritt auftreten vorkommt erwähnt genannt erstmals zuerst zuletzt letztmals ersten "
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
-    "apparition apparaît mentionné chapitre"
+    "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
+    "quién capítulo libro página"
 )
 """Words that questions about a first or last place have, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
@@ -339,7 +343,7 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
     """The page numbers and section numbers in a question."""
     named: dict[str, set[str]] = {}
     for word, first, last in _PAGES.findall(question):
-        numbers = named.setdefault("section" if word.lower().startswith("section") else "page", set())
+        numbers = named.setdefault("section" if word.lower().startswith(_SECTION) else "page", set())
         numbers |= {str(number) for number in range(int(first), int(last or first) + 1)}
     return named
 

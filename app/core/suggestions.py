@@ -11,12 +11,13 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from app.core.contents import Chapter
 from app.core.languages import Language, language_of
 from app.quoted import sentences
 from engine.document import Document
@@ -125,6 +126,75 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     named = [words["name"].format(name) for name in _names(document, pages_read)]
     of_any = words["any"] if pages_read >= len(document.pages) else words["any"][:-1]
     return (*asked, *named, *of_any)[:MOST] if general else (_WHOLE, *asked, *named)[:MOST]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How a chapter, or one of several documents, is asked about in one language."""
+
+    chapter: tuple[str, str]
+    document: tuple[str, str]
+    quoted: str
+    units: Mapping[str, tuple[str, str]]
+    to: str
+
+
+_OF_CHAPTERS: Mapping[Language, _Words] = {
+    "en": _Words(
+        ("Summarize the chapter {}.", "What happens in the chapter {}?"),
+        ("Summarize {}.", "What does {} say?"),
+        "“{}”",
+        {"page": ("page", "pages"), "section": ("section", "sections")},
+        "to",
+    ),
+    "de": _Words(
+        ("Fasse das Kapitel {} zusammen.", "Was geschieht in dem Kapitel {}?"),
+        ("Fasse {} zusammen.", "Was steht in {}?"),
+        "„{}“",
+        {"page": ("Seite", "Seiten"), "section": ("Abschnitt", "Abschnitte")},
+        "bis",
+    ),
+    "fr": _Words(
+        ("Résume le chapitre {}.", "Que se passe-t-il dans le chapitre {} ?"),
+        ("Résume {}.", "Que dit {} ?"),
+        "« {} »",
+        {"page": ("page", "pages"), "section": ("section", "sections")},
+        "à",
+    ),
+    "es": _Words(
+        ("Resume el capítulo {}.", "¿Qué ocurre en el capítulo {}?"),
+        ("Resume {}.", "¿Qué dice {}?"),
+        "«{}»",
+        {"page": ("página", "páginas"), "section": ("sección", "secciones")},
+        "a",
+    ),
+}
+
+
+def chapter_questions(chapter: Chapter, document: Document, language: Language | None = None) -> tuple[str, str]:
+    """Questions about one chapter, or about one document of several: "Summarize the chapter “The Gale” (pages 12 to
+    25).".
+
+    Args:
+        language: the language to ask in; English where it is None.
+    """
+    asked = _OF_CHAPTERS[language or "en"]
+    member = document.member_at(chapter.first)
+    if member is not None and chapter.level == 0:
+        title = asked.quoted.format(chapter.title)
+        return asked.document[0].format(title), asked.document[1].format(title)
+    unit, before = (member.unit, member.before) if member else (document.unit, 0)
+
+    def called(number: int) -> str:
+        page = document.page(number) if unit == "page" else None
+        return page.label if page else str(number - before)
+
+    one, several = asked.units[unit]
+    first, last = called(chapter.first), called(chapter.last)
+    where = f"{one} {first}" if first == last else f"{several} {first} {asked.to} {last}"
+    where = f"{member.title}, {where}" if member else where
+    named = f"{asked.quoted.format(chapter.title)} ({where})"
+    return asked.chapter[0].format(named), asked.chapter[1].format(named)
 
 
 def language_of_book(document: Document) -> Language | None:

@@ -8,11 +8,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.core.abilities import abilities
-from app.core.contents import Chapter, chapters, questions
+from app.core.abilities import Abilities, abilities
+from app.core.contents import Chapter, chapters
 from app.core.format import View, count, page_name
+from app.core.languages import Language
 from app.core.open_book import OpenBook, Stage
 from app.core.state import AppState
+from app.core.suggestions import chapter_questions, language_of_book
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import said
@@ -34,7 +36,7 @@ class ContentsPanel:
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._known: tuple[Document | None, tuple[Chapter, ...]] = None, ()
+        self._known: tuple[Document | None, tuple[Chapter, ...], Language | None] = None, (), None
         self._numbered: tuple[Document | None, int] = None, 0
 
     def routes(self) -> Sequence[Route]:
@@ -57,8 +59,9 @@ class ContentsPanel:
         if document is None:
             return JSONResponse({"entries": [], "said": ""})
         if self._known[0] is not document:
-            self._known = document, chapters(document)
+            self._known = document, chapters(document), language_of_book(document)
         found, only_quotes = self._known[1], self._only_quotes()
+        language = None if self._card().refusals else self._known[2]  # such a model was trained in English
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
         for chapter in found[:MOST_ENTRIES]:
@@ -74,7 +77,7 @@ class ContentsPanel:
                     "last": chapter.last,
                     "read": current.stage is Stage.READY and is_read and chapter.last in read,
                     "name": name if is_read else f"{name} not read".strip(),
-                    "asks": questions(chapter, document) if is_read and not only_quotes else [],
+                    "asks": chapter_questions(chapter, document, language) if is_read and not only_quotes else [],
                 }
             )
         told = {"entries": entries, "said": _said(document, len(found), only_quotes), "sizes": self._sizes(current)}
@@ -98,8 +101,11 @@ class ContentsPanel:
         }
 
     def _only_quotes(self) -> bool:
+        return self._card().only_quotes
+
+    def _card(self) -> Abilities:
         model = self._state.engine.status().model
-        return model is not None and abilities(str(model.path)).only_quotes
+        return abilities(str(model.path)) if model else Abilities()
 
 
 def _said(document: Document, entries: int, only_quotes: bool) -> str:

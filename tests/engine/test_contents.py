@@ -8,6 +8,7 @@ import pytest
 
 from engine.contents import ALONG, MOST_CHAPTERS, guided
 from engine.document import Document, OutlineItem
+from engine.passages import Whole
 
 TITLES = ("Contents", "Chapter I: The Crossing", "Chapter II: The Open Hand", "Chapter III: The Lamp House", "Endnotes")
 PAGES = (
@@ -24,9 +25,20 @@ BOOK = replace(
 ALL = "Chapter I: The Crossing; Chapter II: The Open Hand; Chapter III: The Lamp House"
 
 
-def test_a_summary_goes_along_the_chapters() -> None:
-    for question in ("What is this about?", "Summarize the book."):
-        assert guided(question, BOOK, 5) == f"{question}\n\n{ALONG} {ALL}"
+@pytest.mark.parametrize(
+    ("language", "questions"),
+    [
+        ("en", ("What is this about?", "Summarize the book.")),
+        ("de", ("Worum geht es in dem Buch?", "Fasse das Buch bitte in wenigen Sätzen zusammen.", "Wovon handelt es?")),
+        ("fr", ("De quoi parle ce livre ?", "Résume le livre en quelques phrases.", "Quel est le sujet du texte ?")),
+        ("es", ("¿De qué trata este libro?", "Resume el libro, por favor.", "Hazme un resumen del texto.")),
+    ],
+)
+def test_a_summary_goes_along_the_chapters_in_the_language_of_the_question(
+    language: Whole, questions: tuple[str, ...]
+) -> None:
+    for question in questions:
+        assert guided(question, BOOK, 5) == f"{question}\n\n{ALONG[language]} {ALL}"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +49,11 @@ def test_a_summary_goes_along_the_chapters() -> None:
         "What happens in the second chapter?",
         "What is Chapter II about?",
         "Fasse Kapitel 2 zusammen.",
+        "Was geschieht im zweiten Kapitel des Buchs?",
+        "Résume le chapitre deux.",
+        "Que se passe-t-il dans la deuxième partie du livre ?",
+        "Resume el capítulo 2.",
+        "¿Qué ocurre en la segunda parte del libro?",
     ],
 )
 def test_a_chapter_is_told_by_its_title(question: str) -> None:
@@ -50,6 +67,8 @@ def test_a_chapter_is_told_by_its_title(question: str) -> None:
         "Summarize chapter 9.",
         "What is “Chapter II: The Open Hand” about?",
         "Where does it say “Chapter II: The Open Hand”?",
+        "Worum geht es im Streit mit dem Leuchtturmwärter?",
+        "¿De qué trata Marta con el capitán?",
         "Hello!",
         "",
     ],

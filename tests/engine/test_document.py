@@ -103,4 +103,4 @@ def test_the_tokens_of_the_first_documents_do_not_depend_on_the_others(tiny: Cal
 def test_a_summary_of_several_documents_goes_along_them() -> None:
     three = Document.together([LEASE, NEXT, LETTER])
     asked = "What are these documents about?"
-    assert guided(asked, three, 6) == f"{asked}\n\n{ALONG} Lease 2024; Lease 2025; Lease 2024 (2)"
+    assert guided(asked, three, 6) == f"{asked}\n\n{ALONG['en']} Lease 2024; Lease 2025; Lease 2024 (2)"

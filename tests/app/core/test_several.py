@@ -12,13 +12,13 @@ import pytest
 
 from app.core.books import COLLECTION, Book, Books
 from app.core.chats import Chats
-from app.core.contents import chapters, questions
+from app.core.contents import chapters
 from app.core.db import Database
 from app.core.forecast import Experience
 from app.core.open_book import Stage
 from app.core.several import cost_of
 from app.core.state import AppState
-from app.core.suggestions import suggestions
+from app.core.suggestions import chapter_questions, suggestions
 from engine.document import Document, OutlineItem
 from engine.errors import DocumentError, PasswordNeeded
 from engine.plan import BookFit
@@ -191,7 +191,7 @@ def test_contents_and_questions_name_the_document() -> None:
         ("Lease 2024", 2, 4),
         ("Notice", 3, 4),
     ]
-    assert questions(found[1], both) == ("Summarize “Lease 2024”.", "What does “Lease 2024” say?")
-    assert questions(found[2], both)[0] == "Summarize the chapter “Notice” (Lease 2024, pages 2 to 3)."
+    assert chapter_questions(found[1], both) == ("Summarize “Lease 2024”.", "What does “Lease 2024” say?")
+    assert chapter_questions(found[2], both)[0] == "Summarize the chapter “Notice” (Lease 2024, pages 2 to 3)."
     assert suggestions(both, 4)[0] == "Where do the two documents differ?"
     assert suggestions(both, 1)[0] != "Where do the two documents differ?"
