@@ -31,7 +31,7 @@ from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB, tried_f
 from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
-from app.readers.sandbox import ChildFailed, run_in_child
+from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_kinds, weights
 from engine.model.gguf_header import BLOCKS, Part, parts_of

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from app.readers.parsed import Limits
 
 if TYPE_CHECKING:
-    from app.readers.reader import read_document
+    from app.readers.document_reader import read_document
 
 __all__ = ["Limits", "read_document"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "read_document":
-        from app.readers.reader import read_document
+        from app.readers.document_reader import read_document
 
         return read_document
     raise AttributeError(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.readers import recognition
 from app.readers.parsed import Limits
-from app.readers.sandbox import ChildFailed, run_in_child
+from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 
 Rectangle = tuple[float, float, float, float]

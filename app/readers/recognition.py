@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.readers.parsed import Limits
-from app.readers.sandbox import ChildFailed, run_in_child
+from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import NoTextLayer
 
 logger = logging.getLogger(__name__)

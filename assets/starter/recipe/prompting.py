@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.readers.reader import read_document
+from app.readers.document_reader import read_document
 from engine.document import Document, Page
 from engine.passages import Passages
 from engine.prompt import BookTokenizer

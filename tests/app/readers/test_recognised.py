@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from app.readers import read_document, reader, recognition
+from app.readers import document_reader, read_document, recognition
 from app.readers.detect import kind_of, parse
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Refused
@@ -211,7 +211,7 @@ def test_a_long_scan_that_was_stopped_is_opened_with_what_was_recognised(
         return Document("Scan", "", tuple(pages), "pdf", "0" * 64)
 
     monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: recognised(request))
-    monkeypatch.setattr(reader, "_read_bounded", read)
+    monkeypatch.setattr(document_reader, "_read_bounded", read)
     (path := tmp_path / "scan.pdf").write_bytes(b"%PDF")
     how = Recognition(lambda sha256: tmp_path)
     with pytest.raises(LongRecognition):

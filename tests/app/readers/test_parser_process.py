@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from app.readers import read_document, reader
-from app.readers.sandbox import ChildFailed, run_in_child
+from app.readers import document_reader, read_document
+from app.readers.parser_process import ChildFailed, run_in_child
 from engine import sandbox
 from engine.errors import DocumentError
 from engine.sandbox import Bounds
@@ -65,7 +65,7 @@ def test_page_that_always_crashes_is_a_warning_with_its_number(files: Any, monke
             raise ChildFailed("crash", 3)
         yield from run_in_child(request, *rest)
 
-    monkeypatch.setattr(reader, "run_in_child", failing)
+    monkeypatch.setattr(document_reader, "run_in_child", failing)
     document = read_document(files.pdf("a.pdf", _PAGES))
     assert told == [{}, {"3": "second"}, {"3": "made its reader crash"}]
     assert [bool(page.text) for page in document.pages] == [True, True, False] + [True] * 5
@@ -80,7 +80,7 @@ def test_file_that_breaks_on_every_page_is_given_up(files: Any, monkeypatch: pyt
         raise ChildFailed("crash", len(tries))
         yield {}
 
-    monkeypatch.setattr(reader, "run_in_child", failing)
+    monkeypatch.setattr(document_reader, "run_in_child", failing)
     with pytest.raises(DocumentError, match="too many pages"):
         read_document(files.pdf("a.pdf", _PAGES))
     assert len(tries) < 20

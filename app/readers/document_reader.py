@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from app.readers.parsed import SECOND_READER, Limits
+from app.readers.parser_process import ChildFailed, run_in_child
 from app.readers.recognition import LongRecognition, Recognition, missing, recognise
-from app.readers.sandbox import ChildFailed, run_in_child
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
 
