@@ -1,6 +1,7 @@
 """Reads EPUB books: the files of the spine in order, named and split by the table of contents.
 
-Unpacks nothing to disk, and follows no link out of the container. Runs only in the child.
+Unpacks nothing to disk, and follows no link out of the container. Runs only in the child. EbookLib is not used: it
+reads every file of the container into memory, whatever its size, and is under the AGPL.
 """
 
 from __future__ import annotations
