@@ -193,8 +193,8 @@ def get(name: str, folder: Path, say: Say) -> None:
         say("done", revision=found.file.digest, licence=LICENCE)
 
 
-def _making(say: Say, total: int, kind: str, **_: object) -> None:
-    say(kind, done=total, total=total)
+def _making(say: Say, file_bytes: int, kind: str, **_: object) -> None:
+    say(kind, done=file_bytes, total=file_bytes)
 
 
 def _broken(error: Exception) -> ModelError:

@@ -55,7 +55,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of a file, without the two children that read them."""
 
-    def make(path: Path, _model: object, folder: Path, _say: object) -> None:
+    def make(path: Path, _model: object, folder: Path, say: Any) -> None:
+        say("building", done=0, total=1)
         config = {"max_position_embeddings": reader.WINDOW, "rope_parameters": {"rope_theta": 1e6}}
         (folder / "config.json").write_text(json.dumps(config))
         seen = path.stat()
@@ -81,7 +82,8 @@ def test_the_pieces_make_the_file_and_are_asked_for_once(index: Path, made: None
     reader.get(READER, local.own(READER), lambda kind, **what: steps.append((kind, what)))
     assert (tmp_path / "models" / "reader-file" / FILE.name).read_bytes() == CONTENT
     assert local.find(READER) == str(local.own(READER))
-    assert [kind for kind, _ in steps if kind != "progress"] == ["plan", "checking", "done"]
+    assert [kind for kind, _ in steps if kind != "progress"] == ["plan", "checking", "building", "done"]
+    assert steps[-2] == ("building", {"done": len(CONTENT), "total": len(CONTENT)})
     parts = [what["done"] for kind, what in steps if kind == "progress"]
     assert parts == sorted(parts)
     assert parts[-1] == len(CONTENT)
