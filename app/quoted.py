@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ from engine.document import Document
 
 _BORDER = "\n"  # a sign that no fold contains
 _DROPPED = re.compile(r"[\W_]+")
+_DROPPED_IN_WORDS = re.compile(r"[^\w\s]+|_+")
+_SIGNS = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MOST_PLACES = 32  # occurrences of one passage that are examined
@@ -62,6 +65,12 @@ _SPACES = re.compile(r"\s+")
 def fold(text: str) -> str:
     """The letters and digits of a text. The fold of a join is the join of the folds."""
     return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
+
+
+def fold_words(text: str) -> str:
+    """The letters and digits of every word of a text, with a space between words."""
+    letters = unicodedata.normalize("NFKD", text).casefold()
+    return letters.translate(_SIGNS) if letters.isascii() else _DROPPED_IN_WORDS.sub("", letters)
 
 
 def places(text: str) -> list[int]:

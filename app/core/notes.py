@@ -13,13 +13,13 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from app.core import format
 from app.core.db import Database
-from app.quoted import fold
+from app.quoted import fold, fold_words
 from app.readers.passages import folded, locate
 from engine.document import Document, Member, Page
 from engine.errors import OptionError
@@ -74,17 +74,15 @@ class NoteStore:
         """A number that grows whenever a note is written, changed or deleted."""
         return self._changes
 
+    def on_page(self, book: str, page: int) -> tuple[Note, ...]:
+        """The notes on one page of a file."""
+        rows = self._database.rows("SELECT * FROM notes WHERE book = ? AND page = ?", (book, page))
+        return _in_order(map(_note, rows))
+
     def of(self, books: Sequence[str]) -> tuple[Note, ...]:
         """The notes of these files, file by file, in the order of pages. Notes without a page come last."""
-        found = [
-            [_note(row) for row in self._database.rows("SELECT * FROM notes WHERE book = ?", (book,))]
-            for book in dict.fromkeys(books)
-        ]
-        return tuple(
-            note
-            for notes in found
-            for note in sorted(notes, key=lambda note: (note.page == 0, note.page, note.start, note.written, note.id))
-        )
+        rows = [self._database.rows("SELECT * FROM notes WHERE book = ?", (book,)) for book in dict.fromkeys(books)]
+        return tuple(note for of_book in rows for note in _in_order(map(_note, of_book)))
 
     def counts(self) -> dict[str, int]:
         """The number of notes, keyed by file."""
@@ -109,11 +107,23 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a new note under a new id."""
+        """Store a new note under an id of its own. What has been noted before keeps its note, which takes the new
+        colour, and words of the person after its own.
+        """
         _check(note)
-        note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
+        before = self.noted_before(note)
+        if before is None:
+            note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
+        else:
+            words = "\n".join(dict.fromkeys(filter(None, (before.words.strip(), note.words.strip()))))
+            note = replace(before, words=words, colour=note.colour)
+            _check(note)
         self._put(note)
         return note
+
+    def noted_before(self, note: Note) -> Note | None:
+        """The note that is about the same passage, or the same sentence of an answer, already."""
+        return next((one for one in self.on_page(note.book, note.page) if _is_same(one, note)), None)
 
     def change(self, id: str, words: str, colour: str) -> Note:
         """Change the person's own words or the colour of a note.
@@ -171,8 +181,27 @@ class NoteStore:
         self._changes += 1
 
 
+_COLUMNS = tuple(field.name for field in fields(Note))
+
+
 def _note(row: sqlite3.Row) -> Note:
-    return Note(**{field.name: row[field.name] for field in fields(Note)})
+    return Note(*(row[name] for name in _COLUMNS))
+
+
+def _in_order(found: Iterable[Note]) -> tuple[Note, ...]:
+    """Notes of one file in the order of pages; those without a page come last."""
+    return tuple(sorted(found, key=lambda note: (note.page == 0, note.page, note.start, note.written, note.id)))
+
+
+def _is_same(one: Note, other: Note) -> bool:
+    """Whether two notes on a page are about the same passage and the same sentence of an answer, or both about the page
+    as a whole, with words of the person in one at most.
+    """
+    if not (other.passage or other.said):
+        return not (one.passage or one.said) and not (one.words and other.words)
+    return (one.start, one.stop, one.said) == (other.start, other.stop, other.said) and folded(one.passage) == folded(
+        other.passage
+    )
 
 
 def _check(note: Note) -> None:
@@ -194,7 +223,7 @@ def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
     wanted = [letters for word in words.split() if (letters := fold(word))]
 
     def text(note: Note) -> str:
-        return " ".join(fold(word) for word in f"{note.passage} {note.said} {note.words} {note.label}".split())
+        return fold_words(f"{note.passage} {note.said} {note.words} {note.label}")
 
     return tuple(note for note in notes if all(word in text(note) for word in wanted)) if wanted else tuple(notes)
 

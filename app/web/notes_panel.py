@@ -34,6 +34,7 @@ from engine.errors import OptionError
 
 _LARGEST = 8 * notes.LONGEST  # bytes of a request that has a passage, or a person's own words
 _WRITTEN = ("/notes/add", "/notes/change")
+MOST_LISTED = 500  # notes in the list at once
 _FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations with a passage
 
 
@@ -120,12 +121,16 @@ class NotesPanel:
         found = notes.search(every, words)
         document, _ = self._open()
         here = f"{len(found)} of {counted(len(every), 'note')}" if len(found) < len(every) else ""
-        return JSONResponse({"notes": [_view(document, note) for note in found], "said": here})
+        if len(found) > MOST_LISTED:
+            here = f"The first {MOST_LISTED} of {counted(len(found), 'note')}; search for the others."
+        return JSONResponse({"notes": [_view(document, note) for note in found[:MOST_LISTED]], "said": here})
 
     async def add(self, request: Request) -> Response:
         asked = await parsed(request, NewNoteAsked)
         note = await run_in_threadpool(self._answered if asked.message else self._marked, asked)
-        return JSONResponse(_view(self._open()[0], self._state.notes.add(note)))
+        store = self._state.notes
+        again = store.noted_before(note) is not None
+        return JSONResponse({**_view(self._open()[0], store.add(note)), "again": again})
 
     def _marked(self, asked: NewNoteAsked) -> Note:
         document, book = self._open()
@@ -201,12 +206,15 @@ class NotesPanel:
         return JSONResponse({"notes": await run_in_threadpool(self._on_page, request.path_params["number"])})
 
     def _on_page(self, number: int) -> Sequence[View]:
-        document, _ = self._open()
+        document, whole = self._open()
         page = document.page(number)
-        here = [note for note in self._all() if page is not None and notes.page_of(document, note) is page]
+        if page is None:
+            return ()
+        member = document.member_at(number)
+        book, before = (member.sha256, member.before) if member else (whole, 0)
         found = []
-        for note in here:
-            start, stop = notes.marks(page, note) if page else (0, 0)
+        for note in self._state.notes.on_page(book, number - before):
+            start, stop = notes.marks(page, note)
             found.append({"id": note.id, "colour": note.colour, "start": start, "stop": stop, "passage": note.passage})
         return found
 

@@ -301,7 +301,9 @@ async function keep(asked) {
   getSelection().empty();
   byId("note-bar").hidden = true;
   byId("note-sentences").close();
-  tell({ cause: told.place ? `Noted, ${told.place}.` : "Noted, without a page.", remedy: "“Notes” has it, and takes words of your own." });
+  const before = told.again ? "This was noted before: its note has the new colour." : "";
+  const noted = told.place ? `Noted, ${told.place}.` : "Noted, without a page.";
+  tell({ cause: before || noted, remedy: "“Notes” has it, and takes words of your own." });
 }
 
 // Of an answer without a mouse: its sentences, to choose one.

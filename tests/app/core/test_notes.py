@@ -48,6 +48,22 @@ def test_notes_stand_in_the_order_of_their_pages_and_are_found_without_accents_o
     assert store.counts() == {LEASE: 3, LOG: 1}
 
 
+def test_what_is_noted_again_keeps_its_note(store: NoteStore) -> None:
+    kept = store.add(note(words="See the lease"))
+    again = note(passage="the  north light", colour="green")
+    assert store.noted_before(again) == kept
+    assert store.add(again) == replace(kept, colour="green")
+    assert store.add(note(words="And the log")).words == "See the lease\nAnd the log"
+    others = [note(page=2), note(said="It shone."), note(passage="the south light"), note(LOG), note(passage="")]
+    assert all(store.noted_before(other) is None for other in others)
+    assert len({store.add(other).id for other in others} | {kept.id}) == 6
+    own = store.add(note(page=3, passage="", words="A page to read"))
+    assert store.add(note(page=3, passage="", words="A second thought")).id != own.id, (
+        "on a page there are many thoughts"
+    )
+    assert [one.id for one in store.on_page(LEASE, 3)] == [one.id for one in store.of([LEASE]) if one.page == 3]
+
+
 def test_a_note_is_changed_deleted_and_put_back_as_it_was(store: NoteStore) -> None:
     kept = store.add(note())
     changed = store.change(kept.id, "My own words", "blue")

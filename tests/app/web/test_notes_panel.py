@@ -17,7 +17,7 @@ from app.core.notes import LONGEST, NOTES, Note
 from app.core.open_book import Stage
 from app.core.state import AppState
 from app.core.suggestions import Sample
-from app.web import messages
+from app.web import messages, notes_panel
 from app.web.library import Library
 from app.web.notes_panel import NotesPanel
 from app.web.page_viewer import PageViewer
@@ -119,6 +119,19 @@ def test_a_sentence_of_an_answer_brings_the_passage_that_it_rests_on(state: AppS
     assert [note.said for note in state.notes.of([state.current.book.sha256])] == [second["said"]]
     listed = told(panel.list(posted(words="PÁRIS")))
     assert ([note["said"] for note in listed["notes"]], listed["said"]) == ([second["said"]], "1 of 2 notes")
+
+
+def test_a_long_list_is_cut_and_says_so_and_what_is_noted_again_is_told(
+    panel: NotesPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes_panel, "MOST_LISTED", 1)
+    assert not told(panel.add(posted(page=1, passage="lamp")))["again"]
+    assert told(panel.add(posted(page=1, passage="lamp", colour="green")))["again"]
+    assert not told(panel.add(posted(page=1, passage="lit")))["again"]
+    listed = told(panel.list(posted()))
+    assert [note["passage"] for note in listed["notes"]] == ["lamp"]
+    assert listed["said"] == "The first 1 of 2 notes; search for the others."
+    assert told(panel.list(posted(words="lit")))["said"] == "1 of 2 notes"
 
 
 def test_notes_are_changed_deleted_and_brought_back(panel: NotesPanel) -> None:
