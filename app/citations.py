@@ -8,14 +8,14 @@ tokens.
 
 A quotation is looked up in the text of the pages (``app.quoted``): that is a fact.
 
-A sentence without quotation marks is supported by the passage that shares its words (``engine.evidence``): that is a
-fact about two texts, in the levels of that module. It is looked for when the question is known.
+A sentence without quotation marks is supported by a passage that shares its words (``engine.evidence``): that is a fact
+about two texts. Such passages are searched only if the question is known.
 
-A page that the model attended to is only a hint. Attention is spread over every page, and a few pages draw it whatever
-the question. So a page counts only when its share is several times an even one, and well above its usual share in this
-book.
+A page that the model attended to is only a hint. Attention is spread over every page, and a few pages attract it
+whatever the question. So a page is cited only if its share of attention is several times an even share, and well above
+its usual share in this book.
 
-The record's keys ("ink", "drew", "extract") are those of all stored chats.
+The keys of the record ("ink", "drew", "extract") must stay as they are in stored chats.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ with names or numbers that occur nowhere in the book; a page that the model atte
 """
 
 UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
-"""Kinds of citations for a sentence that is no quotation."""
+"""Kinds of citations for sentences that are not quotations."""
 
 VERSION = 1  # version of the record
-MOST_PAGES = 3  # pages that one sentence is said to attend to at most
-_TIMES_EVEN = 6.0  # factor of an even share of attention that a page needs
-_TIMES_USUAL = 2.0  # factor of its own usual share that a page needs
-_REMEMBERED = 15  # answers over which a page's usual share is computed
-# hints in one answer at most: more are noise, and cost the page more than the answer costs the engine
+MOST_PAGES = 3  # maximum pages that one sentence is said to attend to
+_TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a factor of an even share
+_TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a factor of the page's own usual share
+_REMEMBERED = 15  # newest answers over which a page's usual share is computed
+# Maximum hints in one answer: more are noise, and cost the page more time than the answer costs the engine.
 MOST_ATTENDED = 30
-FEWEST_VERBATIM = 6  # words from which on a sentence without quotation marks is called the book's own
+FEWEST_VERBATIM = 6  # minimum words of a sentence without quotation marks that is said to be the book's own
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
 TARGET = "T"
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
-_POINTS = re.compile(r"[.,;:!?)*_]*")  # signs after which a citation stands
+_POINTS = re.compile(r"[.,;:!?)*_]*")  # characters after which a citation is placed
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 
 
 class AttentionBaseline:
-    """The usual share of attention of each page of a book, whatever the question: the median over the newest answers.
+    """The usual share of attention of each page of a book, which is the median over the newest answers.
 
     Args:
         pages: number of pages of the book.
@@ -81,7 +81,7 @@ class AttentionBaseline:
         self._answers: deque[tuple[float, ...]] = deque(maxlen=_REMEMBERED)
 
     def add(self, scores: Sequence[float]) -> None:
-        """Add the mean scores of one whole answer."""
+        """Add the mean scores of one complete answer."""
         if len(scores) == self.pages and sum(scores) > 0:
             self._answers.append(tuple(scores))
 
@@ -96,7 +96,7 @@ def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
 
 
 def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list[tuple[int, float]]:
-    """(page, factor of an even share) for the pages that stand out, the strongest first, at most ``MOST_PAGES``."""
+    """The pages that stand out, as (page, factor of an even share): the strongest first, at most ``MOST_PAGES``."""
     pages = len(scores)
     if pages <= 1 or sum(scores) <= 0:
         return []
@@ -128,8 +128,8 @@ class NoteTaker:
         """Begin the notes of one answer about a document.
 
         Args:
-            question: the answered question; None looks for no evidence.
-            so_far, record: existing text and notes of an answer that is continued.
+            question: the answered question; without it no evidence is searched.
+            so_far, record: the existing text and notes, if an answer is continued.
             pages_read: number of first pages that the answer is from; 0 if from all.
         """
         document = document or Document("", "", (), "", "")
@@ -138,7 +138,7 @@ class NoteTaker:
         return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")), pages_read)
 
     def prepare(self, document: Document) -> Future[EvidenceIndex]:
-        """Index the words of a document, once, in a thread of its own, so that no request waits."""
+        """Index the words of a document once, in a thread, so that no request waits for the index."""
         if self._evidence is None or self._evidence[0] is not document:
             self._evidence = document, self._aside.submit(EvidenceIndex, document)
         return self._evidence[1]
@@ -152,10 +152,10 @@ class NoteTaker:
 
 
 class Support:
-    """Finds the evidence for the sentences of an answer to one question, each once while the answer grows.
+    """Finds the evidence for the sentences of an answer while it grows. Each sentence is looked up once.
 
     Args:
-        index: the book's evidence index; while it is being made, no evidence is found.
+        index: the book's evidence index. While the index is being made, no evidence is found.
         pages_read: number of first pages that the answer is from; 0 if from all.
     """
 
@@ -167,13 +167,15 @@ class Support:
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
-        """Words of the question that the book never uses. ``answered``: whether a passage supports the answer."""
+        """The words of the question that the book never uses. ``answered``: whether a passage supports the answer."""
         if answered not in self._unmentioned and self._index.done():
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
         return self._unmentioned.get(answered, ())
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
-        """Find the evidence for a sentence. ``last``: whether the answer is whole, so that the index is waited for."""
+        """Find the evidence for a sentence. ``last``: whether the answer is complete, so that it is worth waiting for
+        the index.
+        """
         if not last and not self._index.done():
             return None
         if last or sentence not in self._known:
@@ -186,9 +188,9 @@ class Notes:
 
     Args:
         index: the book's index of quotations.
-        baseline: usual attention to its pages; the finished answer is added to it.
-        support: finds evidence for its sentences; None looks for none.
-        so_far, provenance: the beginning of an answer that is continued, and its sources.
+        baseline: the usual attention to the book's pages; the finished answer is added to it.
+        support: finds evidence for the sentences; None finds none.
+        so_far, provenance: the existing text of an answer that is continued, and the sources of its letters.
         pages_read: number of first pages that the answer is from; 0 if from all.
     """
 
@@ -210,7 +212,8 @@ class Notes:
         self._ends: list[int] = []  # for every token, the number of characters of the answer up to its end
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
         self._scored: list[PagesScored] = []
-        self._done = self._stale = False  # whether words have come since the citations were looked up
+        # whether the citations are final; whether words have come since they were looked up
+        self._done = self._stale = False
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
         self._near: dict[tuple[int, str], tuple[int, int]] = {}
@@ -237,22 +240,22 @@ class Notes:
         return True
 
     def close(self) -> None:
-        """End the answer without its final event."""
+        """End an answer that has no final event."""
         self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
         """The notes as plain JSON: citations (``chips``, in the order of their places) and the sources of the letters
         (``ink``).
 
-        ``missing``, where the book does not support the answer: names and numbers that occur nowhere in it, and words
-        of the question that it never uses; none where no passage was found for any sentence.
+        ``missing`` says what the book lacks if it does not support the answer: names and numbers that occur nowhere in
+        the book, and words of the question that it never uses. Empty if no passage was found for any sentence.
         """
         self._look_up()
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The record with the citations that were looked up last, since looking them up takes time while an answer
-        grows.
+        """The record with the citations that were looked up last. Used while an answer grows, because looking citations
+        up takes time.
         """
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
         kinds = {chip["kind"] for chip in self._chips}
@@ -264,7 +267,7 @@ class Notes:
         """The sources of the answer's letters, as runs: "D12T3" is twelve letters of the draft, then three of the
         target.
 
-        Only letters count, so that a page can count them too, whatever formatting has done to the other signs.
+        Only letters count, so that the page can count them too, whatever formatting does to other characters.
         """
         return "".join(f"{writer}{count}" for writer, count in self._runs if count)
 
@@ -327,13 +330,13 @@ class Notes:
             yield self._attended(page, times, sentence, passage)
 
     def _check(self, passage: str, where: Span) -> QuotationCheck | None:
-        """Check a quotation, unless it was looked up already while the answer grew."""
+        """Check a quotation, unless it was already checked while the answer grew."""
         if self._done or passage not in self._checked:
             self._checked[passage] = check_quotation(self._index, passage, self._scores(where))
         return self._checked[passage]
 
     def _scores(self, where: Span) -> list[float]:
-        """The attention to the pages while the characters of ``where`` were decoded."""
+        """The mean attention to each page while the characters of ``where`` were generated."""
         pages = len(self._index.document.pages)
         return mean_scores(
             [one.scores for one in self._scored if len(one.scores) == pages and self._span(one).touches(where)]
@@ -376,10 +379,10 @@ class Notes:
         return chip | self._places((PageSpan(page, *self._near[page, sentence]),))
 
     def _places(self, spans: tuple[PageSpan, ...]) -> dict[str, Any]:
-        """Pages by number and printed label, with the characters to mark on them and a short excerpt.
+        """List pages with number, printed label, the characters to mark and a short excerpt.
 
-        With several documents, each place names its document and that document's own page numbers, so that the record
-        stays valid when others are added or removed.
+        With several documents, each place names its document and the page number within it, so that the record stays
+        valid when other documents are added or removed.
         """
         document, first = self._index.document, spans[0]
         member = document.member_at(document.pages[first.page].number)
@@ -405,13 +408,13 @@ _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level,
 
 
 def _recognised(page: Page) -> dict[str, bool]:
-    """Whether the words of a page come from its picture, or its picture was not read."""
+    """Whether the words of a page were recognised in its picture, or the picture was not read."""
     known = {"recognised": "recognised", "figure": "unread", "unread": "unread"}.get(page.picture)
     return {known: True} if known else {}
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
-    """The evidence for each sentence of an answer, for other programs, from the record of its notes.
+    """The evidence for each sentence of an answer, taken from the record of its notes, for use by other programs.
 
     Returns:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
@@ -440,5 +443,5 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
 
 
 def _spread(characters: int, tokens: int) -> list[int]:
-    """Divide text into lengths of tokens, as evenly as possible, where they were not measured."""
+    """Divide text among tokens as evenly as possible, if the tokens' lengths were not measured."""
     return [(number + 1) * characters // tokens - number * characters // tokens for number in range(tokens)]

@@ -3,10 +3,10 @@
     index = BookIndex(document)
     check_quotation(index, "it burns thirteen lamps")     QuotationCheck(verified=True, spans=(PageSpan(...),), ...)
 
-A quotation is checked against the text of the pages: that is a fact. Text is folded to the part that two printings of
-the same words share: letters and digits in order, without case, accents and ligatures. Spacing, hyphens (also those at
-the end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides
-must follow each other.
+A quotation is checked against the text of the pages. Texts are folded before they are compared, to what two printings
+of the same words have in common: letters and digits in order, without case, accents and ligatures. Spacing, hyphens
+(also those at the end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an
+ellipsis divides must follow each other.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from functools import cached_property
 
 from engine.document import Document
 
-_BORDER = "\n"  # a sign that no fold contains
+_BORDER = "\n"  # a character that no folded text contains
 _DROPPED = re.compile(r"[\W_]+")
 _DROPPED_IN_WORDS = re.compile(r"[^\w\s]+|_+")
 _SIGNS = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_MOST_PLACES = 32  # occurrences of one passage that are examined
-_MOST_MAPPED = 64  # pages whose offsets are remembered
-# Code, which is no prose, in the same forms that the chat leaves unchanged.
+_MOST_PLACES = 32  # maximum occurrences of one passage that are examined
+_MOST_MAPPED = 64  # maximum pages whose offsets are cached
+# Matches code, which is no prose, in the forms that the chat leaves unchanged.
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
-# The end of a sentence: its mark with any closing signs after it, or the end of its paragraph.
+# Matches the end of a sentence: its punctuation with any closing marks, or the end of its paragraph.
 _END = re.compile(
     r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
@@ -49,21 +49,21 @@ _QUOTED = re.compile(
 _CLOSERS = ("”", "“", "»", '"')
 
 _FEWEST_WORDS = 3
-"""Words of a quotation at least: fewer between quotation marks are a name or a term."""
+"""Minimum words of a quotation: fewer words in quotation marks are a name or a term."""
 
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
-_APART = 4000  # folded characters within which the parts of one quotation follow each other
-_FEWEST_SHARED = 4  # neighbouring words that a missing quotation must share with the book for them to be shown
-_MOST_WORDS = 150  # words of a missing quotation that are compared
-_EXCERPT_AROUND = 160  # characters on either side of an excerpt
+_APART = 4000  # maximum folded characters within which the parts of one quotation follow each other
+_FEWEST_SHARED = 4  # minimum neighbouring words that a missing quotation shares with the book, for these to be shown
+_MOST_WORDS = 150  # maximum words of a missing quotation that are compared
+_EXCERPT_AROUND = 160  # characters before and after an excerpt
 _LONGEST_EXCERPT = 700
-_FEWEST_LETTERS = 4  # letters of a meaningful word at least
+_FEWEST_LETTERS = 4  # minimum letters of a meaningful word
 _SPACES = re.compile(r"\s+")
 
 
 def fold(text: str) -> str:
-    """The letters and digits of a text. The fold of a join is the join of the folds."""
+    """The letters and digits of a text. Folding a concatenation gives the concatenation of the folds."""
     return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
 
 
@@ -74,12 +74,12 @@ def fold_words(text: str) -> str:
 
 
 def places(text: str) -> list[int]:
-    """For every character of ``fold(text)``, the index in ``text`` that it comes from."""
+    """For every character of ``fold(text)``, the index in ``text`` from which it comes."""
     return [index for index, sign in enumerate(text) for _ in fold(sign)]
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers in a text, by their value: 10.5 is not 105, but 1,912 is 1912."""
+    """The values of the numbers in a text: 10.5 differs from 105, but 1,912 equals 1912."""
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
 
 
@@ -93,10 +93,10 @@ class PageSpan:
 
 
 class BookIndex:
-    """A book in which passages are found, whatever their spacing and across the borders of pages.
+    """Finds passages in a book, ignoring spacing, and across the borders of pages.
 
     Args:
-        document: the book, whose pages are folded at the first search.
+        document: the book. Its pages are folded at the first search.
     """
 
     def __init__(self, document: Document) -> None:
@@ -108,7 +108,7 @@ class BookIndex:
         parts: list[str] = []
         starts, length = [], 0
         for stretch in self.document.stretches:
-            if length:  # no passage is found across the border of two documents
+            if length:  # a border, so that no passage is found across two documents
                 parts.append(_BORDER)
                 length += len(_BORDER)
             for part in (fold(page.text) for page in stretch.pages):
@@ -123,7 +123,9 @@ class BookIndex:
         return self._folded[0]
 
     def find(self, passage: str) -> Iterator[int]:
-        """The places of a folded passage as whole words: offsets for ``spans``, in the order of the book."""
+        """The places at which a folded passage occurs as whole words: offsets for ``spans``, in the order of the
+        book.
+        """
         text, _ = self._folded
         found, seen = text.find(passage), 0
         while passage and found >= 0 and seen < _MOST_PLACES:
@@ -133,7 +135,7 @@ class BookIndex:
             found = text.find(passage, found + 1)
 
     def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
-        """The characters of the folded stretch [start, end) on each of its pages."""
+        """The characters that the folded stretch [start, end) covers on each of its pages."""
         _, starts = self._folded
         spans = []
         page = max(0, bisect.bisect_right(starts, start) - 1)
@@ -177,7 +179,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Quotation:
-    """The text between two quotation marks. ``whole`` includes the marks. ``closed``: whether the second mark has
+    """The text between two quotation marks. ``whole`` includes the marks. ``closed``: whether the closing mark has
     come.
     """
 
@@ -187,7 +189,7 @@ class Quotation:
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences of an answer in Markdown, without white space around them and without code."""
+    """The sentences of an answer in Markdown, without surrounding white space and without code."""
     masked = _masked(text)
     found, start = [], 0
     for end in _END.finditer(masked):
@@ -203,7 +205,9 @@ def sentences(text: str) -> list[Span]:
 
 
 def quotations(text: str) -> list[Quotation]:
-    """Passages in quotation marks, in order. A single quotation mark may be an apostrophe, and opens none."""
+    """The passages in quotation marks, in order. A single quotation mark may be an apostrophe, so it opens no
+    quotation.
+    """
     masked = _masked(text)
     found = []
     for match in _QUOTED.finditer(masked):
@@ -229,8 +233,8 @@ class QuotationCheck:
 
     Args:
         verified: whether the whole quotation is in the book.
-        spans: its place; for a quotation that was not found, the place of the longest run of its words.
-        matched: words of that run, of ``total`` words.
+        spans: the place of the quotation. If it was not found, the place of the longest run of its words.
+        matched: number of words in that run, of ``total`` words.
     """
 
     verified: bool
@@ -243,7 +247,7 @@ def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()
     """Look a quoted passage up in the book.
 
     Args:
-        favour: a weight for each page; among several places, the page with the highest weight is named.
+        favour: a weight for each page. Among several places, the one on the page with the highest weight is returned.
 
     Returns:
         None if the passage is too short to be a quotation.
@@ -267,7 +271,7 @@ def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
 
 
 def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
-    """The places where all parts follow each other, each as whole words."""
+    """The places at which all parts follow each other, each as whole words."""
     folded = [fold(part) for part in parts]
     found: list[tuple[PageSpan, ...]] = []
     for start in index.find(folded[0]):
@@ -287,7 +291,7 @@ def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tu
 
 
 def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
-    """The longest run of the passage's neighbouring words that is in the book, if it is long enough."""
+    """The longest run of consecutive words of the passage that is in the book, if it is long enough; None otherwise."""
     places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())
     first, size = 0, _FEWEST_SHARED
@@ -308,8 +312,8 @@ def _weight(spans: tuple[PageSpan, ...], favour: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A passage with its surroundings. ``hit`` is the passage as printed; ``before`` and ``after`` are the text around
-    it, with spaces kept.
+    """A passage with its surroundings. ``hit`` is the passage as printed. ``before`` and ``after`` are the text around
+    it, including spaces.
     """
 
     before: str
@@ -318,7 +322,9 @@ class Excerpt:
 
 
 def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
-    """The characters [start, end) of a page with ``around`` characters on either side, lines joined, cut at words."""
+    """The characters [start, end) of a page, with ``around`` characters before and after, on one line and cut at
+    words.
+    """
     left, right = max(0, start - around), min(len(text), end + around)
     before, after = text[left:start], text[end:right]
     if left:
@@ -333,8 +339,8 @@ def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> E
 
 
 def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
-    """Characters [start, end) of the page's sentence that shares most words with a given one; None if none shares
-    any.
+    """The characters [start, end) of the page's sentence that shares the most words with a given sentence; None if none
+    shares a word.
     """
     wanted = _telling(sentence)
     best, found = 1, None

@@ -1,7 +1,7 @@
 """Turns a book of the library into a document: its file, or all files of a collection.
 
-Owns the passwords of locked files while the program runs. Errors and titles carry the original name of a file instead
-of its name in the library.
+Owns the passwords of locked files while the program runs. Errors and titles use the original name of a file instead of
+its name in the library.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ class BookParser:
     Args:
         books: the library.
         read_document: turns a file into a document.
-        comments: whether the comments of readers and reviewers are read too.
+        comments: whether readers' and reviewers' comments are read too.
     """
 
     def __init__(self, books: Books, read_document: Reader, *, comments: bool = True) -> None:
         self._books = books
         self._read_document = read_document
         self.comments = comments
-        self.passwords: dict[str, str] = {}  # passwords of locked books, by hash: their pages are drawn from the file
+        # passwords of locked books, keyed by hash; needed again to draw pages from the file
+        self.passwords: dict[str, str] = {}
 
     def parse(self, book: Book, password: str | None = None, recognition: Recognition | None = None) -> Document:
-        """A book as a document. The passwords of its files are remembered.
+        """Parse a book to a document. The passwords of its files are remembered.
 
         Args:
-            recognition: recognises pages that are pictures; without it they are left out.
+            recognition: recognises pages that are pictures; if None these pages are left out.
 
         Raises:
             DocumentError: a file cannot be read, needs a password, or is no longer in the library.
@@ -50,7 +51,7 @@ class BookParser:
         return self._unlocked(book, password, recognition)
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """A file as a document, opened with its remembered password, or else with this one."""
+        """Open a file with its remembered password, or else with this one, and parse it."""
         known = self.passwords.get(book.sha256)
         try:
             return self._one_file(book, known, recognition)
@@ -59,18 +60,18 @@ class BookParser:
                 raise
         try:
             document = self._one_file(book, password, recognition)
-        except LongRecognition:  # the file itself was opened
+        except LongRecognition:  # the password was right, and only the recognition takes long
             self.passwords[book.sha256] = password
             raise
         self.passwords[book.sha256] = password
         return document
 
     def _one_file(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """Read a file as a document, under its original name instead of its name in the library: in errors, and as its
-        title where the document has none.
+        """Read a file as a document. Errors show the file's original name instead of its name in the library, and a
+        document without title gets this name as its title.
         """
         read = self._read_document
-        if isinstance(read, TextCache):  # the library's own reader, which keeps recognised text
+        if isinstance(read, TextCache):  # the library's own reader, which uses recognised text that is stored
             read = partial(read, recognition=recognition, comments=self.comments)
         try:
             document = read(self._books.path(book), password=password)

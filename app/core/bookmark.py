@@ -1,4 +1,4 @@
-"""What the program stores of its state for the next start: the open book, and other values by their names.
+"""Stores state for the next start of the program: which book is open, and further values by name.
 
 Owns the table ``app_state`` of the database.
 """
@@ -17,8 +17,8 @@ _KEY = "open"  # key of the open book
 
 @dataclass(frozen=True)
 class Mark:
-    """The book that was open last. ``ready``: whether it was opened without harm; otherwise it is not opened again by
-    itself.
+    """The book that was open last. ``ready``: whether opening it succeeded; otherwise it is not opened automatically
+    again.
     """
 
     book: str

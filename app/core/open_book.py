@@ -1,4 +1,5 @@
-"""The open book as every tab shows it: one frozen record, which is replaced when anything of it changes.
+"""Defines the record of the open book, which every tab shows. The record is frozen, and replaced when any part of it
+changes.
 
 Owns the stages of a book on its way from a file to an answer, and the buttons that remedy a trouble. ``AppState``
 replaces the record; the page reads it.
@@ -19,7 +20,7 @@ from engine.plan import BookFit
 
 
 class Stage(str, Enum):
-    """How far the open book has come."""
+    """How far the open book has come on the way from its file to answers."""
 
     EMPTY = "empty"  # no book is open
     OPENING = "opening"  # the book's file is being parsed
@@ -33,12 +34,12 @@ class Stage(str, Enum):
 
     @property
     def is_on_the_way(self) -> bool:
-        """Whether the book will be ready without any action of the person."""
+        """Whether the book will be ready without any action by the person."""
         return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
 
 class Action(str, Enum):
-    """The button that remedies a trouble."""
+    """The button that offers the remedy for a trouble."""
 
     OPEN_AGAIN = "open-again"
     READ_AGAIN = "read-again"
@@ -50,7 +51,7 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class Recognising:
-    """How far the recognition of pages that are pictures has come; ``seconds`` left, where they are known."""
+    """How far the recognition of pages that are pictures has come. ``seconds``: remaining time, if known."""
 
     done: int
     total: int
@@ -62,13 +63,13 @@ class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
     ``fit`` is the engine's measurement; ``whole`` is the book before pages were chosen, and ``whole_fit`` its
-    measurement. ``parts``: the whole book in parts, where it does not fit and no page is longer than a part.
+    measurement. ``parts``: the parts of a book that does not fit; empty if a page is longer than a part.
 
-    ``remaining``: what is left of the reading, as it is told.
-    ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
-    ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
-    for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
-    ``before_notes``: while the person's notes are read in the book's place, what was read before and its chat.
+    ``remaining``: the remaining time of the reading, as shown. ``paused``: whether the reading waits at the end of a
+    page while a question is answered. ``asked_by``: the tab whose question is being answered; "" if the question comes
+    from no tab. ``waiting``: what the answer waits for, in words. ``cited``: the text of the growing answer when its
+    citations were last looked up. ``before_notes``: while notes are read instead of the book, the document that was
+    read before, and its chat.
     """
 
     stage: Stage = Stage.EMPTY

@@ -1,9 +1,10 @@
-"""The state of the program: the open book, the progress of its reading, the shown chat, and the tab that is asking.
+"""Holds the state of the program: the open book, the progress of its reading, the shown chat, and the tab that is
+asking.
 
 ``AppState`` owns one frozen record, ``OpenBook``, which is replaced under a lock and shown by every tab. The program
 has one engine and one person, so it has one open book, and all tabs show it.
 
-The steps of a book from its file to the end of its reading are below the class: parsing, measuring, reading. They run
+The functions below the class take a book from its file to the end of its reading: parsing, measuring, reading. They run
 in a thread (a ``Job``, which can be cancelled), and every error becomes a sentence in the record.
 """
 
@@ -39,20 +40,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 0.05  # seconds between two looks at a value that another thread changes
+_PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
 _COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of the table ``app_state``
-_MOST_IN_PARTS = 200  # books whose reading in parts is remembered at most
+_MOST_IN_PARTS = 200  # maximum books whose reading in parts is remembered
 
 
 class Job:
-    """The reading of one book, which can be cancelled for good, or paused for a question."""
+    """The reading of one book, which can be cancelled for good or paused for a question."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # stops the present reading
-        self.enough = threading.Event()  # set when the pages recognised so far are enough
+        self.stop = threading.Event()  # an event that stops the present reading
+        self.enough = threading.Event()  # set when no more pages need to be recognised
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -64,7 +65,7 @@ class Job:
         self.stop.set()
 
     def go_on(self) -> None:
-        """Begin another reading with a new event. ``cancelled`` keeps an earlier cancellation."""
+        """Begin another reading with a new stop event. ``cancelled`` keeps its value."""
         self.paused = False
         self.stop = threading.Event()
 
@@ -77,8 +78,9 @@ class AppState:
         books: where files are kept.
         chats: where questions and answers are kept.
         read_document: turns a file into a document.
-        snapshots: KV of books on disk, by their hashes, like ``engine.kv.snapshots.SnapshotStore``.
-        experience: this machine's times of earlier readings and answers.
+        snapshots: the store of books' KV on disk, like ``engine.kv.snapshots.SnapshotStore``. Books are given by their
+            hashes.
+        experience: how long earlier readings and answers took on this machine.
     """
 
     def __init__(
@@ -130,11 +132,11 @@ class AppState:
 
     @property
     def comments(self) -> bool:
-        """Whether the comments of readers and reviewers are read with a book."""
+        """Whether readers' and reviewers' comments are read with a book."""
         return self.parser.comments
 
     def read_comments(self, wanted: bool) -> None:
-        """Read the comments of readers and reviewers from now on, or leave them out. An open book is opened again."""
+        """Set whether readers' and reviewers' comments are read from now on. An open book is opened again."""
         with self._lock:
             if wanted == self.parser.comments:
                 return
@@ -144,7 +146,7 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether a book is the open one, and all of it has been read or will be."""
+        """Whether this book is open, and has been read completely or will be."""
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
@@ -152,11 +154,11 @@ class AppState:
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
     def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "") -> None:
-        """Read these documents, by their hashes and in this order, as one book, and open it.
+        """Open these documents (hashes, in this order) as one book and read it.
 
         Args:
-            anew: whether to leave an open collection unchanged; otherwise it has these documents from now on.
-            of: the book that the person saw, if known; where another book is open now, it is left unchanged.
+            anew: whether to make a new collection. Otherwise an open collection gets these documents.
+            of: the book that the person saw, if known. If a different book is open by now, it is left unchanged.
 
         Raises:
             DocumentError: a document is no longer in the library.
@@ -169,7 +171,7 @@ class AppState:
         self.open(self.books.collect(documents, changed))
 
     def choose(self, first: int, last: int) -> None:
-        """Read pages first..last (from 1, both included) of the book that did not fit."""
+        """Read the pages first..last (from 1, both included) of the book that did not fit."""
         whole = self._current.whole
         if whole is not None:
             self._read(whole.select(first, last))
@@ -178,7 +180,7 @@ class AppState:
         """Read the pages with these numbers of the book that did not fit.
 
         Raises:
-            OptionError: the book has none of them.
+            OptionError: the book has none of these pages.
         """
         whole = self._current.whole
         if whole is not None:
@@ -188,7 +190,7 @@ class AppState:
             self._read(whole if len(some.pages) == len(whole.pages) else some)
 
     def read_in_parts(self) -> None:
-        """Ask the open book, which does not fit, part by part from now on.
+        """Let questions about the open book, which does not fit, go to its parts from now on.
 
         Raises:
             OptionError: the book fits, or a page of it is longer than a part.
@@ -205,7 +207,7 @@ class AppState:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """Return to the whole open book, of which nothing is read now."""
+        """Stop the current reading and show the whole open book, unread, at ``stage``."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -214,7 +216,7 @@ class AppState:
             self._remember_parts(current.book.sha256, stage is Stage.PARTS)
 
     def was_in_parts(self, book: Book | None) -> bool:
-        """Whether a book was read in parts when it was last open."""
+        """Whether a book was read in parts when it was open last."""
         return book is not None and book.sha256 in self._books_in_parts()
 
     def _books_in_parts(self) -> list[str]:
@@ -233,7 +235,7 @@ class AppState:
             self._read(self._current.document)
 
     def read_notes(self) -> None:
-        """Read the notes on the open book in its place, and begin a chat about them.
+        """Read the notes on the open book instead of the book, and begin a chat about them.
 
         Raises:
             Busy: an answer is being written.
@@ -267,14 +269,14 @@ class AppState:
                 self._read(document)
 
     def stop_reading(self) -> None:
-        """Cancel the reading, or the recognition before it; the pages that were read stay usable."""
+        """Cancel the reading, or the recognition before it. Pages that were read can still be used."""
         if self._current.stage is Stage.OPENING:
             self._job.enough.set()
         else:
             self._job.cancel()
 
     def pause_reading(self) -> None:
-        """Pause for a question: the reading stops at the end of a page, and goes on when no more questions are
+        """Pause the reading for a question: it stops at the end of a page, and continues when no more questions are
         asked.
         """
         with self._lock:
@@ -282,7 +284,7 @@ class AppState:
                 self._job.pause()
 
     def restore(self) -> None:
-        """Open the book that was open when the program ended, unless opening it did harm."""
+        """Open the book that was open when the program ended, unless opening it had failed."""
         mark = self._bookmark.find()
         if mark is None or not mark.ready or self._current.book is not None:
             return
@@ -297,7 +299,7 @@ class AppState:
         self._take_over()
 
     def delete(self, sha256: str) -> None:
-        """Delete a book with its chats and everything made from it.
+        """Delete a book, its chats and everything made from it.
 
         Raises:
             DocumentError: there is no such book.
@@ -320,7 +322,7 @@ class AppState:
                 self._snapshots.forget(book)
 
     def size_of(self, book: Book) -> int:
-        """Bytes on disk of a book and everything made from it."""
+        """Bytes on disk of a book and of everything made from it."""
         kept = self._snapshots.size_of(book.sha256) if self._snapshots is not None else 0
         return self.books.size(book) + int(kept)
 
@@ -347,7 +349,7 @@ class AppState:
                 self.show_chat(self.chats.begin(self._current.book.sha256).id)
 
     def show_chat(self, chat_id: str) -> None:
-        """Show another chat about this book.
+        """Show a different chat about this book.
 
         Raises:
             Busy: an answer is being written.
@@ -357,7 +359,9 @@ class AppState:
             self._show(chat_id)
 
     def _show(self, chat_id: str) -> None:
-        """Reset figures, pace and highlighted pages, which belong to an answer of the earlier chat."""
+        """Show a chat. Figures, pace and highlighted pages are reset, because they belong to an answer of the earlier
+        chat.
+        """
         if chat_id != self._current.chat:
             self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
         self._mark()
@@ -392,13 +396,13 @@ class AppState:
             self._snapshots.forget_chat(chat_id)
 
     def claim(self, tab: str = "") -> threading.Event:
-        """Take the right to ask: one question at a time.
+        """Take the right to ask. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.
 
         Returns:
-            an event that is set to stop this question.
+            an event; setting it stops this question.
 
         Raises:
             Busy: another question is waiting or being answered.
@@ -418,10 +422,11 @@ class AppState:
                 self._released.notify_all()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
-        """Give back the right to ask after a run on other documents, and read the open book again.
+        """Return the right to ask after a run on other documents, and read the open book again.
 
         Args:
-            document: what was open when the right was taken; another one that was opened meanwhile is left alone.
+            document: the document that was open when the right was taken. If a different one was opened meanwhile, it
+                is not read again.
         """
         with self._lock:
             current = self._current
@@ -438,13 +443,13 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """Stop the answer, since no page has been open for a while to show it."""
+        """Stop the answer, because no page has been open for a while that would show it."""
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
-        """Show figures, scores and pace of the growing answer."""
+        """Show figures, page scores and pace of the growing answer."""
         with self._lock:
             self._current = replace(self._current, **changes)
 
@@ -457,14 +462,16 @@ class AppState:
     # For the jobs below --------------------------------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
-        """Change the record, unless another book has been opened."""
+        """Change the record, unless a different book has been opened since the job began."""
         with self._lock:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Whether a reading that was paused for a question goes on now. Checks and changes the record in one step."""
+        """Whether a reading that was paused for a question may continue now. Checks and changes the record in one
+        step.
+        """
         with self._lock:
             if self._current.asking and not job.cancelled:
                 return False
@@ -485,7 +492,7 @@ class AppState:
             return self._job
 
     def _chat_for(self, book: Book | None) -> str:
-        """The open chat if it is about this book, else the last chat about it, else a new one."""
+        """The open chat if it is about this book, otherwise the last chat about the book, otherwise a new one."""
         if book is None:
             return ""
         shown = self.chat
@@ -543,14 +550,16 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
 
 
 def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """Cut a book that does not fit into parts; none where a page is longer than a part, or pages are not measured."""
+    """Divide a book that does not fit into parts. Empty if a page is longer than a part, or if the engine did not
+    measure pages.
+    """
     with suppress(ContextTooSmall):
         return cut(document, fit) if fit.page_tokens else ()
     return ()
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:
-    """Read the book. Where a question comes in between, wait for its answer and go on."""
+    """Read the book. If a question comes in between, wait for its answer and continue."""
     state.set(job, stage=Stage.READING)
     partly = _read_on(state, job, document)
     while partly is not None:
@@ -564,7 +573,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Follow one reading to its end. Return how far it came if it was only paused."""
+    """Follow one reading to its end. If it was only paused, return how far it came."""
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:
@@ -595,7 +604,7 @@ def _finish(state: AppState, job: Job, read: BookRead) -> None:
 
 
 def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """The edge at which errors become sentences in the record."""
+    """Turn errors into sentences in the record. This is the only place where they are caught."""
     try:
         work()
     except PasswordNeeded as error:
@@ -608,7 +617,7 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
         if isinstance(error, DocumentError):
             _forget_unreadable(state, job)
         _fail(state, job, error, Stage.FAILED, Action.OTHER_BOOK)
-    except Exception:  # the page must be told of any error; the log has the trace
+    except Exception:  # the page must show any error; the log has the traceback
         logger.exception("opening a book failed")
         surprise = TrifoldError("Something in Trifold broke while opening this book.", "Try it again.")
         _fail(state, job, surprise, Stage.FAILED, Action.OPEN_AGAIN)
@@ -621,7 +630,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """Remove a file from the library that is no book and never was one."""
+    """Remove a file from the library that turned out to be no book."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:
@@ -632,7 +641,7 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
 
 
 def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
-    """How pages that are pictures are recognised, with progress in the record."""
+    """How pages that are pictures are recognised, with the progress written into the record."""
 
     def show(done: int, total: int, seconds: float | None) -> None:
         state.set(job, recognising=Recognising(done, total, seconds))

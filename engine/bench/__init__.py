@@ -1,7 +1,8 @@
-"""The bench: decoding loops side by side on one book, in one process, with one model load.
+"""The bench: compares decoding loops on one book, in one process, with one model load.
 
-Rows take turns (A B C A B C), so a machine that drifts favours none, and medians are reported. The baseline of every
-ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``report`` shows; this module is the command line.
+Rows take turns (A B C A B C), so that a machine whose speed drifts favours no row, and medians are reported. The
+baseline of every ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``report`` shows; this module is
+the command line.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Characters of a book that are encoded for each token of the longest context: enough for any tokenizer, and far from a
-# whole library.
+# Number of characters of a book that are encoded for each token of the longest context: enough for any tokenizer, and
+# far less than a library.
 _CHARACTERS_PER_TOKEN = 16
-# Runs of a row, enough to tell whether it is ever slower than plain decoding.
+# Number of runs of a row: enough to see whether it is ever slower than plain decoding.
 _RUNS = 7
-# Held-back books whose median a table shows.
+# Number of held-back books over which a table shows medians.
 BOOKS = 6
 
 

@@ -76,14 +76,15 @@ from engine.session import Session
 _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which no new measurement begins; one that is running then, such as the reading of a book, ends in time.
+# Seconds after which no new measurement begins. A measurement that is running then, such as the reading of a book, ends
+# in time.
 LIMIT_S = 420
 # Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs. If a
 # driver blocks Python's other threads too, the process is ended this many seconds later.
 END_S, _HELD_S = 540, 20
-# Tokens to a multiple of which a context is cut; tokens that are left for answers.
+# Contexts are cut to a multiple of this number of tokens; number of tokens that are left for answers.
 _STEP, _ANSWERS = 4096, 1024
-# Bytes of the first piece of pinned memory, and number of pieces, each twice as large as the one before.
+# Bytes of the first piece of pinned memory, and number of pieces. Each piece is twice as large as the one before.
 _FIRST_PIN, _PINS = 1 << 30, 5
 # Seconds between two savings of a reading.
 _KEEP_S = 0.01
@@ -125,7 +126,9 @@ SCRIPT = (
     ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("spilled", Sizes("llama-2-7b", 32_768, 32)),
 )
-"""The parts measured in less than ten minutes, the most telling first. Contexts are cut to the memory's size."""
+"""The parts that are measured in less than ten minutes, the most informative first. Contexts are cut to the size of the
+memory.
+"""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
@@ -192,7 +195,7 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check behaviour that can only fail on a card: each time the tokens must equal the earlier ones."""
+    """Check behaviour that can only fail on a card. Each time the tokens must equal those of the first run."""
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
@@ -219,7 +222,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 @contextmanager
 def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
-    """Export all KV again and again on a thread, like a writer of readings. Return how many times."""
+    """Export all KV repeatedly on a thread, like a writer of readings. Return how many times."""
     ended, times = threading.Event(), 0
 
     def work() -> None:
@@ -239,7 +242,7 @@ def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[],
 
 
 def _pinned(device: torch.device) -> int:
-    """Bytes of the largest piece of host memory that the system pins, among those that are tried."""
+    """Bytes of the largest tried piece of host memory that the system pins."""
     most = 0
     for size in (_FIRST_PIN << step for step in range(_PINS)):
         if size > PINNED_SHARE * psutil.virtual_memory().available:
@@ -334,7 +337,7 @@ def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
 
 
 def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
-    """The whole way of a person: read, ask, ask again."""
+    """Measure everything that a person does: read, ask, ask again."""
     text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
     document = Document("Book", "", (Page(1, "1", text),), "text", "0" * 64)
     *_, read = session.read(document)
@@ -442,7 +445,7 @@ def _give_back() -> None:
 
 
 def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
-    """The sizes with a context that is cut so that its KV fits where the part needs it."""
+    """The sizes, with a context that is cut so that its KV fits where the part needs it."""
     session = bench.session
     free = planner.free_resources(session.target.device, session.config)
     spilled = Resources(free.device, free.host)
@@ -509,8 +512,8 @@ def run(
     """Measure a part, write each figure to the file when it is measured, and print them.
 
     Args:
-        is_over: whether the time for all parts is over, called after each figure.
-        here: result of ``report.machine``; None asks now.
+        is_over: returns whether the time for all parts is over; called after each figure.
+        here: result of ``report.machine``; None calls it now.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}
@@ -591,7 +594,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("torch sees no NVIDIA GPU here")
     if not options.book.is_file():
         parser.error(f"there is no text {options.book}")
-    try:  # checked before ten minutes of measuring would be in vain
+    try:  # checked first, so that ten minutes of measuring are not in vain
         results_of(options.out)
         with tempfile.TemporaryFile(dir=options.out.absolute().parent):
             pass

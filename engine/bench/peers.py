@@ -1,4 +1,4 @@
-"""Runs the peers of the bench on the same book.
+"""Runs other programs (peers) on the bench's book.
 
 transformers' own generate runs on a copy of the same KV: plain, with prompt lookup, and with the draft model as
 assistant. llama.cpp runs on its own file of the same model. The first step of every peer is not counted in its time per
@@ -48,8 +48,7 @@ def generate(
     end_ids: list[int] | None,
     sampling: dict[str, Any],
 ) -> Run:
-    """Generate at most ``count`` tokens after ``prompt``. ``full`` holds the KV of all tokens of the prompt but the
-    last.
+    """Generate at most ``count`` tokens after ``prompt``. ``full`` holds the KV of all prompt tokens except the last.
 
     Args:
         end_ids: tokens that end the text; None decodes all.
@@ -201,7 +200,7 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run of tokens and their moments. The first step's tokens get the mean time of the others."""
+    """Make a run from tokens and their times. The tokens of the first step get the mean time of all later tokens."""
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):
         made = min(after, start + len(tokens)) - before
@@ -225,7 +224,7 @@ def _own_attention(model: Any) -> Iterator[None]:
 def _only_what_is_new(model: Any) -> Iterator[None]:
     """Let transformers' assisted decoding feed only the part of the prompt that the given cache does not hold yet.
 
-    In 5.23 its first step feeds the whole prompt even so, and other tokens come out.
+    Without this, the first step in version 5.23 feeds the whole prompt, and different tokens come out.
     """
     own = model.prepare_inputs_for_generation
 

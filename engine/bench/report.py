@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-# Repeated tokens from which on a run counts as a circle. Fewer than ``LEAST_REPEATED``, since a loop is copied fast
-# long before it stops an answer.
+# Number of repeated tokens above which a run counts as repeating itself. Below ``LEAST_REPEATED``, because a loop is
+# copied fast long before it stops an answer.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
-"""Times plain decoding's speed, over a book's runs, that still count as never slower: clocks here are no more precise.
+"""Minimum speed, as a factor of plain decoding's over a book's runs, that still counts as never slower, because clocks
+here are no more precise.
 """
 
 STAND_IN = "stand-in weights"
@@ -64,20 +65,20 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """Mean over the answer: tokens come in bursts, which make a median over tokens meaningless. An answer that is
-        nothing but a circle has the mean of its circle.
+        """Mean over the answer, because tokens come in bursts, which make a median over tokens meaningless. An answer
+        that only repeats itself has the mean of its repetition.
         """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append another case's run. Tokens that run in a circle are counted apart."""
+        """Append the run of another case. Tokens that repeat earlier ones are counted separately."""
         self.processor_s += other.processor_s
         self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Rows of transformers have no time for the first step.
+        # For rows of transformers the time of the first step is not known.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -300,7 +301,7 @@ def budget_of(config: EngineConfig) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The machine of the measurements."""
+    """Describe the machine of the measurements."""
     import transformers
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -328,7 +329,7 @@ def _processor() -> str:
 
 
 def table(results: Sequence[Measurement]) -> str:
-    """Measurements as a Markdown table."""
+    """Format measurements as a Markdown table."""
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
@@ -362,7 +363,7 @@ def never_slower(results: Sequence[Measurement]) -> str:
     """A sentence for every row but plain: whether it was as fast as plain decoding, on every book.
 
     A book's figure is the median of its runs, each compared with the plain runs before and after it. A machine may be
-    three times slower for a minute; neighbouring runs share that.
+    three times slower for a minute, which affects neighbouring runs equally.
     """
     lines = []
     for r in results:
@@ -379,7 +380,9 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """The range of plain decoding's runs before and after the other rows."""
+    """Format the fastest and the slowest run of plain decoding, which is timed before and after the other rows; "" for
+    other rows or a single run.
+    """
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
     return f" ({min(r.runs_ms_per_token):.1f} to {max(r.runs_ms_per_token):.1f}, before and behind the others)"
@@ -400,7 +403,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """The range of several runs; empty where all are alike."""
+    """Format the range of several runs; empty if all are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -527,10 +530,11 @@ def add_figures(
 
 # Pictures ------------------------------------------------------------------------------------------------------------
 
-# Colours that red-green colour-blind readers can tell apart (Okabe and Ito); dashes for the second time around.
+# Colours that red-green colour-blind readers can distinguish (Okabe and Ito). Dashed lines are used when the colours
+# repeat.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
 _SIZE = (7.6, 4.2)  # width and height in inches
-# Text stays text in the SVG, and the same lines give the same file.
+# Text stays text in the SVG, and equal lines give an equal file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trifold",
@@ -541,7 +545,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of an axis; ``log`` spreads values by their ratio."""
+    """The range of an axis. ``log``: whether values are spaced by their ratio."""
 
     name: str
     log: bool = False
