@@ -12,16 +12,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from app.core.languages import spellings
+from app.core.languages import spellings, without_endings
 from app.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
 
-How = Literal["words", "inside", "near"]
-"""How a phrase was found: at the beginning of a word, inside words, or with all its words near each other."""
+How = Literal["words", "inside", "near", "forms"]
+"""How a phrase was found: at the beginning of a word, inside words, with all its words near each other, or with other
+endings of its words.
+"""
 
 MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
@@ -92,6 +94,9 @@ class Finder:
         if self._index.document is not document:
             self._index = BookIndex(document)
         found = next(filter(lambda found: found.hits, (_find(self._index, each) for each in _tried(words))), Found())
+        if not found.hits and (forms := without_endings(words)) != words and not _QUOTED.fullmatch(words):
+            found = _find(self._index, forms)
+            found = replace(found, how="forms") if found.how != "near" else found
         self._last = document, words, found
         return found
 

@@ -28,18 +28,30 @@ def language_of(text: str) -> Language | None:
     return best if found[best] >= _FEWEST and found[best] > found[second] else None
 
 
-_WIDE = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
+_WIDE = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "œ": "oe", "æ": "ae"})
 _NARROW = (("ae", "ä"), ("oe", "ö"), ("ue", "ü"))
 
 
 def spellings(words: str) -> tuple[str, ...]:
-    """The words as typed, followed by their lower-case spellings that a German text may use: "strasse" becomes
-    "straße", "mueller" becomes "müller", and vice versa.
+    """The words as typed, followed by their lower-case spellings that a German or French text may use: "strasse"
+    becomes "straße", "mueller" becomes "müller", "coeur" becomes "cœur", and vice versa.
     """
     typed = words.lower()
     wide = typed.translate(_WIDE)
     umlauts = wide
     for two, one in _NARROW:
         umlauts = umlauts.replace(two, one)
-    found = (wide, umlauts, wide.replace("ss", "ß"), umlauts.replace("ss", "ß"))
+    joined = typed.replace("oe", "œ").replace("ae", "æ")
+    found = (wide, umlauts, wide.replace("ss", "ß"), umlauts.replace("ss", "ß"), joined)
     return (words, *dict.fromkeys(each for each in found if each != typed))
+
+
+# Endings of nouns, adjectives and verbs, after a stem of four letters or more.
+_ENDING = re.compile(r"(?<=[^\W\d_]{4})(?:innen|ern|en|em|er|es|ing|ed|s|x|e|n)$", re.IGNORECASE)
+
+
+def without_endings(words: str) -> str:
+    """The words without endings of English, German, French and Spanish: "canciones" becomes "cancion", which other
+    forms of the word begin with.
+    """
+    return " ".join(_ENDING.sub("", word) for word in words.split())

@@ -245,9 +245,13 @@ def found_in_words(found: Found) -> str:
     if not found.hits:
         return "Not found in this book"
     places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
-    return {"words": "{}", "inside": "{}, inside other words", "near": "Not as a phrase; {} with all of these words"}[
-        found.how
-    ].format(places)
+    said = {
+        "words": "{}",
+        "inside": "{}, inside other words",
+        "near": "Not as a phrase; {} with all of these words",
+        "forms": "Not in this form; {} with other endings",
+    }
+    return said[found.how].format(places)
 
 
 def _around(text: str, start: int, end: int) -> Passage:

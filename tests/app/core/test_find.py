@@ -78,3 +78,25 @@ def test_a_common_word_has_an_end_and_what_was_found_is_kept() -> None:
     assert (len(found.hits), found.more) == (MOST_HITS, True)
     assert finder.find(book, "the") is found
     assert finder.find(book, "lamp").hits != found.hits
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "shown"),
+    [
+        ("Die Laterne brannte, der Mietvertrag nicht.", "Laternen", "Latern"),
+        ("Die Laterne brannte, der Mietvertrag nicht.", "Mietvertrags", "Mietvertrag"),
+        ("La tempête passa; la lampe resta.", "tempetes", "tempêt"),
+        ("La canción terminó.", "canciones", "canción"),
+        ("He lighted one lantern.", "lanterns", "lantern"),
+        ("He lighted one lantern.", "“lanterns”", ""),
+    ],
+)
+def test_other_forms_of_a_word_are_found_where_it_does_not_occur(text: str, words: str, shown: str) -> None:
+    found = Finder().find(Document.from_pages("", [text]), words)
+    assert ["".join(text[span.start : span.end] for span in hit.spans) for hit in found.hits] == [shown] * bool(shown)
+    assert found.how == ("forms" if shown else "words")
+
+
+def test_joined_letters_are_found_by_two() -> None:
+    found = Finder().find(Document.from_pages("", ["L’œuvre est là."]), "oeuvre")
+    assert (len(found.hits), found.how) == (1, "words")
