@@ -1,8 +1,8 @@
 """Pictures of the page for the README: ``python -m tests.e2e.picture`` with the real models and the sample book.
 
-Writes chat-dark.png, chat-light.png, page-dark.png, page-light.png, race-dark.png and race-light.png into
-assets/screenshots. Not a test: run it when the page or the models have changed. Of the sample's questions the ones
-whose answer the models quote right are shown; what is in the pictures was really answered.
+Writes pictures of the chat, a page, notes, a search, several documents and the race into assets/screenshots, each in
+the dark and in the light, in 256 colours. Not a test: run it when the page or the models have changed. Of the sample's
+questions the ones whose answer the models quote right are shown; what is in the pictures was really answered.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from tests.e2e.steps import DEMO_VIEW, WIDE, Server, answered, ask, clean_page, until
 from tests.processes import ROOT, free_port, is_up
 
 PICTURES = ROOT / "assets" / "screenshots"
+SECOND = ROOT / "engine" / "README.md"
+"""The document that joins the sample book."""
 MINUTES = 20
 SHOWN = 2
 SETTLE_MS = 800
@@ -54,7 +57,8 @@ def take(page: Page) -> None:
     page.wait_for_selector('#trifold[data-live="yes"]')
     page.click("#sample")
     page.wait_for_selector('#trifold[data-stage="ready"]', timeout=MINUTES * 60_000)
-    show_best(page, tried(page))
+    questions = tried(page)
+    show_best(page, questions)
     save(page, "chat")
     best = next((cite for cite in BEST if page.locator(cite).count()), None)
     if best is not None:
@@ -67,6 +71,33 @@ def take(page: Page) -> None:
     page.click("#race-start")
     page.wait_for_selector('#race-end[data-state="over"]', timeout=MINUTES * 60_000)
     save(page, "race")
+    panels(page, questions)
+
+
+def panels(page: Page, questions: list[str]) -> None:
+    """A note of each answer, the chapters beside a search, and two documents in one conversation."""
+    show_best(page, questions)
+    for button in page.locator("#chat button.action[value^='note:']").all():
+        button.click()
+        page.locator("#note-sentences li button").first.click()
+        page.wait_for_selector("#note-sentences", state="hidden")
+    page.click("#open-notes")
+    page.wait_for_selector("#notes .note")
+    page.locator("#toast").wait_for(state="hidden", timeout=20_000)
+    save(page, "notes")
+    page.click("#open-contents")
+    page.click("#open-find")
+    page.fill("#find-words", "north head")
+    page.wait_for_selector("#find-hits button")
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+    page.wait_for_timeout(1500)  # the marks come by themselves
+    save(page, "find")
+    page.click("#page-close")
+    page.click("#contents-close")
+    page.set_input_files("#more-file", str(SECOND))
+    page.click("#confirm-yes")
+    page.wait_for_selector('#trifold[data-stage="ready"]:has(#documents li + li)', timeout=MINUTES * 60_000)
+    save(page, "documents")
 
 
 def tried(page: Page) -> list[str]:
@@ -105,7 +136,11 @@ def save(page: Page, name: str) -> None:
         if page.get_attribute("html", "data-theme") != scheme:
             page.evaluate("window.trifoldTheme.toggle()")
         page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=str(PICTURES / f"{name}-{scheme}.png"))
+        picture = PICTURES / f"{name}-{scheme}.png"
+        page.screenshot(path=str(picture))
+        # A third of the bytes: the page is of few colours. Without dithering flat areas stay flat.
+        few = Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few.save(picture, optimize=True)
 
 
 if __name__ == "__main__":
