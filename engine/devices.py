@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import platform
 import sys
 import weakref
 from contextlib import suppress
@@ -132,10 +133,10 @@ def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def forbid_paging(device: torch.device) -> None:
-    """Make torch raise an error if a CUDA GPU's memory runs out. Otherwise Windows' driver would silently move memory
-    to the host, and everything would become slow.
+    """Make torch raise an error if a CUDA GPU's memory runs out. Otherwise Windows' driver, which Linux under Windows
+    has too, would silently move memory to the host, and everything would become slow.
     """
-    if device.type != "cuda" or sys.platform != "win32":
+    if device.type != "cuda" or not (sys.platform == "win32" or "microsoft" in platform.release().lower()):
         return
     share = memory_without_us(device) / total_memory(device)
     torch.cuda.set_per_process_memory_fraction(min(1.0, _UNPAGED * share), device.index or 0)

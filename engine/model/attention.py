@@ -81,7 +81,8 @@ def attend(
         return _unpacked(q, *cpu.attend(packed, k, v, scaling, cap))
     if cap is not None:
         return _unpacked(q, *in_pieces(packed, k, v, scaling, cap))
-    return _unpacked(q, *cuda.fastest(q.device, q.dtype, packed.shape[1], q.shape[3])(packed, k, v, scaling))
+    kernel = cuda.fastest(q.device, q.dtype, packed.shape[1], q.shape[3], packed.shape[2])
+    return _unpacked(q, *kernel(packed, k, v, scaling))
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:

@@ -36,6 +36,9 @@ _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
 # The case on which kernels are compared: a verification of eight tokens over 16K keys. The numbers are keys, rows and
 # repetitions.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
+# Rows above which a block of a prompt decides instead: many rows are bound by computation, few by reading the keys. Its
+# shape.
+_FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
 # Keys with which passes of fixed shape, whose keys are masked, are compared: enough for several pieces.
 _MASKED_KEYS = 4096 + 24
 # Multiple of numbers (16 bytes) to which rows and pieces of a bias are aligned, as torch's kernel requires
@@ -241,11 +244,11 @@ def installed() -> tuple[str, ...]:
     return ("split_flash", "flash", "efficient", *extra)
 
 
-def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
+def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, rows: int = _PROBE_ROWS) -> Kernel:
     """Choose the fastest right kernel for this GPU and shape among those that need no compiler; the plain path if none
     is right.
     """
-    times = measured(device, dtype, heads, head_dim)
+    times = (measured if rows <= _FEW_ROWS else measured_for_many)(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
 
 
@@ -261,6 +264,16 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
     if names and not times:
         _log.warning("no fused attention kernel is right for %s here: the plain path is taken", dtype)
     return times
+
+
+@functools.lru_cache(maxsize=16)
+def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
+    """Measure the kernels of ``measured`` over the many rows of a prompt's block, where the fastest may be another."""
+    right = measured(device, dtype, heads, head_dim)
+    if len(right) < 2:
+        return right
+    given = _probe(device, dtype, heads, head_dim, _MANY_KEYS, _MANY_ROWS)
+    return {name: _milliseconds(KERNELS[name], *given) for name in right}
 
 
 def measure(
@@ -283,15 +296,21 @@ def measure(
     try:
         if not _is_near(*kernel(q, k, v, head_dim**-0.5), plain(q.float(), k.float(), v.float(), head_dim**-0.5)):
             return None
-        synchronize(device)
-        began = time.perf_counter()
-        for _ in range(_PROBE_REPEATS):
-            kernel(q, k, v, head_dim**-0.5)
-        synchronize(device)
+        return _milliseconds(kernel, q, k, v)
     except (RuntimeError, ImportError, TypeError, ValueError, NotImplementedError, OSError) as error:
         if is_out_of_memory(error):
             raise
         return None
+
+
+def _milliseconds(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
+    """Milliseconds of a call of a kernel, after a first one that loads it."""
+    kernel(q, k, v, q.shape[3] ** -0.5)
+    synchronize(q.device)
+    began = time.perf_counter()
+    for _ in range(_PROBE_REPEATS):
+        kernel(q, k, v, q.shape[3] ** -0.5)
+    synchronize(q.device)
     return (time.perf_counter() - began) * 1000.0 / _PROBE_REPEATS
 
 

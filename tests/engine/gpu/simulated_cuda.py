@@ -837,8 +837,9 @@ def _send(gpu: Gpu, elem: torch.Tensor, source: torch.Tensor, non_blocking: bool
     if non_blocking and gpu.is_pinned(source):
         gpu.copy_later(elem, source, source, source.numel() * source.element_size())
     elif non_blocking:
-        taken = source.clone()
-        gpu.current().enqueue(lambda: elem.copy_(taken))
+        gpu.waits["from memory that is not pinned"] += 1
+        gpu.current().await_here()
+        elem.copy_(source)
     else:
         gpu.waits["to the device"] += 1
         gpu.current().await_here()
@@ -999,7 +1000,7 @@ def simulated_cuda(
         for owner, name, stand_in in _stand_ins(gpu):
             after.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, stand_in)
-        for known in (cuda.measured, cuda._takes_masks, devices.stream_of):
+        for known in (cuda.measured, cuda.measured_for_many, cuda._takes_masks, devices.stream_of):
             known.cache_clear()
             after.callback(known.cache_clear)
         with _Mode():

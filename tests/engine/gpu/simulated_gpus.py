@@ -243,8 +243,9 @@ def simulated_gpu(kind: str, limit: int | None = None) -> Iterator[Gpu]:
             setattr(owner, name, stand_in)
         from engine.model.kernels import cuda
 
-        cuda.measured.cache_clear()
-        after.callback(cuda.measured.cache_clear)
+        for known in (cuda.measured, cuda.measured_for_many):
+            known.cache_clear()
+            after.callback(known.cache_clear)
         with _Mode():
             yield gpu
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +65,16 @@ def test_waits_are_counted_by_what_causes_them() -> None:
         assert gpu.waits["index with a mask"] == 1
         assert gpu.waits["to the host"] == 1
         assert gpu.waits["_local_scalar_dense"] == 1
+
+
+def test_a_copy_from_memory_that_is_not_pinned_waits_whatever_is_asked() -> None:
+    """The driver first waits for the stream, and returns when the numbers are in its own buffer."""
+    with simulated_cuda() as gpu:
+        into = torch.zeros(4, device=GPU)
+        into.copy_(torch.ones(4), non_blocking=True)
+        assert gpu.waits["from memory that is not pinned"] == 1
+        into.copy_(gpu.pin(torch.ones(4)), non_blocking=True)
+        assert gpu.waits["from memory that is not pinned"] == 1
 
 
 def test_what_has_no_kernel_on_the_device_is_refused() -> None:
@@ -260,6 +271,12 @@ def test_a_kernel_for_which_there_is_no_memory_is_not_taken_for_wrong(caplog: py
             gpu.allocations, gpu.fails_at = 0, failing
             with pytest.raises(torch.OutOfMemoryError):
                 cuda.fastest(torch.device("cuda", 0), torch.bfloat16, 2, 16)
+        for failing in (1, 14, 20):
+            gpu.allocations, gpu.fails_at = 0, failing
+            with pytest.raises(torch.OutOfMemoryError):
+                cuda.takes_masks(GPU, torch.bfloat16, 2, 16)
+        gpu.fails_at = None
+        assert cuda.takes_masks(GPU, torch.bfloat16, 2, 16)
         gpu.allocations, gpu.fails_at = 0, 5
         attention.choose_kernels(shape, 4)
         assert "measured later" in caplog.text
@@ -268,6 +285,31 @@ def test_a_kernel_for_which_there_is_no_memory_is_not_taken_for_wrong(caplog: py
         known = gpu.launches
         cuda.fastest(torch.device("cuda", 0), torch.bfloat16, 4, 16)
         assert gpu.launches == known
+
+
+def test_a_prompt_takes_the_kernel_that_is_fastest_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest for a few rows, which read keys and compute little, once read the whole book."""
+    monkeypatch.setattr(cuda, "_MANY_ROWS", 600)
+    monkeypatch.setattr(cuda, "_MANY_KEYS", 16)
+    kernels = {name: cuda.KERNELS[name] for name in ("flash", "efficient")}
+    few, many = {"flash": 2.0, "efficient": 1.0}, {"flash": 1.0, "efficient": 2.0}
+    names = {kernel: name for name, kernel in kernels.items()}
+    monkeypatch.setattr(cuda, "measure", lambda name, *_: few.get(name))
+    monkeypatch.setattr(cuda, "_milliseconds", lambda kernel, *_: many[names[kernel]])
+    used: list[tuple[str, int]] = []
+    for name, kernel in kernels.items():
+
+        def watched(q: torch.Tensor, *given: Any, name: str = name, kernel: Any = kernel) -> Any:
+            used.append((name, q.shape[2]))
+            return kernel(q, *given)
+
+        monkeypatch.setitem(cuda.KERNELS, name, watched)
+        names[watched] = name
+    with simulated_cuda("eager"):
+        k, v = (torch.ones(1, 2, 20, 16, dtype=torch.bfloat16, device=GPU) for _ in range(2))
+        for rows in (1, 100, 300):  # of two heads of queries for each of keys
+            attention.attend(torch.ones(1, 4, rows, 16, dtype=torch.bfloat16, device=GPU), k, v, 0.25)
+    assert used == [("efficient", 2), ("efficient", 200), ("flash", 600)]
 
 
 def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
