@@ -54,6 +54,7 @@ def test_a_layer_comes_while_the_one_before_it_computes(pinned: int | None) -> N
         assert moved == LAYERS * each
         if pinned is None:
             assert gpu.waits["to the device"] == waits + 1, "for x"
+            assert not gpu.waits["from memory that is not pinned"]
             assert gpu.clock - began < 1.25 * moved
         assert all(layer.weight.device.type == "cpu" for layer in layers)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine import devices
 from engine.config import EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
@@ -20,12 +21,14 @@ from engine.kv.full import FullCache
 from engine.model import loading
 from engine.model.backends import Backend
 from engine.model.graphs import Replays
+from engine.model.kernels import cuda
 from engine.model.products.quantized import Linear4, Linear8
 from engine.model.products.tiled import TiledLinear4, TiledLinear8, multiplies_tiles, tiled
 from engine.plan import memory_budget, planner
 from engine.prompt import Question
 from engine.session import Session
 from tests.engine.conftest import TEXT
+from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 LAYERS = 2
@@ -64,6 +67,14 @@ def test_the_product_of_8_bits_is_one_of_two_halves(width: int, rows: int) -> No
         assert torch.equal(made.unpacked().cpu(), levels.unpacked().cpu())
     held = sum(weights.nbytes for weights in (made.weight, made.scales_and_middles))
     assert held <= 1.25 * width * 24
+
+
+def test_a_product_that_is_wrong_here_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = simulated_cuda_module._tiles_product
+    with simulated_cuda("lazy"), torch.no_grad():
+        assert multiplies_tiles(GPU)
+        monkeypatch.setattr(simulated_cuda_module, "_tiles_product", lambda *given: real(*given) * 1.1)
+        assert not multiplies_tiles(GPU)
 
 
 @pytest.mark.parametrize("kind", [Linear4, Linear8])
@@ -164,7 +175,11 @@ def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch
     given: dict[str, Any] = {"retrieval_budget": 64, "num_draft_tokens": 3, "num_pending_tokens": 8, "context": 2048}
     with simulated_cuda("delayed", 2):
         config = EngineConfig(model=pair[0], draft=pair[1], device="cuda", dtype="bfloat16", middle="4bit", **given)
+        unpaged: list[torch.device] = []
+        monkeypatch.setattr(devices, "forbid_paging", unpaged.append)
         session = Session.load(config)
+        assert unpaged == [torch.device("cuda")]
+        assert cuda.measured.cache_info().currsize, "while there is memory"
         list(session.read(BOOK))
         said = []
         for mode in ("plain", "hierarchical"):

@@ -25,7 +25,17 @@ from engine.model.kernels import cuda
 from engine.model.kv_shape import KvShape, Split
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
-from engine.plan.memory_budget import MEMORY_SHARE, BookFit, DeviceRoom, LayerBytes, Share, interleaved, share_layers
+from engine.plan.memory_budget import (
+    MEMORY_SHARE,
+    BookFit,
+    DeviceRoom,
+    KvSize,
+    LayerBytes,
+    Share,
+    interleaved,
+    layer_bytes,
+    share_layers,
+)
 from engine.plan.planner import Layout, Resources
 from engine.plan.round_model import HostWeights
 from engine.session import Session
@@ -93,6 +103,16 @@ def test_one_card_is_filled_before_the_next_gets_any() -> None:
     assert sum(share.layers for share in spilled) == 32
     assert abs(spilled[0].spilled - spilled[1].spilled) <= 2
     assert not any(share.in_host for share in spilled)
+
+
+def test_layers_are_divided_beside_the_retrieval_cache() -> None:
+    """A larger budget leaves less KV on the card, by as many bytes."""
+    kv, budgets = KvSize(32, stored=131_072, computed=131_072, staged=131_072), (1024, 65_536)
+    few, many = (layer_bytes(32, LAYER.weights, kv, 131_072, budget) for budget in budgets)
+    room = DeviceRoom(40 * GB, REST)
+    (with_few,), (with_many,) = (share_layers(32, size, [room]) for size in (few, many))
+    taken = (budgets[1] - budgets[0]) * kv.computed
+    assert with_many.spilled - with_few.spilled == pytest.approx(taken / few.kv, abs=1)
 
 
 def test_weights_that_fit_no_card_wait_in_host_memory() -> None:

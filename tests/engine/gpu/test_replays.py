@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from engine.config import EngineConfig
+from engine.decode.levels import Hierarchy
 from engine.decode.rounds import full_pass
 from engine.kv import full
 from engine.kv.full import FullCache, PassQueries
@@ -117,7 +119,9 @@ def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) ->
 def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: int, tiny: Callable[..., str]) -> None:
     with simulated_cuda("lazy") as gpu, torch.no_grad():
         model = loading.load(tiny(), window=1024, device=GPU, dtype="bfloat16")
-        cache, backend = begun(model), recording(model)
+        cache = begun(model)
+        backend = Hierarchy(EngineConfig(model="m", retrieval_budget=32), model, None, cache).verify
+        assert isinstance(backend, RecordedBackend)
         for _ in range(5):
             full_pass(backend, cache, BOOK, tokens(count, 2))
         waits, launches = Counter(gpu.waits), gpu.launches - gpu.replayed
@@ -126,6 +130,8 @@ def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: in
         assert backend.replays.replayed == replayed + 1
         assert not gpu.waits - waits
         assert gpu.launches - gpu.replayed - launches <= MOST_LAUNCHES
+        cache.spill([0], Tier.HOST)
+        assert not backend.replays._recordings, "they would keep the memory of what was spilled"
         cache.clear()
 
 

@@ -6,10 +6,12 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -183,7 +185,7 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A driver that hangs, a bus that takes minutes for a token: nobody asks for the time meanwhile."""
-    out, after = tmp_path / "gpu.json", []
+    out, after, started = tmp_path / "gpu.json", [], []
 
     class Timer(threading.Timer):
         def __init__(self, seconds: float, work: Callable[[], None]) -> None:
@@ -192,11 +194,13 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
 
         def start(self) -> None:
             """When is said below."""
+            started.append(self.daemon)
 
     def figures(part: str, *_: object) -> Iterator[Figure]:
         yield Figure(part, "one", 1.0, "ms")
         ((seconds, work),) = after
         assert gpu.LIMIT_S < seconds <= 540
+        assert started == [True], "once, and it keeps no process alive"
         work()
 
     def leave(code: int) -> None:
@@ -226,6 +230,27 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
     with pytest.raises(OSError, match="torn"):
         add_figures(out, "another", "", [])
     assert out.read_text(encoding="utf-8") == before
+
+
+def test_a_row_follows_an_answer_in_which_passes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 tokens eight passes were recordings, which is what the rows had measured."""
+    bench, answers = mock.MagicMock(), iter(range(100))
+    bench.workloads.cases.return_value = ["case"]
+    bench.options.temperature, bench.options.rows = [0.6], ["plain", "hierarchical"]
+    bench.decode.side_effect = lambda row, *_: (row, next(answers))
+    monkeypatch.setattr(rows, "Run", lambda: mock.MagicMock())
+    monkeypatch.setattr(rows, "measurement_of", lambda row, runs, *_: runs[row][0].add.call_args.args)
+    assert list(rows.Bench.one_by_one(bench, 100)) == [(("plain", 1),), (("hierarchical", 3),)]
+
+
+def test_a_part_is_measured_in_the_size_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its full size the first row would run out of memory and take the part's figures along."""
+    monkeypatch.setattr(gpu, "_bench", lambda *_: nullcontext(mock.MagicMock()))
+    monkeypatch.setattr(gpu, "_cut_to_memory", lambda _, __, sizes: replace(sizes, context=7))
+    for part in ("reading", "checks", "contexts", "middle", "graphs"):
+        told = partial(lambda *given, name: iter([Figure(name, "tokens", given[-1].context, "")]), name=part)
+        monkeypatch.setattr(gpu, f"_{part}", told)
+        assert [figure.value for figure in gpu.measure(part, Sizes("tiny", 100, 2), tmp_path)] == [7]
 
 
 @pytest.mark.usefixtures("small")

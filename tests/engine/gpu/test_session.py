@@ -113,8 +113,13 @@ def test_the_first_word_comes_after_few_trips_over_the_bus(
         asked = session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=40)))
         next(event for event in asked if isinstance(event, TextDelta))
         moved = (session.full.moved_bytes - before) / session.full.kv_bytes().host
+        assert bool(session.hierarchy.retrieval.length) == (trips == TRIPS), "levels start behind a slow word"
+        before = session.full.moved_bytes
+        next(event for event in asked if isinstance(event, TextDelta))
+        then = (session.full.moved_bytes - before) / session.full.kv_bytes().host
         session.close()
     assert trips - 1 < moved < trips + 0.5
+    assert then < 1.5, "one more trip makes the next words: nothing is timed over the bus meanwhile"
 
 
 @pytest.mark.parametrize(
