@@ -1,6 +1,6 @@
 // The figures beside the chat. Every word comes ready from the server; here it is put in place and drawn.
 
-import { byId, made } from "./frame.js";
+import { byId, made, nextFrame } from "./frame.js";
 
 const NAMES = {
   draft: "guessing",
@@ -21,7 +21,7 @@ let line = [];
 export const live = made("div", "", "live");
 live.setAttribute("aria-live", "off");
 live.title = "Now: the last 10 tokens. The small line: the last 100. Acceptance: guesses that were kept.";
-live.innerHTML = '<svg aria-hidden="true"><polyline/></svg><span></span>';
+live.innerHTML = '<svg aria-hidden="true"><polyline/></svg><span class="line"></span><span class="brief"></span>';
 
 /** @param {View["figures"]} figures */
 export function showFigures(figures) {
@@ -46,7 +46,8 @@ export function showFigures(figures) {
 }
 
 function showLine(figures) {
-  put(live.lastChild, figures?.line ?? "");
+  put(live.children[1], figures?.line ?? "");
+  put(live.children[2], figures?.brief ?? "");
   live.querySelector("polyline").setAttribute("points", figures?.spark ?? "");
   live.toggleAttribute("data-none", !figures?.line);
 }
@@ -88,7 +89,7 @@ function entry(part) {
 /** @param {View["pace"]} pace */
 export function showPace(pace) {
   line = pace;
-  requestAnimationFrame(draw);
+  nextFrame(draw);
 }
 
 const HEADROOM = 1.1;

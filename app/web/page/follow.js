@@ -4,7 +4,7 @@
 // A place is a count of letters in a message: words are formatted again, marks come between them, and Gradio draws the
 // ended answer in elements of its own, but the letters stay the same.
 
-import { byId } from "./frame.js";
+import { byId, nextFrame } from "./frame.js";
 
 const END = 24; // pixels from the end of the chat within which somebody follows it
 const TOUCH_MS = 300; // after which what moves is not the reader's doing
@@ -35,9 +35,9 @@ export function keepPlace(anew = false) {
   if (!shown) return;
   if (anew && !redrawn) {
     redrawn = true;
-    requestAnimationFrame(() => (redrawn = false));
+    nextFrame(() => (redrawn = false));
   }
-  if (follows) requestAnimationFrame(toEnd); // with the frame: the whole page is laid out once
+  if (follows) nextFrame(toEnd); // with the frame: the whole page is laid out once
   else stay(shown);
   offer(shown);
 }

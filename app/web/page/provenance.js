@@ -1,7 +1,7 @@
 // Words coloured by who wrote them. The letters of an answer are counted, here as on the server, and painted over the
 // page without touching it (CSS highlights), so that the chat underneath stays as it is.
 
-import { byId } from "./frame.js";
+import { byId, nextFrame } from "./frame.js";
 
 const WRITERS = { D: "provenance-draft", L: "provenance-lookup", R: "provenance-retrieval", T: "provenance-target" };
 const LETTER = /\p{L}/u;
@@ -32,7 +32,7 @@ async function fetchAll() {
 }
 
 function paintSoon() {
-  if (!waiting) waiting = requestAnimationFrame(paint);
+  if (!waiting) waiting = nextFrame(paint);
 }
 
 function paint() {

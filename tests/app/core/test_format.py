@@ -182,6 +182,9 @@ def test_the_line_while_it_is_written_says_what_is_known() -> None:
     line = "9.0 ms a token now · 70 tokens a second on average"
     accepted = "acceptance: first check 62\u00a0%, whole book 96\u00a0%"
     assert format.figures_view(measured, "", pace)["line"] == f"{line} · {accepted} · 2.9 times faster than plain"
+    brief = "9.0 ms a token · 70 a second · 2.9× plain"
+    assert format.figures_view(measured, "", pace)["brief"] == f"{brief} · {accepted}", "on a phone, in two rows"
+    assert format.figures_view(measured, "circles", pace)["brief"] == f"9.0 ms a token · 70 a second · {accepted}"
     copied = replace(measured, middle=Acceptance(), verify=Acceptance(), lookup=Acceptance(3, 4), speedup_vs_plain=None)
     assert format.figures_view(copied, "", pace)["line"] == f"{line} · acceptance: copied 75\u00a0%"
     plain = replace(copied, lookup=Acceptance(), mode="plain")

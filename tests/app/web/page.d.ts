@@ -39,6 +39,7 @@ interface Trouble {
 }
 interface Figures {
   line: string;
+  brief: string;
   spark: string;
   split: Share[];
   kv: Share[];
