@@ -66,11 +66,11 @@ _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
 NOTE_FORMS = ("md", "bib", "ris")
 ALL_PARTS = 10_000
-"""The number that ``--parts all`` stands for: more parts than any book has."""
+"""The number that ``--parts all`` means: more parts than any book has."""
 
 
 class HelpAsked(Exception):
-    """Raised where the person asked for help. The message is the help text."""
+    """Raised when the person asked for help. The message is the help text."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def is_complete(arguments: Sequence[str]) -> bool:
-    """Whether a line can be run. A line that asks for help, or is wrong, cannot."""
+    """Whether a command line can be run. A line that only asks for help, or is wrong, cannot."""
     try:
         parse(arguments)
     except (TrifoldError, HelpAsked):
@@ -109,13 +109,13 @@ def is_complete(arguments: Sequence[str]) -> bool:
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The engine's settings in a line, by their names in ``EngineConfig``."""
+    """The engine's settings in a command line, keyed by their names in ``EngineConfig``."""
     names = [field.name for field in _engine_fields()]
     return {name: vars(options)[name] for name in names if vars(options).get(name) is not None}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises instead of printing and exiting, and names the nearest option."""
+    """A parser that raises instead of printing and exiting, and names the nearest known option."""
 
     def __init__(self, command: str, takes: str = "", **more: Any) -> None:
         name = COMMAND if command == APP else f"{COMMAND} {command}"
@@ -140,7 +140,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Answers ``--version`` as help is answered: with text, and without running anything."""
+    """Answers ``--version`` in the way help is answered: with text, without running anything."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise HelpAsked(f"Trifold {VERSION}\n")

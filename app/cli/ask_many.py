@@ -131,7 +131,7 @@ def _row(
 
 
 def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
-    """What is known of a row at the end, with a line about the reading until then."""
+    """Return what is known of a row at the end. Until then, show a line about the reading."""
     with ProgressLine(f"Reading {document.title}") as line:
         remaining = Remaining()
         try:

@@ -44,7 +44,7 @@ _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "c
 
 
 def run_checks(options: argparse.Namespace, settings: Settings) -> int:
-    """All checks run even when one fails, so that one run tells everything. Returns pytest's status if it failed.
+    """Run all checks, even if one fails, so that one run shows every failure. Returns pytest's status if pytest failed.
 
     Raises:
         TrifoldError: this installation has no tests.

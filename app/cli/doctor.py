@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from engine.document import Document
 
 FILE = "selftest.json"
-_CHARACTERS = 3_500  # characters of the sample book: enough for a selection, few enough for a slow machine
+# characters of the sample book that are used: enough for a selection, few enough for a slow machine
+_CHARACTERS = 3_500
 _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
 _LITTLE_MEMORY = 4_000_000_000
@@ -65,8 +66,8 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings about the machine. A finding is None where the query failed; ``troubles`` then says why.
-    ``starter``: whether the small model is on this machine; ``gguf``: lines about other programs' files.
+    """All findings about the machine. A finding is None if its query failed; ``troubles`` then says why. ``starter``:
+    whether the small model is on this machine; ``gguf``: lines about other programs' files.
     """
 
     machine: Machine
@@ -384,7 +385,7 @@ def _text() -> Document:
 
 
 def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
-    """Write the result whole or not at all. A failed run also removes the mark of a passed one."""
+    """Write the result completely or not at all. A failed run also removes the record of a passed one."""
     from app.core.race import Verified
     from app.web.server import VERIFIED_FILE
 

@@ -1,6 +1,6 @@
-"""The edge of the program in the terminal: chooses the command, and turns every error into words and an exit status.
+"""Chooses the command in the terminal, and turns every error into words and an exit status.
 
-The exit statuses are ``app.core.settings.EXIT_DONE`` and its neighbours.
+The exit statuses are ``app.core.settings.EXIT_DONE`` and the constants after it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         except ModuleNotFoundError as error:
             sys.stderr.write(f"The package {error.name} is missing. Run: {REPAIR}\n")
             return EXIT_BAD_INPUT
-        except Exception as error:  # the last edge: a traceback is never shown
+        except Exception as error:  # no error may reach the person as a traceback
             logging.getLogger(__name__).error("unexpected error", exc_info=error)
             said = on_one_line(f"{type(error).__name__}: {error}")
             sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
@@ -129,7 +129,7 @@ def prepare_libraries() -> None:
 
 
 class _LogFile(RotatingFileHandler):
-    """A log file that drops its lines when the disk is full, and disturbs nothing else."""
+    """A log file that drops lines when the disk is full, so that logging never disturbs the program."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return

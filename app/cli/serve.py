@@ -36,9 +36,9 @@ from engine.errors import ResourceError
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 2
-_START_TIMEOUT_S = 120.0  # within this time an app that was started before has opened its page or has ended
+_START_TIMEOUT_S = 120.0  # maximum seconds until an app that was started before has opened its page or has ended
 _LOOK_S = 0.3
-_ANNOUNCE_S = 1.0  # within this time a removed instance file is written again
+_ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 EXIT_SIGNALLED = 128  # added to the signal's number, as in shells
@@ -92,7 +92,7 @@ def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
 
 
 def _how(options: argparse.Namespace) -> str:
-    """How the page is opened."""
+    """Choose how the page is opened."""
     if not options.window:
         return NOWHERE if options.no_browser else BROWSER
     if window.is_possible():
@@ -208,8 +208,8 @@ def find_running(instance_file: Path) -> int | None:
 
 
 def announce(instance_file: Path, port: int) -> bool:
-    """Write the app's port into the instance file. Return whether that was possible: on a full disk the page works
-    without.
+    """Write the app's port into the instance file. Return whether that was possible; the page also works without it,
+    for example on a full disk.
     """
     fresh = instance_file.with_suffix(".new")
     try:
@@ -223,7 +223,9 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Write the instance file again whenever it is removed: another start would wait for it, shut out by the lock."""
+    """Write the instance file again whenever it is removed, because otherwise another start would wait for it, with the
+    lock taken.
+    """
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
             return  # the data folder, and with it the lock, has been deleted
@@ -239,7 +241,7 @@ def withdraw(instance_file: Path) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether this program answers on a port, and not another one."""
+    """Whether this program, and no other one, answers on a port."""
     return read_health(port).get("app") == PROGRAM_NAME
 
 

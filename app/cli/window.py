@@ -1,9 +1,9 @@
-"""A window of the app's own instead of a browser's tab, where pywebview is installed: a process next to the server.
+"""Shows the page in a separate window (pywebview) instead of a browser tab, if pywebview is installed.
 
-    python -m app.cli.window ADDRESS FOLDER
+python -m app.cli.window ADDRESS FOLDER
 
-pywebview's toolkits need the main thread of their process, and so does the server. Also, a crash of the window must not
-end a reading. The program ends when the window is closed.
+The window runs in its own process, because pywebview and the server both need the main thread, and because a crash of
+the window must not stop a reading. Closing the window ends the program.
 """
 
 from __future__ import annotations

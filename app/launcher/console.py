@@ -12,8 +12,8 @@ from typing import Any
 
 from engine.errors import CONTROLS, on_one_line, plain
 
-_REDRAW_S = 0.2  # seconds in a terminal, where a line is redrawn in place
-_REPEAT_S = 20  # seconds where the output goes to a file
+_REDRAW_S = 0.2  # seconds between two updates in a terminal, where a line is redrawn in place
+_REPEAT_S = 20  # seconds between two lines if the output goes to a file
 
 
 class LaunchError(Exception):

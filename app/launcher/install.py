@@ -33,7 +33,7 @@ from app.launcher.environment import Environment, PackageSet, child_variables, r
 
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
-_NO_GPU = 10  # exit status of the trial where torch finds no GPU
+_NO_GPU = 10  # exit status of the trial import if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
@@ -184,7 +184,7 @@ def _create(environment: Environment) -> None:
 
 
 def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
-    """The build of torch that fits this machine; the usual one where no other can be fetched, or none is wanted."""
+    """The build of torch that fits this machine; the usual build if no other can be fetched or is wanted."""
     build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
     if build.reason:
         say(build.reason)
@@ -390,7 +390,7 @@ def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None
 
 
 def _next_line(lines: queue.Queue[str | None]) -> str | None:
-    """The next line, or an empty one after a silent moment, so that the clock on the screen moves."""
+    """The next line, or an empty line after some silence, so that the shown clock advances."""
     try:
         return lines.get(timeout=_TICK_S)
     except queue.Empty:

@@ -88,7 +88,7 @@ class LoginTokens:
     Args:
         secret: the result of ``load_secret``.
         clock: seconds since the epoch.
-        used_file: where used tokens are stored, so that none of them works again after a restart.
+        used_file: the file with the used tokens, so that no token works twice, even after a restart.
     """
 
     def __init__(self, secret: str, clock: Callable[[], float] = time.time, used_file: Path | None = None) -> None:
@@ -100,11 +100,11 @@ class LoginTokens:
 
     @property
     def cookie(self) -> str:
-        """The value of the cookie for a redeemed token."""
+        """The value of the cookie that a redeemed token is exchanged for."""
         return self._sign("owner")
 
     def cookie_for(self, password: str) -> str:
-        """The value of the cookie for a password. It becomes worthless when the password changes."""
+        """The value of the cookie for a password. The cookie becomes invalid when the password changes."""
         return self._sign(f"password {password}")
 
     def issue(self) -> str:
@@ -112,7 +112,7 @@ class LoginTokens:
         return f"{content}.{self._sign(content)}"
 
     def redeem(self, token: str) -> bool:
-        """Redeem a token. Return whether it is ours, fresh and unused; from now on it is used."""
+        """Redeem a token. Return whether the token is ours, fresh and unused. A redeemed token counts as used."""
         content, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._sign(content).encode(), signature.encode()):
             return False
@@ -127,7 +127,9 @@ class LoginTokens:
         return True
 
     def _write_used(self) -> None:
-        """Store the used tokens. If the disk refuses, they stay used for as long as the program runs."""
+        """Store the used tokens. If the disk cannot be written, they are remembered only as long as the program
+        runs.
+        """
         if self._used_file is not None:
             try:
                 write_whole(self._used_file, json.dumps(self._used).encode())
@@ -156,8 +158,8 @@ MEANING = (
 )
 
 _MOST_WRONG, _WITHIN_S = 10, 60.0
-_MOST_ADDRESSES = 1000  # addresses whose wrong passwords are remembered
-_IPV6_NETWORK = 64  # bits of a guest's network; the guest chooses the rest of the address
+_MOST_ADDRESSES = 1000  # maximum addresses whose wrong passwords are remembered
+_IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
 
 FORM = (
     "Trifold is open to this network. Its password lets you in.</p>"
@@ -191,11 +193,11 @@ def demand_password(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class LanAuth:
-    """Admits people on other machines by a password.
+    """Admits people on other machines if they know the password.
 
     Args:
         password: the password.
-        clock: seconds that never go back.
+        clock: returns seconds that never go back.
     """
 
     def __init__(self, password: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -206,8 +208,8 @@ class LanAuth:
         self._name = socket.gethostname().lower()
 
     def is_called(self, host: str, port: int) -> bool:
-        """Whether a Host header can mean this machine: an address in digits or its own name. Any other name may have
-        been made to point here by a stranger.
+        """Whether a Host header can mean this machine: it must be an IP address or the machine's own name. A stranger
+        could have made any other name point here.
         """
         name, _, found = host.lower().rpartition(":")
         if found != str(port):
@@ -219,8 +221,8 @@ class LanAuth:
         return True
 
     def refuses(self, form: bytes, address: str) -> str:
-        """Why the password in a form is refused, as a sentence; "" if it is right. Only a guest who guesses is slowed
-        down.
+        """A sentence that says why the password in a form is refused; "" if it is right. Only a guest who guesses is
+        slowed down.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
@@ -240,7 +242,7 @@ class LanAuth:
 
 
 def _guest(address: str) -> str:
-    """The guest's network, from its address."""
+    """The network of the guest, derived from the address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -260,7 +262,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 COOKIE_SECONDS = 30 * 24 * 3600
 MEGABYTE = 1_000_000
-_MOST_FORM = 4 << 10  # bytes of the form with a password
+_MOST_FORM = 4 << 10  # maximum bytes of the form with a password
 
 POLICY = (
     "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -276,9 +278,9 @@ _HEADERS = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
 )
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
-_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # signs that make a path absolute on one system or another
-_LONGEST_PATH = 250  # bytes of a path; our own paths are shorter, and file names may not be longer
-MOST_DIGITS = 18  # digits of a number in a path
+_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # strings that make a path absolute on one system or another
+_LONGEST_PATH = 250  # maximum bytes of a path; our own paths are shorter, and file names cannot be longer
+MOST_DIGITS = 18  # maximum digits of a number in a path
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -289,7 +291,9 @@ _ANSWER = (
 
 @dataclass(frozen=True)
 class AllowedRoute:
-    """A route that exists. A ``path`` that ends in "*" stands for everything below it; ``limit`` is bytes of body."""
+    """A route that exists. A ``path`` that ends in "*" covers everything below it. ``limit``: maximum bytes of the
+    body.
+    """
 
     method: str
     path: str
@@ -307,7 +311,7 @@ class Guard:
 
     Args:
         app: the guarded app.
-        port: where the server listens; other ports of this machine are foreign.
+        port: the port on which the server listens; other ports of this machine count as foreign.
         tokens: the tokens that may be exchanged for the cookie.
         allowed: every route that exists; anything else is 404 before the app sees it.
         lan: admits people on other machines; None admits none.
@@ -409,7 +413,8 @@ class Guard:
 
     async def _let_in(self, key: str, send: Send) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
-        # A redirect would belong to the page that linked here, and the strict cookie would not be sent with it.
+        # A redirect would count as coming from the page that linked here, so the browser would not send the strict
+        # cookie with it.
         await _answer(
             send,
             200,
@@ -426,7 +431,7 @@ LOCKED = (
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """Whether a request states its identity twice: one of the two readers would be deceived. No browser does this."""
+    """Whether a request states its identity twice, which could deceive one of two readers. No browser does this."""
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
@@ -440,14 +445,14 @@ def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a person follows a link or types the address: such a request only reads a page, and carries none of our
+    """Whether a person follows a link or types the address. Such a request only reads a page, and carries none of our
     cookies.
     """
     return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 
 
 async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the app on a body with the route's limit. A larger body is cut off and answered with an error."""
+    """Run the app with a limited body. A larger body is cut off, and the request is answered with an error."""
     received = 0
     started = refused = False
 

@@ -43,7 +43,7 @@ class ContentsPanel:
         return (Route("/contents", said(self.contents)),)
 
     def view(self) -> View:
-        """A name that changes whenever the panel has something else to show."""
+        """A name that changes whenever the panel has something different to show."""
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
         if self._numbered[0] is not current.document:
@@ -84,8 +84,8 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """The sizes for choosing chapters: tokens of each page from the first, tokens that fit, and least and most
-        seconds for a token. None for several documents.
+        """Sizes for choosing chapters: the tokens of each page, the tokens that fit, and the minimum and maximum
+        seconds per token. None for several documents.
         """
         fit = current.whole_fit
         if fit is None or not fit.page_tokens or current.whole is None:

@@ -1,4 +1,4 @@
-"""Shows and changes the documents of the open conversation, and tells the cost of a change.
+"""Shows and changes the documents of the open conversation, and says what a change costs.
 
 GET the key "documents" of the live stream POST /documents/cost the cost of reading these documents in this order POST
 /documents read these documents
@@ -24,7 +24,7 @@ from engine.document import Document
 from engine.errors import OptionError
 
 COLOURS = 6
-"""Colours that documents have in turn. The style sheet has one for each."""
+"""Number of colours, which documents get in turn. The style sheet has one rule for each."""
 
 
 def _hashes(value: Any) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class DocumentsPanel:
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
     colours: list[int] = []
-    for member in document.members:  # a document keeps its own colour in any order, unless an earlier one has it
+    for member in document.members:  # a document keeps its colour in any order, unless an earlier document has the same
         own = int(member.sha256[:6], 16) % COLOURS
         free = [
             (own + step) % COLOURS for step in range(COLOURS) if (own + step) % COLOURS not in colours[-COLOURS + 1 :]

@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from engine.plan import MachineRates
 
 _OTHER_VOCABULARY = 1.5
-"""Factor by which the tokens of one text differ between two models at most, in European texts."""
+"""Maximum factor by which the token counts of a European text differ between two models."""
 _DEMO_TITLE = "Built-in demo"
 _NOVEL = 32_768
 """Tokens of a short novel."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
-"""Pairs of the catalogue that have a newer one of about their size, which is proposed instead."""
+"""Pairs of the catalogue for which there is a newer pair of about the same size, which is proposed instead."""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
-    """The options of the first start, in the order of their demands on the person."""
+    """The options of the first start, the least demanding first."""
     quotes = "Only quotes, by words that stand in the book. Instant, whole books."
     small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
@@ -119,8 +119,8 @@ def _length(shape: ModelShape, found: ModelFit) -> str:
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
-    """Make an option. ``more`` and ``action`` are shown once the person looks at it; with ``look``, only after the hub
-    has confirmed that it has the model.
+    """Make an option. ``more`` and ``action`` are shown when the person looks at the option; with ``look``, only after
+    the hub has confirmed that it has the model.
     """
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
@@ -129,7 +129,7 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pair for this machine, with rounded formats where it does not fit otherwise."""
+    """A pair for this machine, with rounded formats if it does not fit otherwise."""
 
     pair: Pair
     fit: ModelFit
@@ -175,7 +175,7 @@ def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
 
 
 def _strength(proposal: Proposal) -> float:
-    """The strength of a model, in parameters of a model without experts."""
+    """The strength of a model, as the number of parameters of an equally strong model without experts."""
     shape = proposal.pair.target.shape
     return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
 
@@ -186,7 +186,7 @@ def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
-    """Models on this machine that would hold the book that is too long for the present one."""
+    """The models on this machine that hold a book which is too long for the present model."""
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
         return []
@@ -218,8 +218,8 @@ class FirstChoice:
     Args:
         state: the state of the program.
         switch: changes the model.
-        rates: of this machine.
-        news: whether a look is worth while (``Preferences.news``).
+        rates: the measured speeds of this machine.
+        news: whether looking at a model may give new figures (``Preferences.news``).
     """
 
     allowed: Sequence[AllowedRoute] = (
@@ -256,7 +256,7 @@ class FirstChoice:
         return JSONResponse({"options": await run_in_threadpool(self._options)})
 
     async def look(self, request: Request) -> Response:
-        """Measure how this machine would do with a model of the choice. A model from the hub is looked up there
+        """Estimate how a model of the choice would run on this machine. A model from the hub is looked up there
         first.
         """
         asked = await parsed(request, PairAsked)

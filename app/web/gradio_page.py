@@ -63,11 +63,13 @@ class EventAsked(Asked):
 
 
 Shown = tuple[list[messages.ChatMessage], str]
-"""The chat, and the name of the shown state (``live.record_of``), by which the page knows that it has arrived."""
+"""The chat, and the name of the shown state (``live.record_of``), from which the page sees that this state has
+arrived.
+"""
 
 
 class Record:
-    """The open chat for Gradio's chatbot. Messages of finished exchanges are made once."""
+    """The open chat for Gradio's chatbot. The messages of finished exchanges are made only once."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -95,7 +97,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
             allow_tags=False,
             group_consecutive_messages=False,
             allow_file_downloads=False,
-            autoscroll=False,  # the page itself knows the reader's place
+            autoscroll=False,  # the page itself keeps the scroll position
             placeholder="",
         )
         refresh = gr.Button("", elem_id="refresh", visible="hidden")
@@ -122,7 +124,7 @@ def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
     async def mounted() -> App:
         return _mounted(app, build(show), port)
 
-    with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop already
+    with ThreadPoolExecutor(1) as thread:  # the caller may already be in an event loop
         return thread.submit(asyncio.run, mounted()).result()
 
 
@@ -147,8 +149,8 @@ def _mounted(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
 
 
 def _checked(app: App, functions: Collection[int]) -> App:
-    """Check a request to Gradio, which takes every request for its own page's. Any other request is refused in a
-    sentence, and an accepted one is rebuilt.
+    """Check a request to Gradio, which trusts every request. A request that our page would not send is refused with a
+    sentence; an accepted one is rebuilt.
     """
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:

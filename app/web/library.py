@@ -34,9 +34,10 @@ from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, 
 from engine.document import Document
 from engine.errors import OptionError
 
-LOOK_SECONDS = 5.0  # seconds between two looks at sizes on disk and days
+LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days
 _HUES = 360
-_MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")  # signs of Markdown: a list of findings shows only words
+# matches signs of Markdown, because a list of findings shows only words
+_MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
 _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
 
 
@@ -144,8 +145,8 @@ class Library:
         return recognition.is_kept(self._state.books.path(book).parent)
 
     def suggestions(self) -> list[str]:
-        """Questions worth asking about the read part of the open book. A model whose card lists refusals was asked them
-        beforehand, once all has been read.
+        """Questions worth asking about the pages read so far. If the model's card lists refusals, only questions that
+        it has answered in a trial, after the whole book was read.
         """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model
@@ -154,7 +155,7 @@ class Library:
         card = abilities(str(model.path))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
         own = self._sample.questions if is_sample else ()
-        # the sample's own questions were tried when they were written
+        # the sample's own questions were already tried when they were written
         if card.refusals and not (own and card.only_quotes):
 
             def candidates() -> list[str]:
@@ -168,7 +169,7 @@ class Library:
         return self._suggested[1]
 
     def language(self) -> str:
-        """The language of the open book, by which a screen reader pronounces it; empty where it is not known."""
+        """The language of the open book, with which a screen reader pronounces it; empty if unknown."""
         document = self._state.current.document
         if self._language[0] is not document:
             self._language = document, (language_of_book(document) or "") if document else ""
@@ -231,8 +232,8 @@ class Library:
         """The words of a message as written, for the clipboard, for editing and for speech. With ``pages`` an answer
         has its passages as footnotes.
 
-        A missing message is an ordinary reply: a page asks for the words of a finished answer, and another chat may be
-        open by then.
+        A missing message gives an ordinary reply, because a page may ask for the words of a finished answer when
+        another chat is already open.
         """
         asked, chat = await parsed(request, _TextAsked), self._state.chat
         message = asked.message

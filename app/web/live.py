@@ -52,7 +52,7 @@ class Panel(Protocol):
         ...
 
     def view(self) -> View:
-        """Keys of the live stream. Called ten times a second, so it must cost next to nothing."""
+        """Keys of the live stream. Called ten times a second, so it must take almost no time."""
         ...
 
 
@@ -61,7 +61,7 @@ _LOADING = "The model is being loaded. You can open a book already."
 
 @dataclass(frozen=True)
 class RunningAnswer:
-    """The answer that is being written. A tab that knows its beginning is sent only the new part.
+    """The answer that is being written. A tab that already has its beginning is sent only the new part.
 
     ``answer`` names it, and ``text`` is its text so far. ``html`` is its first ``at`` UTF-16 units, formatted. Before
     the first word, ``waiting`` gives the reason for waiting.
@@ -74,7 +74,7 @@ class RunningAnswer:
     waiting: str = ""
 
     def since(self, before: object) -> View:
-        """The news for a tab that was last sent ``before``. ``whole``: whether it is all of the text."""
+        """The changes for a tab that was last sent ``before``. ``whole``: whether this is the whole text."""
         known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
         whole = known is None or not self.text.startswith(known.text)
         news: View = {"answer": self.answer, "whole": whole}
@@ -111,7 +111,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def _read_line(current: OpenBook) -> str:
-    """A line about the finished reading; for a book in parts, about the readings to come."""
+    """A line about the finished reading; for a book in parts, about the readings still to come."""
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
     return format.read_line(current.read, _unit(current)) if current.read and not current.paused else ""
@@ -127,7 +127,7 @@ def model_view(status: Status) -> View:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
     name = model_name(model.name, str(model.path))
-    here = model.parameters > 0  # a server's model has only a pace
+    here = model.parameters > 0  # for a model on a server only the pace is known
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 
@@ -183,7 +183,7 @@ def _recognising(current: OpenBook) -> View | None:
 
 
 def map_view(current: OpenBook) -> View:
-    """The strip of pages: their number, and their labels where these differ from their numbers."""
+    """The map of pages: their number, and their labels if these differ from the numbers."""
     pages = current.document.pages if current.document else ()
     if current.document is not None and current.document.members:
         named = [format.page_of(current.document, page) for page in pages]
@@ -194,7 +194,7 @@ def map_view(current: OpenBook) -> View:
 
 
 def pages_read(current: OpenBook) -> int:
-    """Number of first pages of the strip that can be asked about."""
+    """Number of first pages on the map that can be asked about."""
     if current.stage is Stage.PARTS and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
@@ -219,7 +219,7 @@ def _reading(current: OpenBook) -> View | None:
 
 
 def _hint(current: OpenBook, status: Status) -> str:
-    """The hint in the question's field: the part of the book that answers come from, or that the model only finds
+    """The hint in the question box: the part of the book that answers come from, or that the model only finds
     passages.
     """
     read = current.read
@@ -253,7 +253,7 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """The number of pages, and a range that fits as a first proposal."""
+    """The number of pages, and a range of pages that fits, as a first proposal."""
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
@@ -299,7 +299,7 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
 
 
 def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
-    """The pace of the answer whose figures are shown."""
+    """The pace curve of the answer whose figures are shown."""
     turns = chat.exchanges if chat else ()
     return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
@@ -329,7 +329,7 @@ def _unit(current: OpenBook) -> str:
 
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
-"""Seconds that an answer continues while no page is open: a reload or a broken connection takes less."""
+"""Seconds for which an answer continues while no page is open; a reload or a broken connection takes less."""
 # Keys that are sent less often than every word.
 FIGURES = frozenset({"figures", "pace", "scores"})
 
@@ -435,7 +435,7 @@ async def changes(
     """Events for one tab: first all keys, then changed ones, until the tab is gone.
 
     Args:
-        throttle: times between two looks for changes, and between two changes of figures.
+        throttle: seconds between two checks for changes, and between two changes of figures.
     """
     sent: View = {}
     due: dict[str, float] = {}

@@ -27,7 +27,7 @@ _SCHEMES = ("http", "https")
 
 
 def harmless(text: str) -> str:
-    """Make Markdown of a model or a book harmless: without HTML and images, and with every link's host in sight."""
+    """Make Markdown from a model or a book harmless: remove HTML and images, and show the host of every link."""
     parts: list[str] = []
     end = 0
     for code in _CODE.finditer(text):
@@ -37,7 +37,9 @@ def harmless(text: str) -> str:
 
 
 def closed(content: str) -> str:
-    """Close Markdown that is still being written: open bold words are shown bold, an open code fence begins a line."""
+    """Close Markdown that is still being written: unclosed bold words are shown bold, and an unclosed code fence
+    becomes code.
+    """
     words = content.rstrip("* ") if content.endswith("*") else content
     paragraph = words.rpartition("\n\n")[2]
     if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):

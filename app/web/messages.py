@@ -81,14 +81,15 @@ def _row(*parts: str) -> str:
     return f'\n\n<div class="actions">{"".join(parts)}</div>'
 
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that stand for a button until the text has been made harmless
+# private characters that mark a button's place until the text has been made harmless
+_OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # a private character for the caret at the end of a growing answer
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
-_NEARLY = 0.5  # share of a quotation's words that must be in the book in a row before its button tells how many are
+_NEARLY = 0.5  # minimum share of a quotation's words, in a row in the book, for its button to say how many of them are
 
 _WORDS = {
     "quoted": "verified, {}",
@@ -200,7 +201,9 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange by number. Those of its own words come last, since they may still grow."""
+    """All citations of an exchange, numbered. Those of the answer's own words come last, because they may still
+    grow.
+    """
     parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
     said = [chip for one in parts.get("asked", ()) for chip in _own_chips(one["record"])]
@@ -226,7 +229,7 @@ def absent(notes: Mapping[str, Any] | None) -> str:
 
 
 def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
-    """Reword a sentence about the book for the person's notes, where these were asked."""
+    """Reword a sentence about the book for the person's notes, if these were asked instead of the book."""
     if not (notes or {}).get("from_notes"):
         return words
     for book, own in _NOTED:
@@ -260,7 +263,7 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
 
 
 def _only_words(text: str) -> str:
-    """A book's own label, without any sign that HTML or Markdown could take for a mark."""
+    """A label from the book, without any character that HTML or Markdown could interpret."""
     return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
 
 
@@ -271,7 +274,7 @@ Made = dict[int, tuple[Exchange, list[ChatMessage]]]
 """Exchanges with their finished messages, by position in the chat."""
 
 LONGEST_QUESTION = 20_000
-"""Characters of a question that are shown at most; the model gets all of them."""
+"""Maximum characters of a question that are shown; the model gets the whole question."""
 
 CARET = '<span class="caret at-{}"></span>'
 """The place where a growing answer continues; the number counts the UTF-16 units before it."""
@@ -301,7 +304,7 @@ def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[Ch
 
 
 def _asked(question: str) -> str:
-    """A question as typed: its signs are not Markdown, and its lines stay lines."""
+    """A question as typed: its characters are not interpreted as Markdown, and its line breaks are kept."""
     shown = question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
     lines = html.escape(shown, quote=False).splitlines()
     return f'<div class="asked">{"<br>".join(lines)}</div>'
@@ -372,7 +375,7 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
 
 
 def _line(exchange: Exchange) -> str:
-    """The quiet line under an answer: its figures, the way it ended, and the share of the book that it is from."""
+    """The line under an answer: its figures, how it ended, and the share of the book that it is from."""
     if exchange.trouble is not None:
         return ""
     stopped = None if exchange.interrupted else exchange.stopped

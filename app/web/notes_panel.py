@@ -32,10 +32,10 @@ from app.web.routes import SMALL_BODY, Asked, Handler, MessageAsked, NumberIfSai
 from engine.document import Document
 from engine.errors import OptionError
 
-_LARGEST = 8 * notes.LONGEST  # bytes of a request that has a passage, or a person's own words
+_LARGEST = 8 * notes.LONGEST  # maximum bytes of a request with a passage, or with a person's own words
 _WRITTEN = ("/notes/add", "/notes/change")
-MOST_LISTED = 500  # notes in the list at once
-_FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations with a passage
+MOST_LISTED = 500  # maximum notes in the list
+_FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations that have a passage
 
 
 class NoteAsked(Asked):
@@ -167,7 +167,7 @@ class NotesPanel:
         return replace(bare, book=chip.get("of", book), **where)
 
     def _text(self, chip: Mapping[str, Any], start: int, stop: int) -> str:
-        """The characters of a citation's page."""
+        """The text of the page that a citation refers to."""
         document, book = self._open()
         page = notes.page_of(document, Note("", chip.get("of", book), chip["pages"][0]["number"]))
         return page.text[start:stop] if page else ""
@@ -263,7 +263,7 @@ def _done(work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
-    """The first citation with a page for the sentence of an answer that has some words."""
+    """The first citation with a page, for the sentence of an answer that contains these words."""
     wanted = fold(words)
     for chip in record.get("chips", ()):
         if chip["kind"] not in _FOUND or not chip["pages"]:

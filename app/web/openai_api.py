@@ -55,10 +55,11 @@ OWNER = "trifold"
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
-_GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's form
+# practically unlimited: the routes measure bodies themselves, so that a refusal has OpenAI's form
+_GUARDS_LIMIT = 1 << 40
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
-_LEFT = 499  # the status of a client that has gone, for the log
+_LEFT = 499  # status in the log for a client that has disconnected
 _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
@@ -216,12 +217,12 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
 
 
 def _ended(event: TextDelta) -> AnswerDone:
-    """An answer that a stop word has ended."""
+    """Raised when a stop word has ended an answer."""
     return AnswerDone("", event.token_ids, event.sources, StopReason.END, event.figures)
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body up to the limit. A stated length is not trusted."""
+    """Read the body up to the limit. The length that the request states is not trusted."""
     too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
@@ -287,7 +288,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
                 state.show(scores=event.scores)
             yield event
     finally:
-        claim.set()  # a client that left while its question waited for the engine has no request to cancel
+        claim.set()  # if a client left while its question waited for the engine, there is no request to cancel yet
         state.release(claim)
 
 
@@ -359,7 +360,7 @@ def _so_far(state: AppState) -> str:
 
 
 async def _send(state: AppState, claim: threading.Event, text: str) -> None:
-    """Let the engine read a text that came with the request, unless it has read the same text last."""
+    """Let the engine read a text that came with the request, unless the last request had the same text."""
     if not text.strip():
         raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:
@@ -370,7 +371,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     known = state.engine.status().book
     if known is not None and known.title == title and known.complete:
         return
-    # without a file's hash, so that it is not saved on disk
+    # no hash of a file, so that it is not saved on disk
     document = Document(title, "", (Page(1, "1", text),), "text", "")
     request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
     async for event in _follow(request):
@@ -391,7 +392,7 @@ async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:
 
 
 class Stops:
-    """Finds stop words in a text that arrives in pieces. It holds back a possible beginning of a stop word."""
+    """Finds stop words in a text that arrives in pieces. Holds back text that may be the beginning of a stop word."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
@@ -414,7 +415,7 @@ class Stops:
         return shown
 
     def rest(self) -> str:
-        """The text that was held back, once the answer has ended."""
+        """The text that is still held back when the answer has ended."""
         shown, self._held = self._held, ""
         return shown
 

@@ -40,11 +40,11 @@ from app.web.routes import SMALL_BODY, parsed, said
 from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
-_DRAWN = "pdf"  # the kind of documents that have pictures of their pages
-_AROUND = 40  # characters around words that distinguish them from the same words elsewhere on their page
-_LINE = 60  # characters on either side of a found place
+_DRAWN = "pdf"  # the kind of documents whose pages are shown as pictures
+_AROUND = 40  # characters around words that distinguish them from the same words elsewhere on the page
+_LINE = 60  # characters shown before and after a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
-_MOST_ROWS = 200  # rows of a table that are searched on the picture
+_MOST_ROWS = 200  # maximum rows of a table that are searched on the picture
 _MOST_MARKS = 100  # maximum marks on a page
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
@@ -86,7 +86,7 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """The numbers of the pages on the map: the first one's, and each one's before which pages are left out."""
+        """Numbers of pages on the map: the first one, and each page before which pages are left out."""
         current = self._state.current
         pages = current.document.pages if current.document else ()
         first = pages[0].number if pages else 1
@@ -136,8 +136,8 @@ class PageViewer:
         )
 
     def marks(self, request: Request) -> Response:
-        """The marks of a citation, or of a search, as rectangles on the page's picture. ``of``: the mark that each is a
-        part of.
+        """The marks of a citation or a search, as rectangles on the page's picture. ``of``: index of the mark that each
+        rectangle belongs to.
         """
         book, document = self._open()
         page = _page(document, request.path_params["number"])
@@ -241,7 +241,7 @@ class PageViewer:
 
 
 def found_in_words(found: Found) -> str:
-    """The number and the kind of the found places, in words."""
+    """The number and kind of the found places, in words."""
     if not found.hits:
         return "Not found in this book"
     places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
@@ -365,7 +365,7 @@ def _page(document: Document, number: int) -> Page:
 
 
 def _answered(handler: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    """Run a handler off the event loop. An error for the person becomes its two sentences."""
+    """Run a handler outside of the event loop. An error for the person becomes its two sentences."""
 
     async def answer(request: Request) -> Response:
         try:

@@ -102,7 +102,9 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """Other programs' files that can answer here. The others get a reason when they are named."""
+    """GGUF files of other programs that can be used here. Files that cannot be used get a reason when they are
+    named.
+    """
     found = []
     for file in local_models.gguf_files():
         try:
@@ -162,7 +164,7 @@ def sized(
 
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
-    """The running download or loading, for the live stream."""
+    """The running download or loading of a model, for the live stream."""
     wanted, progress = switching.wanted, switching.progress
     view: View = {
         "stage": switching.stage,
@@ -250,7 +252,7 @@ def _line(switching: SwitchState) -> str:
 
 
 def _away(text: str) -> str:
-    """The host that the book would be sent to; "" while it stays on this machine."""
+    """The host that the book would be sent to; "" if the book stays on this machine."""
     try:
         return "" if parse_address(text).stays_here else _host(text)
     except OptionError:
@@ -291,7 +293,7 @@ def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: Machin
 
 
 _LONGEST_NAME = 1000  # maximum characters of a model's name
-_RATES_S = 3.0  # seconds that a reply waits for a measurement; a busy machine takes half a minute
+_RATES_S = 3.0  # maximum seconds that a reply waits for a measurement; a busy machine takes half a minute
 _POSTS = (
     "/models/use",
     "/models/stop",
@@ -445,7 +447,7 @@ class Preferences:
         }
 
     def _correct(self, models: Sequence[View]) -> None:
-        """Use the measured figures for the present model."""
+        """Replace the figures of the present model by measured ones."""
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
@@ -504,7 +506,7 @@ class Preferences:
             self._ended.set()
 
     def _later(self, shown: View) -> View:
-        """The view, with whether the speed of a model will be known a little later."""
+        """The view, with whether the speed of a model will be known soon."""
         return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:

@@ -28,7 +28,7 @@ from engine.config import OWN_SAMPLING, Mode, SamplingParams, from_mapping
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
-_MOST_NUMBER = 2**53  # the limit of whole numbers in JavaScript
+_MOST_NUMBER = 2**53  # the largest integer that JavaScript represents exactly
 QUESTION_LIMIT = 16 * MEGABYTE  # bytes of a question's request; the engine's error names the length of a long question
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -51,7 +51,7 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 
 def posts(handlers: Mapping[str, Handler]) -> tuple[Route, ...]:
-    """The routes of handlers of small requests, by path."""
+    """The routes of handlers of small requests, keyed by path."""
     return tuple(Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items())
 
 
@@ -72,7 +72,7 @@ def json_object(sent: bytes) -> dict[str, Any]:
 
 
 def _text(value: Any, info: ValidationInfo) -> str:
-    """Replace half of a surrogate pair, which can be sent but is no text, by "?"."""
+    """Replace half of a surrogate pair, which can be sent but is not valid text, by "?"."""
     if not isinstance(value, str):
         raise OptionError(f"{info.field_name} must be text.")
     return value.encode("utf-8", "replace").decode("utf-8")
@@ -365,7 +365,7 @@ class ChatRoutes:
         self._state.stop_asking()
 
     async def begin_chat(self, request: Request) -> Response:
-        """Begin a chat. Text in the question box stays, since a quick person may be typing already."""
+        """Begin a chat. Text in the question box stays, because the person may already be typing."""
 
         def begin() -> dict[str, Any]:
             self._state.begin_chat()
@@ -377,7 +377,7 @@ class ChatRoutes:
         return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
 
     def _position(self, message: int) -> int | None:
-        """The position of a message that is still shown."""
+        """The position of a message that is still among the shown ones."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
 
