@@ -313,6 +313,10 @@ class EvidenceIndex:
         kinds = {match[1] for match in _KIND.finditer(question)} if answered else set()
         return tuple(word for word in dict.fromkeys(found) if word not in kinds)
 
+    def lacks(self, words: str) -> bool:
+        """Whether the book never uses one of some words, names or numbers."""
+        return any(term.key not in self._postings for term in self._terms(words))
+
     def _is_price_of_nothing(self, term: _Term) -> bool:
         """Whether the question asks for a price, and the book has neither the word nor any amount of money."""
         return not self._has_money and without_ending(term.whole) in _PRICES and term.key not in self._postings

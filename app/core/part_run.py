@@ -218,17 +218,34 @@ class _Run:
         done = yield from self._answered(question, notes)
         text = question.begun + done.text
         record = shifted(notes.record(), len(text.lstrip()) - len(text))
+        level = _best(evidence(record, text))
         answer = PartAnswer(
             part.number,
             part.pages,
             text.strip(),
             not self.card.refuses(text) and _claims(text),
-            _best(evidence(record, text)),
-            record,
+            level,
+            self._of_book(record),
             done.stop_reason,
             from_disk=read.tokens_restored >= read.tokens,
         )
         return answer, done
+
+    def _of_book(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Correct the notes of a part's answer: words that another part has are not missing from the book."""
+        if not self.looks_up:
+            return dict(record)
+        index = self.taker.prepare(self.document).result()
+        kept = {**record, "chips": []}
+        for chip in record["chips"]:
+            missing = [words for words in chip.get("missing", ()) if index.lacks(words)]
+            if missing or not chip.get("missing"):
+                kept["chips"].append({**chip, "missing": missing} if missing else chip)
+        if record.get("missing"):
+            kept["missing"] = [words for words in record["missing"] if index.lacks(words)]
+            if not kept["missing"]:
+                del kept["missing"]
+        return kept
 
     def _answered(self, question: Question, notes: Notes) -> Generator[PartEvent, None, AnswerDone]:
         request = self.engine.ask(question, cancel=self.cancel)

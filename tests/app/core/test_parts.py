@@ -202,6 +202,18 @@ def test_the_first_answer_that_the_book_bears_out_ends_it() -> None:
     assert [document.pages[0].number for document in engine.opened] == [3]
 
 
+def test_words_that_another_part_has_are_not_said_to_be_missing_from_the_book() -> None:
+    engine = Reader(lambda document: "Marta sold Jonas a goose at the bridge. Marta sailed to Riga in Atlantis.")
+    done = asked(engine, "When does the basket first go to Riga?", wanted=1)[-1]
+    assert [one.part for one in done.answers] == [3]
+    missing = [words for chip in done.record["chips"] for words in chip.get("missing", ())]
+    assert (missing, done.record["missing"]) == (["Atlantis"], ["Atlantis"])
+    engine = Reader(lambda document: "Marta sold Jonas a goose at the bridge.")
+    done = asked(engine, "When does the basket first go to Riga?", wanted=1)[-1]
+    assert "missing" not in done.record
+    assert done.answers[0].level == "not found", "its part does not bear it out"
+
+
 def test_a_part_that_does_not_tell_is_followed_by_the_next() -> None:
     engine = Reader(lambda document: "Marta sailed to Riga." if "Riga" in document.text else "It is not mentioned.")
     done = asked(engine, "When does Marta first appear?")[-1]
