@@ -124,6 +124,8 @@ class Race:
         if not question:
             raise InputError("There is no question to race with.", "Type one first.")
         current = self._app_state.current
+        if current.stage is Stage.PARTS:
+            raise InputError("A race needs a text that has been read whole.", "Choose chapters or pages of this book.")
         if current.stage is not Stage.READY or current.book is None:
             raise InputError("The race needs a book that has been read.", "Open one, or wait until it has been read.")
         if not self.possible:

@@ -326,6 +326,14 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     return {**more, "evidence": evidence(record, text), "not_found": record.get("missing", [])}
 
 
+_CHOICES = {
+    Stage.PARTS: "The open book is read in parts, which are not asked from here. Choose chapters or pages",
+    Stage.CHOOSING: "The open book is too long for the model. Choose chapters or pages",
+    Stage.LOCKED: "The open book needs its password. Enter it",
+}
+"""What a person has to do before a book can be asked about."""
+
+
 async def _book(state: AppState, wanted: str | None) -> None:
     """Open and read the book, if it is not the open one."""
     current = state.current
@@ -346,6 +354,8 @@ async def _book(state: AppState, wanted: str | None) -> None:
         raise ApiError(
             409, f"{current.trouble.cause} {current.trouble.remedy}".strip(), "book_not_ready", "trifold.book"
         )
+    if current.stage in _CHOICES:
+        raise ApiError(409, f"{_CHOICES[current.stage]} in Trifold.", "book_not_ready", "trifold.book")
     raise ApiError(
         409,
         "No book is open. Open one in Trifold, name one in trifold.book, or send its text as the system message.",

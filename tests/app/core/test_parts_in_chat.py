@@ -19,14 +19,17 @@ from app.core.open_book import Stage
 from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
 from app.core.parts import Mention, Plan, Reach, cut
+from app.core.race import Race, Verified
 from app.core.state import AppState
-from app.web import live, messages
+from app.web import live, messages, openai_api
 from app.web.contents_panel import ContentsPanel
+from app.web.openai_schema import ApiError
 from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
 from engine.document import Document
-from engine.errors import OptionError, ResourceError
+from engine.errors import InputError, OptionError, ResourceError
 from engine.events import ReadingProgress, StopReason
+from tests import loops
 from tests.app.core.test_parts import BOOK, Reader, goose
 from tests.app.scripted import engine_status, model_info, wait_for
 
@@ -240,3 +243,11 @@ def test_the_contents_are_told_anew_when_as_many_other_pages_are_read(state: App
         wait_for(lambda: state.current.stage is Stage.READY)
         seen.add(panel.view()["contents"])
     assert len(seen) == 2
+
+
+def test_a_race_and_other_programs_are_told_that_the_book_is_read_in_parts(state: AppState, tmp_path: Path) -> None:
+    race = Race(state, Verified(tmp_path))
+    with pytest.raises(InputError, match=r"A race needs a text that has been read whole\. Choose chapters"):
+        race.start("When does the goose first appear?")
+    with pytest.raises(ApiError, match="The open book is read in parts, which are not asked from here"):
+        loops.run(openai_api._book(state, None))
