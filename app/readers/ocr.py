@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ LONG_SIDE = 2_400
 """Pixels of a page's longer side. For A4 this is 200 dpi; at more, the model reads small print no better."""
 
 _DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection would take half of the time
-_BATCH = 12  # lines that are recognised between two progress reports
+_BEAT = 12  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to find a page's orientation
 _UPRIGHT = 0.9  # mean certainty of these lines above which the page is upright
 _BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
@@ -34,7 +36,7 @@ _WIDEST = 1.2  # maximum width of a letter in line heights; a line with wider le
 _READ = 0.5  # minimum share of the lines' width that was read; below, the script is unknown
 _KNOWN = 0.86  # minimum certainty on a page in a known script
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
-_THREADS = 4  # maximum threads; more bring no gain
+_THREADS = 4  # maximum threads
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 
 Picture = NDArray[np.uint8]
@@ -52,25 +54,32 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
         size: width and height of the shown page in points.
         beat: called several times per page, to report progress.
     """
-    reader = _reader()
+    engine = _engine()
     beat()
-    turns, picture, quads = _upright(reader, picture)
+    turns, picture, quads = _level(engine, picture)
     beat()
-    crops = reader.crop_text_regions(picture, quads) if len(quads) else []
-    widest_last = sorted(range(len(quads)), key=lambda at: _width(quads[at]) / max(_height(quads[at]), 1.0))
+    crops = engine.lines.crop_text_regions(picture, quads) if len(quads) else []
+    longest = sorted(range(len(quads)), key=lambda at: -_width(quads[at]))[:_SAMPLE]
+    known = dict(zip(longest, _texts(engine, [crops[at] for at in longest]), strict=True))
+    if _is_on_its_head(engine, crops, known):
+        turns, known = turns + 2, {}
+        quads = _turned(quads, picture)
+        crops = [_on_its_head(crop) for crop in crops]
     width, height = size if turns % 2 == 0 else size[::-1]
     page = RecognisedPage(turns, _slant(quads), (width, height), [], 0.0)
     scale = width / picture.shape[1]
     signs, certain, width_read = 0, 0.0, 0.0
-    for start in range(0, len(quads), _BATCH):
-        some = widest_last[start : start + _BATCH]
-        for at, (text, certainty, columns, count) in zip(some, _texts(reader, [crops[at] for at in some]), strict=True):
-            signs, certain = signs + len(text), certain + certainty * len(text)
-            if certainty >= _FEWEST and text.strip():
-                page.lines.append(_line(page, quads[at] * scale, text, columns, count))
-                if len(text) * _height(quads[at]) * _WIDEST > _width(quads[at]):
-                    width_read += _width(quads[at])
+    others = sorted(set(range(len(quads))) - known.keys(), key=lambda at: -_width(quads[at]))  # threads end together
+    for start in range(0, len(others), _BEAT):
+        some = others[start : start + _BEAT]
+        known |= zip(some, _texts(engine, [crops[at] for at in some]), strict=True)
         beat()
+    for at, (text, certainty, columns, count) in known.items():
+        signs, certain = signs + len(text), certain + certainty * len(text)
+        if certainty >= _FEWEST and text.strip():
+            page.lines.append(_line(page, quads[at] * scale, text, columns, count))
+            if len(text) * _height(quads[at]) * _WIDEST > _width(quads[at]):
+                width_read += _width(quads[at])
     page.lines.sort(key=lambda line: (line.top, line.words[0].x0))
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)
@@ -79,37 +88,30 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     return page
 
 
-def _upright(reader: Any, picture: Picture) -> tuple[int, Picture, Quads]:
-    """Turn a picture upright.
-
-    Returns:
-        The number of quarter turns counterclockwise, the turned picture, and its lines.
+@dataclass(frozen=True)
+class _Engine:
+    """The models, made once per process. ``lines`` finds the lines of a page with all threads; ``letters`` reads one
+    line with one thread, so that ``pool`` reads several at once: lines divided among threads take a sixth more
+    processor time.
     """
-    quads = _quads(reader, picture)
-    turns = 0
-    if _are_sideways(quads):
-        turns = 1
-        picture = np.ascontiguousarray(np.rot90(picture))
-        quads = _quads(reader, picture)
-    sample = quads[sorted(range(len(quads)), key=lambda at: -_width(quads[at]))[:_SAMPLE]]
-    crops = reader.crop_text_regions(picture, sample) if len(sample) else []
-    certain = _certainty(_texts(reader, crops))
-    if not crops or certain > _UPRIGHT:
-        return turns, picture, quads
-    turned = _certainty(_texts(reader, [np.ascontiguousarray(crop[::-1, ::-1]) for crop in crops]))
-    if turned < certain + _BETTER:
-        return turns, picture, quads
-    picture = np.ascontiguousarray(np.rot90(picture, 2))
-    return turns + 2, picture, _quads(reader, picture)
+
+    lines: Any
+    letters: Any
+    pool: ThreadPoolExecutor
 
 
 @cache
-def _reader() -> Any:
-    """Make the recogniser, once per process."""
+def _engine() -> _Engine:
+    threads = min(os.cpu_count() or 1, _THREADS)
+    return _Engine(_models(threads), _models(1), ThreadPoolExecutor(threads))
+
+
+def _models(threads: int) -> Any:
+    """Make a RapidOCR, which loads each of its models when it is first used."""
     import rapidocr
 
     models = Path(rapidocr.__file__).parent / "models"
-    reader = rapidocr.RapidOCR(
+    made = rapidocr.RapidOCR(
         params={
             "Global.log_level": "critical",
             "Global.max_side_len": LONG_SIDE,
@@ -118,15 +120,44 @@ def _reader() -> Any:
             "Det.model_path": str(models / _DET),
             "Rec.model_path": str(models / _REC),
             "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,
-            "EngineConfig.onnxruntime.intra_op_num_threads": min(os.cpu_count() or 1, _THREADS),
+            "EngineConfig.onnxruntime.intra_op_num_threads": threads,
         }
     )
-    reader.return_word_box = True
-    return reader
+    made.return_word_box = True
+    return made
 
 
-def _quads(reader: Any, picture: Picture) -> Quads:
-    boxes = reader(picture, use_cls=False, use_rec=False).boxes
+def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
+    """Turn a picture whose lines stand on their ends by a quarter, against the clock. Returns the number of quarters,
+    the picture, and its lines.
+    """
+    quads = _quads(engine, picture)
+    if not _are_sideways(quads):
+        return 0, picture, quads
+    picture = np.ascontiguousarray(np.rot90(picture))
+    return 1, picture, _quads(engine, picture)
+
+
+def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
+    """Whether sampled lines are read with more certainty when they are turned by half."""
+    certain = _certainty(list(sample.values()))
+    if not sample or certain > _UPRIGHT:
+        return False
+    return _certainty(_texts(engine, [_on_its_head(crops[at]) for at in sample])) >= certain + _BETTER
+
+
+def _on_its_head(picture: Picture) -> Picture:
+    return np.ascontiguousarray(picture[::-1, ::-1])
+
+
+def _turned(quads: Quads, picture: Picture) -> Quads:
+    """The corners of the lines on the picture turned by half."""
+    height, width = picture.shape[:2]
+    return (np.array([width, height], np.float32) - np.roll(quads, 2, axis=1)).astype(np.float32)
+
+
+def _quads(engine: _Engine, picture: Picture) -> Quads:
+    boxes = engine.lines(picture, use_cls=False, use_rec=False).boxes
     return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32)
 
 
@@ -134,13 +165,15 @@ Read = tuple[str, float, list[int], float]
 """Text, certainty, the column of each letter, and the number of columns across the line."""
 
 
-def _texts(reader: Any, crops: Sequence[Picture]) -> list[Read]:
-    if not crops:
-        return []
-    result = reader.recognize_txt(list(crops))
-    columns = [[column for word in info.word_cols for column in word] for info in result.word_results]
-    counts = [info.line_txt_len for info in result.word_results]
-    return list(zip(result.txts, result.scores, columns, counts, strict=True))
+def _texts(engine: _Engine, crops: Sequence[Picture]) -> list[Read]:
+    return list(engine.pool.map(lambda crop: _text(engine.letters, crop), crops))
+
+
+def _text(reader: Any, crop: Picture) -> Read:
+    result = reader.recognize_txt([crop])
+    info = result.word_results[0]
+    columns = [column for word in info.word_cols for column in word]
+    return result.txts[0], result.scores[0], columns, info.line_txt_len
 
 
 def _certainty(read: Sequence[Read]) -> float:

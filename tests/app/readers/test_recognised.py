@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from app.readers import document_reader, read_document, recognition
+from app.readers import document_reader, ocr, read_document, recognition
 from app.readers.detect import kind_of, parse
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Refused
@@ -95,6 +98,49 @@ def test_words_of_a_leaning_page_are_marked_where_its_picture_has_them() -> None
 def test_what_is_kept_comes_back_the_same() -> None:
     found = page(columns(), 3, 0.02)
     assert RecognisedPage.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+class Models:
+    """Finds lines at fixed places and reads a line whose dark end is on the left."""
+
+    def __init__(self, quads: list[list[list[float]]]) -> None:
+        self.quads, self.found, self.read = quads, 0, 0
+
+    def __call__(self, picture: ocr.Picture, **_: bool) -> SimpleNamespace:
+        self.found += 1
+        return SimpleNamespace(boxes=self.quads)
+
+    def crop_text_regions(self, picture: ocr.Picture, quads: ocr.Quads) -> list[ocr.Picture]:
+        corners = [(quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)) for quad in quads]
+        return [picture[top:bottom, left:right] for (left, top), (right, bottom) in corners]
+
+    def recognize_txt(self, crops: list[ocr.Picture]) -> SimpleNamespace:
+        self.read += 1
+        (crop,) = crops
+        upright = crop[:, :5].mean() < crop[:, -5:].mean()
+        info = SimpleNamespace(word_cols=[[0, 1, 2, 3]], line_txt_len=4)
+        return SimpleNamespace(
+            txts=["line" if upright else "euil"], scores=[0.99 if upright else 0.3], word_results=[info]
+        )
+
+
+@pytest.mark.parametrize(("turns", "reads"), [(0, 5), (2, 3 + 3 + 5)])
+def test_lines_are_found_once_and_read_once_on_either_end(
+    turns: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = np.full((200, 300, 3), 255, np.uint8)
+    for at in range(5):
+        picture[20 + 30 * at : 40 + 30 * at, 10:20] = 0
+    quads = np.array([[[10, y], [90, y], [90, y + 20], [10, y + 20]] for y in range(20, 170, 30)], np.float32)
+    shown = np.ascontiguousarray(np.rot90(picture, turns))
+    models = Models((quads if turns == 0 else ocr._turned(quads, picture)).tolist())
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(ocr, "_engine", lambda: ocr._Engine(models, models, pool))
+        found = ocr.recognise(shown, (300.0, 200.0), lambda: None)
+    assert (found.turns, models.found, models.read) == (turns, 1, reads)
+    assert [(line.words[0].text, line.top, line.words[0].x0) for line in found.lines] == [
+        ("line", 20.0 + 30 * at, 10.0) for at in range(5)
+    ]
 
 
 # With the child ----------------------------------------------------------------------------------------------------
