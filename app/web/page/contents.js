@@ -3,6 +3,7 @@ import { askQuestion } from "./ask.js";
 import { Ticks, canChoose, readChapters } from "./chapters.js";
 import { byId, made, tell } from "./frame.js";
 import { openPage, pageShown } from "./pages.js";
+import { SidePanel } from "./side.js";
 
 const BRIGHTEST = 100;
 const MOST_BARS = 60; // pages of a chapter that are drawn each for itself
@@ -16,23 +17,22 @@ let scores = [];
 let first = 1; // number of the first page on the map
 let numbers = []; // of every page on the map, where some between are left out
 let entries = []; // what is shown, with its element
-let opener = null;
 let ticks = null; // while chapters are chosen
 let told = null; // by the server, last
 
-const panel = () => byId("contents");
-const isOpen = () => !panel().hidden;
+const side = new SidePanel("contents");
+const panel = () => side.element;
 
 /** @param {View["contents"]} now */
 export function showContents(now) {
   version = now;
-  if (isOpen()) bring();
+  if (side.isOpen) bring();
 }
 
 /** @param {View["scores"]} now */
 export function showContentsGlow(now) {
   scores = now;
-  if (isOpen()) paint();
+  if (side.isOpen) paint();
 }
 
 /** @param {View["paging"]} paging */
@@ -92,7 +92,7 @@ function chapter(entry) {
     button.title = entry.asks[index];
     button.setAttribute("aria-label", `${words.replace("Summarize", "Summarize this chapter:")} ${entry.title}`);
     button.addEventListener("click", () => {
-      if (narrow.matches) close();
+      if (narrow.matches) side.close();
       askQuestion(entry.asks[index]);
     });
     row.append(button);
@@ -133,7 +133,7 @@ async function readChosen() {
   const trouble = await readChapters(ticks);
   if (trouble) return tell(trouble);
   choose(false);
-  if (narrow.matches) close();
+  if (narrow.matches) side.close();
   else draw();
 }
 
@@ -174,30 +174,14 @@ function markPage() {
 const focusable = () => [...panel().querySelectorAll("#contents-list button")];
 
 async function open(from) {
-  opener = from;
-  panel().hidden = false;
-  byId("trifold").dataset.contents = "open";
-  byId("open-contents").setAttribute("aria-expanded", "true");
-  panel().focus({ preventScroll: true });
+  side.open(from);
   await bring();
   const here = panel().querySelector("[aria-current]") ?? panel().querySelector("button.open");
   if (here && document.activeElement === panel()) here.focus();
 }
 
-function close() {
-  if (!isOpen()) return;
-  const had = panel().contains(document.activeElement);
-  panel().hidden = true;
-  delete byId("trifold").dataset.contents;
-  byId("open-contents").setAttribute("aria-expanded", "false");
-  if (had) opener?.focus({ preventScroll: true });
-}
-
 function keys(event) {
-  if (event.key === "Escape") {
-    event.stopPropagation(); // an answer that is being written goes on
-    return close();
-  }
+  if (side.closedBy(event)) return;
   const chapters = [...panel().querySelectorAll("button.open")];
   const at = chapters.indexOf(document.activeElement);
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: chapters.length - 1 }[event.key];
@@ -207,11 +191,9 @@ function keys(event) {
 }
 
 export function bindContents() {
-  byId("open-contents").addEventListener("click", (event) => (isOpen() ? close() : open(event.currentTarget)));
-  byId("contents-close").addEventListener("click", close);
+  side.bind(open);
   byId("contents-choose").addEventListener("click", toggleChoosing);
   byId("contents-these").addEventListener("click", readChosen);
   panel().addEventListener("keydown", keys);
   for (const change of ["turned", "shut"]) byId("page-panel").addEventListener(change, markPage);
-  new MutationObserver(() => byId("trifold").dataset.map !== "yes" && close()).observe(byId("trifold"), { attributeFilter: ["data-map"] });
 }

@@ -3,6 +3,7 @@
 import { byId, call, made, post, tell } from "./frame.js";
 import { bindLetters, placesOf, showLetters } from "./letters.js";
 import { closePage, openPage, pageLength, pageShown, tablesMarked, wordsMarked } from "./pages.js";
+import { SidePanel } from "./side.js";
 
 const COLOURS = ["yellow", "green", "blue", "rose"];
 const AROUND = 40; // letters by which a passage is told from the same words elsewhere on its page
@@ -15,11 +16,14 @@ let now = { count: 0, version: "", asked: false };
 let notes = []; // those that are listed
 let editing = ""; // the note whose words are being written
 let gone = new Map(); // deleted ones that can be brought back, by the id of the note before
-let opener = null;
 let waiting = 0;
 let selected = null; // what the bar would note
 
-const panel = () => byId("notes");
+const side = new SidePanel("notes", () => {
+  editing = "";
+  gone = new Map();
+});
+const panel = () => side.element;
 const field = () => byId("notes-words");
 
 /** @param {View["notes"]} told */
@@ -33,7 +37,7 @@ export function showNotes(told) {
   byId("notes-leave").hidden = !now.asked;
   byId("notes-save").hidden = !now.count;
   field().hidden = !now.count && !field().value;
-  if (turned && !panel().hidden && !editing) bring();
+  if (turned && side.isOpen && !editing) bring();
   if (turned) drawOnPage();
 }
 
@@ -182,31 +186,13 @@ function place(item, before) {
 }
 
 async function open(from) {
-  opener = from;
   if (!byId("contents").hidden) byId("contents-close").click();
-  panel().hidden = false;
-  byId("trifold").dataset.notes = "open";
-  byId("open-notes").setAttribute("aria-expanded", "true");
-  panel().focus({ preventScroll: true });
+  side.open(from);
   await bring();
 }
 
-function close() {
-  if (panel().hidden) return;
-  const had = panel().contains(document.activeElement);
-  panel().hidden = true;
-  editing = "";
-  gone = new Map();
-  delete byId("trifold").dataset.notes;
-  byId("open-notes").setAttribute("aria-expanded", "false");
-  if (had) opener?.focus({ preventScroll: true });
-}
-
 function keys(event) {
-  if (event.key === "Escape") {
-    event.stopPropagation(); // an answer that is being written goes on
-    return close();
-  }
+  if (side.closedBy(event)) return;
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!by || event.target.matches("textarea, input[type=radio]")) return;
   const stops = [field(), ...panel().querySelectorAll("#notes-list .open:not(:disabled)")];
@@ -404,9 +390,8 @@ function rangeOf({ start, stop }) {
 export function bindNotes() {
   makeBar();
   bindLetters();
-  byId("open-notes").addEventListener("click", (event) => (panel().hidden ? open(event.currentTarget) : close()));
-  byId("open-contents").addEventListener("click", close, true);
-  byId("notes-close").addEventListener("click", close);
+  side.bind(open);
+  byId("open-contents").addEventListener("click", () => side.close(), true);
   panel().addEventListener("keydown", keys);
   field().addEventListener("input", () => {
     clearTimeout(waiting);
@@ -417,7 +402,7 @@ export function bindNotes() {
       const trouble = await post(path);
       if (trouble) return tell(trouble);
       closePage();
-      if (narrow.matches) close();
+      if (narrow.matches) side.close();
       document.querySelector("#ask-box textarea").focus();
     });
   }
@@ -431,5 +416,4 @@ export function bindNotes() {
   const sheet = new MutationObserver(() => showLetters(paint));
   sheet.observe(byId("page-sheet"), { attributeFilter: ["data-state"] });
   byId("page-panel").addEventListener("shut", () => showLetters(paint));
-  new MutationObserver(() => byId("trifold").dataset.map !== "yes" && close()).observe(byId("trifold"), { attributeFilter: ["data-map"] });
 }
