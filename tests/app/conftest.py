@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from app.core.books import Book, Books
 from app.core.chats import Chats
 from app.core.state import AppState
+from engine.document import Document
 from tests.app.scripted import ScriptedEngine, book, wait_for
 
 
@@ -49,3 +51,24 @@ def ready(make_state: Callable[..., AppState], a_file: Path) -> Callable[..., Ap
         return state
 
     return open_book
+
+
+@pytest.fixture
+def together(make_state: Callable[..., AppState], tmp_path: Path) -> Callable[..., AppState]:
+    """``together(engine, pages)`` -> a state with documents of these pages, by their names, open as one book."""
+
+    def open_as_one(engine: ScriptedEngine, pages: Mapping[str, Sequence[str]]) -> AppState:
+        def read(path: Path, password: str | None = None) -> Document:
+            name = path.read_text()
+            return replace(Document.from_pages(f"Log {name}", pages[name]), sha256=path.parent.name, kind="pdf")
+
+        state = make_state(engine, reader=read)
+        ids = []
+        for name in pages:
+            (tmp_path / f"{name}.txt").write_text(name)
+            ids.append(state.books.copy_in(tmp_path / f"{name}.txt").sha256)
+        state.arrange(ids)
+        wait_for(lambda: state.current.stage.value == "ready")
+        return state
+
+    return open_as_one

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,21 +27,9 @@ PAGES = {
 }
 
 
-def reader(path: Path, password: str | None = None) -> Document:
-    name = path.read_text()
-    return replace(Document.from_pages(f"Log {name}", PAGES[name]), sha256=path.parent.name, kind="pdf")
-
-
 @pytest.fixture
-def state(make_state: Callable[..., AppState], tmp_path: Path) -> AppState:
-    made = make_state(ScriptedEngine(reading_seconds=0.01), reader=reader)
-    ids = []
-    for name in PAGES:
-        (tmp_path / f"{name}.txt").write_text(name)
-        ids.append(made.books.copy_in(tmp_path / f"{name}.txt").sha256)
-    made.arrange(ids)
-    wait_for(lambda: made.current.stage is Stage.READY)
-    return made
+def state(together: Callable[..., AppState]) -> AppState:
+    return together(ScriptedEngine(reading_seconds=0.01), PAGES)
 
 
 def request(query: str = "", **path: object) -> Request:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from app.web.notes_panel import NotesPanel
 from app.web.page_viewer import PageViewer
 from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
-from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
 from tests.app.scripted import ScriptedEngine, wait_for
@@ -35,22 +33,10 @@ PAGES = {
 ANSWER = "The oil is dear and the keeper counts every barrel of it. Nobody in Paris knows why."
 
 
-def reader(path: Path, password: str | None = None) -> Document:
-    name = path.read_text()
-    return replace(Document.from_pages(f"Log {name}", PAGES[name]), sha256=path.parent.name, kind="pdf")
-
-
 @pytest.fixture
-def state(make_state: Callable[..., AppState], tmp_path: Path) -> AppState:
+def state(together: Callable[..., AppState]) -> AppState:
     """Two documents that are open as one."""
-    made = make_state(ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.01), reader=reader)
-    ids = []
-    for name in PAGES:
-        (tmp_path / f"{name}.txt").write_text(name)
-        ids.append(made.books.copy_in(tmp_path / f"{name}.txt").sha256)
-    made.arrange(ids)
-    wait_for(lambda: made.current.stage is Stage.READY)
-    return made
+    return together(ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.01), PAGES)
 
 
 @pytest.fixture
