@@ -41,7 +41,7 @@ _LOOK_S = 0.3
 _ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
-EXIT_SIGNALLED = 128  # added to the signal's number, as in shells
+EXIT_SIGNALLED = 128  # exit status of a program ended by a signal, minus the signal's number, as in shells
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:

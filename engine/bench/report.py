@@ -254,7 +254,9 @@ def _cores(runs: Sequence[Run]) -> float | None:
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """Each run's time as a ratio to the plain runs before and after it; empty where no plain run follows."""
+    """For each run, how many times as fast it was as the plain runs before and after it; empty if no plain run
+    follows.
+    """
     if len(plain) != 2 * len(mine):
         return []
     pairs = zip(mine, plain[::2], plain[1::2], strict=True)

@@ -358,7 +358,7 @@ class Controller:
             self._learn(plan, done, observation)
             self._since_plain += 1
             if not self.plan.speculates and not plan.copy:
-                # so that the result of the trial is looked at immediately
+                # choose a plan again in the next round, so that the trial's result is used immediately
                 self._since_rethink = self._tuning.rethink_plain_rounds
         elif tells and abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
             self._since_plain = 0

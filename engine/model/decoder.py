@@ -71,7 +71,7 @@ class Decoder(Pieces):
 
     @property
     def bytes_in_host(self) -> int:
-        """Bytes of these weights."""
+        """Bytes of the weights that wait in host memory."""
         return sum(held.nbytes for held in self._host_weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:

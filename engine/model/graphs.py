@@ -381,7 +381,7 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all recordings except those with these keys, which are not worth recording."""
+        """Forget everything recorded, except that these keys are remembered as not worth recording."""
         self._recordings = kept
         self._recorder.forget()
 

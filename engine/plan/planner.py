@@ -261,7 +261,8 @@ def host_weights(model: Any, held: int) -> HostWeights:
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
-    each = held / architectures.parameters_of_block(model)  # bytes of all waiting layers' weights at one place
+    # bytes that wait in host memory for each parameter of a block
+    each = held / architectures.parameters_of_block(model)
     dense = each * architectures.parameters_of_block(model, 0)
     return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
 

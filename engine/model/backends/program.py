@@ -243,8 +243,8 @@ class FusedLayers:
         return found
 
     def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Set the addresses of hidden states and of the cosines and sines of RoPE, for layers with (6, ...)
-        ``places``.
+        """Set where the layers at these ``places`` (6, layers) read and write hidden states, and the addresses of
+        RoPE's cosines and sines.
         """
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments

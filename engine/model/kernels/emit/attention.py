@@ -20,7 +20,7 @@ _SCORE_ROWS = (2, 1)  # queries that are multiplied together, so that keys are w
 # vectors of a value that are summed at once: with many rows, and with few rows
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of a share of lines
+_SHARE_BITS = 20  # fractional bits of a fixed-point number of lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
