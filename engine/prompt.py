@@ -31,7 +31,7 @@ from engine.config import Mode, SamplingParams
 from engine.contents import guided
 from engine.document import Document
 from engine.errors import ModelError
-from engine.passages import Passages, reminded
+from engine.passages import POINTED_SHORTEST, SHORTEST, Passages, asks_about_part, pointed, reminded
 
 _REPLACEMENT = "\ufffd"
 # Number of tokens that decoding looks back over, so that joins between tokens come out as in a single decode.
@@ -155,6 +155,11 @@ class BookTokenizer:
         """Ids of the tokens that end a text by the tokenizer's own settings."""
         end = self._tokenizer.eos_token_id
         return () if end is None else (int(end),)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model was trained to chat, and not only to continue a text."""
+        return bool(getattr(self._tokenizer, "chat_template", None))
 
     def format_for(self, title: str) -> ChatFormat:
         """Cut the model's chat template into pieces around a book. Base models get a plain template.
@@ -417,7 +422,9 @@ class Conversation:
     """The open book and the turns about it.
 
     ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. For a model that asks for
-    passages, a question is followed by up to ``num_passages`` passages that share words with it.
+    passages, a question is followed by up to ``num_passages`` passages that share words with it. For one that is to be
+    ``pointed`` to its passage, the best one stands before a question about the book. The passages of earlier turns stay
+    where they are, since KV of all later tokens depends on them.
     """
 
     tokenizer: BookTokenizer
@@ -426,6 +433,7 @@ class Conversation:
     form: ChatFormat
     end_ids: frozenset[int]
     num_passages: int = 0
+    pointed: bool = False
     read: int = 0
     tokens: list[int] = field(default_factory=list)
     turns: list[CachedTurn] = field(default_factory=list)
@@ -447,7 +455,7 @@ class Conversation:
 
     @cached_property
     def _passages(self) -> Passages:
-        return Passages(self.words_read)
+        return Passages(self.words_read, POINTED_SHORTEST if self.pointed else SHORTEST)
 
     def begin(self, read: int) -> None:
         """Start with ``read`` tokens of the book and no turn."""
@@ -542,4 +550,7 @@ class Conversation:
     def _reminded(self, question: str) -> str:
         if self.num_passages:
             return reminded(question, self._passages.about(question, self.num_passages))
-        return guided(question, self.document, self.pages_read)
+        asked = guided(question, self.document, self.pages_read)
+        if self.pointed and asked == question and asks_about_part(question):
+            return pointed(question, self._passages.about(question, 1))
+        return asked

@@ -250,7 +250,8 @@ class Session:
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
-        self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids, self.target.num_passages)
+        passages = self.target.num_passages, self.target.wants_pointing and self.tokenizer.has_template
+        self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids, *passages)
         return self.conversation
 
     def _free(self) -> planner.Resources:

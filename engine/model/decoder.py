@@ -23,7 +23,7 @@ from engine.model.families import FAMILIES
 from engine.model.kv_shape import KvShape, Split
 from engine.model.pieces import Pieces
 from engine.model.products.packed import PackedBlocks, PackedLinear, count_parameters, rounded
-from engine.passages import MOST_PASSAGES
+from engine.passages import MOST_PASSAGES, POINTED_PARAMETERS
 from engine.quantization import BITS
 
 if TYPE_CHECKING:
@@ -154,6 +154,15 @@ class Decoder(Pieces):
         """
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
+
+    @property
+    def wants_pointing(self) -> bool:
+        """Whether a question is to be preceded by the passage that it is likely about (``engine.passages``): a model of
+        a size for which that was measured to help, without settings of its own for passages or quotations.
+        """
+        own = getattr(self.model, "generation_config", None)
+        settled = any(getattr(own, name, None) is not None for name in ("passages", "exact_quotes"))
+        return not settled and self.parameters in POINTED_PARAMETERS
 
     def not_finite(self) -> ModelError:
         """Make the error for a pass whose results are not finite."""

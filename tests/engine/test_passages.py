@@ -9,8 +9,19 @@ from itertools import pairwise
 import pytest
 
 from engine.document import Document, Page
-from engine.passages import LONGEST, SHORTEST, WHOLE_PASSAGES, Passages, asks_for_whole, reminded, spans
-from engine.prompt import BookTokenizer, Conversation, Turn
+from engine.passages import (
+    LONGEST,
+    POINTED_SHORTEST,
+    SHORTEST,
+    WHOLE_PASSAGES,
+    Passages,
+    asks_about_part,
+    asks_for_whole,
+    pointed,
+    reminded,
+    spans,
+)
+from engine.prompt import BookTokenizer, CachedTurn, Conversation, Turn
 
 TEXT = (
     "Mr. Fenwick kept the north light for thirty years, as his father had done before him. It was a cold house.\n\n"
@@ -124,3 +135,69 @@ def test_passages_stand_behind_the_question_in_every_turn(tiny: Callable[..., st
     # What has not been read is not laid beside a question.
     talk.begin(len(book.ids) // 3)
     assert "mainland, and" not in tokenizer.decode(talk.compose("How far is the mainland?", []).tokens)
+
+
+@pytest.mark.parametrize(
+    ("about", "questions"),
+    [
+        (
+            True,
+            """Who kept the north light?
+            Could you please tell me who kept the north light?
+            Do you know when the boat comes?
+            I would like to know how far Orre is.
+            Explain why the clerk shut his book
+            When may I take the beans out?
+            Können Sie mir bitte sagen, wer die Sternwarte leitete?
+            Comment s'appelait le chat du dernier gardien ?
+            Wo ist der rote Ball heute?
+            島はどこですか？""",
+        ),
+        (
+            False,
+            """Hello, nice to meet you.
+            Thank you! Good night?
+            How are things?
+            Are you a robot?
+            Do you know a good joke?
+            Would you write me a poem about the lamps?
+            It was a hard day at the lighthouse.
+            What time is it?
+            Tell me a story.
+            Wie geht es Ihnen?
+            Was kannst du?
+            Comment allez-vous ?
+            What is this book about?
+            Give me an overview of the lamps.
+            Fasse die Sternwarte zusammen. Worum geht es?
+            What are the key points?
+            """,
+        ),
+    ],
+)
+def test_only_a_question_about_something_in_the_book_is_pointed_to_a_passage(about: bool, questions: str) -> None:
+    wrong = [line.strip() for line in questions.splitlines() if line.strip() and asks_about_part(line) is not about]
+    assert not wrong
+    assert not asks_about_part("Put these together:\nWho kept the light? Mr. Fenwick."), "it brings its own text"
+
+
+def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny: Callable[..., str]) -> None:
+    tokenizer = BookTokenizer(tiny())
+    document = Document("Lamps", "", (Page(1, "1", TEXT),), "txt", "")
+    form = tokenizer.format_for("Lamps")
+    book = tokenizer.book(document, form)
+    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
+    talk.begin(len(book.ids))
+    asked = "Who kept the north light?"
+    prompt = talk.compose(asked, [])
+    words = tokenizer.decode(prompt.tokens[len(book.ids) :])
+    (passage,) = Passages(talk.words_read, POINTED_SHORTEST).about(asked, 1)
+    assert len(passage) >= len(Passages(talk.words_read).about(asked, 1)[0])
+    assert pointed(asked, [passage]) in words
+    assert words.count("From the book:") == 1
+    bare = replace(talk, pointed=False)
+    for other in ("Are you a robot?", "What is this book about?", "Zebra?"):
+        assert talk.compose(other, []).tokens == bare.compose(other, []).tokens
+    # The turns in the caches stay as they were computed.
+    talk.remember([*prompt.turns, CachedTurn(Turn(asked, ""), len(prompt.tokens))], prompt.tokens)
+    assert talk.compose("How far is it?", [Turn(asked, "")]).tokens[: len(prompt.tokens)] == prompt.tokens

@@ -39,6 +39,7 @@ from engine.events import (
     TokenSource,
 )
 from engine.generation import Generation
+from engine.model import decoder
 from engine.model.loading import check_vocabulary
 from engine.model.products.packed import PackedLinear, Unpacked
 from engine.prompt import Question, Turn
@@ -124,6 +125,25 @@ def test_second_question_does_not_read_the_book_again(session: Session, book: Do
     tokens = session.conversation.read
     assert second.figures.prompt_tokens > first.figures.prompt_tokens + len(first.token_ids)
     assert second.figures.prefilled_tokens < 0.01 * tokens
+
+
+def test_a_small_model_that_chats_is_pointed_to_a_passage(
+    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> bool:
+        stop_after(lambda cancel: session.read(book, cancel=cancel), ReadingProgress)
+        return session.conversation.pointed
+
+    assert not opened(), "a model this small was not measured"
+    monkeypatch.setattr(decoder, "POINTED_PARAMETERS", range(1, 10**9))
+    assert opened()
+    for settings in ({"passages": 0}, {"exact_quotes": True}):
+        with monkeypatch.context() as its_own:
+            for name, value in settings.items():
+                its_own.setattr(session.target.model.generation_config, name, value, raising=False)
+            assert not opened(), settings
+    monkeypatch.setattr(type(session.tokenizer), "has_template", False)
+    assert not opened(), "it only continues texts"
 
 
 def test_second_question_equals_a_fresh_start(tiny: Callable[..., str], book: Document) -> None:
