@@ -118,8 +118,8 @@ def test_limits_are_of_cost_where_a_verification_takes_seconds() -> None:
     assert most_passes(LONG_BOOK) == most_passes(SHORT_TEXT) == TUNING.most_passes
     assert best_plan(bus, rates(0.2, 0.98), PlanLimits(8, most_passes(bus))).passes > TUNING.most_passes
     controller = Controller(bus, PlanLimits(8, most_passes(bus)))
-    by_count = TUNING.first_passes + controller.statistics.verify.num_trials / TUNING.tokens_per_pass
-    assert controller.next().passes > by_count
+    assert controller.next().passes > TUNING.most_passes
+    assert Controller(bus, controller.limits, replace(TUNING, first_share=0.0)).next().passes < TUNING.most_passes
     # More tokens than a verification takes promise nothing.
     sure, narrow = rates(0.99, 0.99), PlanLimits(8, 48)
     best = best_plan(bus, sure, narrow)
