@@ -1,13 +1,14 @@
 """Manages layers whose memory has a fixed size, however long the context is: windows and states.
 
-They always lie on the compute device the layer, in the model's dtype, even if other KV is stored in 8 bits. The full
-and the middle level share these layers, so both compute with exactly the same windows and states. Verification
-overwrites the middle level's entries after the committed tokens before any other pass reads them.
+They stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The full and
+the middle level share these layers, so both compute with exactly the same windows and states. Verification overwrites
+the middle level's entries after the committed tokens before any other pass reads them.
 
 A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places of
 which it has a full copy. One copy is made at the end of the book, where every chat about the book begins. A layer with
-a state can go back only within the newest pass, so such layers also keep copies at the newest places of the chat.
-``nearest`` gives the length that the layers can be cropped to; the tokens after it have to be prefilled again.
+a state can go back only within the newest pass, so a model with such layers also keeps copies at the newest places of
+the chat. ``nearest`` gives the length that the layers can be cropped to; the tokens after it have to be prefilled
+again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class BoundedLayer(Protocol):
         """Mark all stored tokens as committed. Call this only after every layer of the model has stored them."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Go back to the newest of ``length`` committed tokens, and drop everything that was stored after them."""
+        """Make the ``length`` committed tokens the newest again, if uncommitted tokens have evicted some of them."""
 
     def gives(self, start: int, stop: int) -> int | None:
         """The first token of [start, stop) that the layer can still provide; None if decoding could not continue from
@@ -71,8 +72,8 @@ class BoundedLayer(Protocol):
         """The tensors of the tokens [start, stop), keyed by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop), taken from another layer's ``held``, to ``length`` committed tokens; or hold
-        only these tokens.
+        """Append the tokens [start, stop), taken from another layer's ``held``, if they follow the layer's ``length``
+        committed tokens. Otherwise hold only these tokens.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:
@@ -185,20 +186,24 @@ class BoundedCache:
         return [*([self._book] if self._book else []), *self._chat]
 
     def mark(self) -> None:
-        """Copy the state at the end of the committed tokens, which is the end of the book. The copy replaces all
+        """Copy the layers at the end of the committed tokens, which is the end of the book. The copy replaces all
         earlier copies.
         """
         self._book, self._chat = self.at(self._length), []
 
     def keep(self) -> None:
-        """Copy the state at the end of the committed tokens as a place of the chat, if layers have states."""
+        """Copy the layers at the end of the committed tokens, as a place of the chat. Do nothing if no layer has a
+        state.
+        """
         if not self._states or any(place.stop == self._length for place in self._places()):
             return
         place = self.at(self._length)
         self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
 
     def at(self, stop: int) -> BoundedCopy | None:
-        """The copy that ends at ``stop`` committed tokens; None if there is none."""
+        """Return the copy that ends at ``stop`` committed tokens, or make it now. None if the layers no longer hold
+        enough tokens for a copy, or if there are no bounded layers.
+        """
         kept = next((place for place in self._places() if place.stop == stop), None)
         window = self._shape.sliding.window if self._shape.sliding else 0
         return kept or self.copy(max(0, stop - window), stop)

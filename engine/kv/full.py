@@ -1,10 +1,11 @@
 """The target model's full cache, which holds every token. It is the only cache that must exist.
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
-counts tokens whose KV is in all layers. The newest tokens can be cropped, down to any length. A layer is stored in the
-tier that the placement names, in the model's dtype or quantized to 8 bits. Before a pass attends in a layer, the layer
-is brought "at hand": into the memory of the compute device, in the model's dtype, or in 8 bits if a kernel reads 8
-bits. An ``Observer`` may read a layer's queries while the layer's KV is at hand.
+counts tokens whose KV is in all layers. The newest tokens can be cropped, to any length unless the model has layers
+with a window or a state (see below). A layer is stored in the tier that the placement names, in the model's dtype or
+quantized to 8 bits. Before a pass attends in a layer, the layer is brought "at hand": into the memory of the compute
+device, in the model's dtype, or in 8 bits if a kernel reads 8 bits. An ``Observer`` may read a layer's queries while
+the layer's KV is at hand.
 
 Layers with a window or a state are stored separately (``bounded``); layer numbers in this module count only the
 remaining layers. In a model with such layers the cache can be cropped only to lengths that ``nearest`` returns.
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# Tokens by which the buffers grow: so many that a chat rarely causes a copy.
+# Buffers grow to a multiple of this many tokens, so that a chat rarely causes a copy.
 _GROWTH = 4096
-# Tokens of a layer that are copied at once when it is spilled.
+# Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of tokens after its recording for which a recorded pass is used; then it is recorded again. These tokens are
-# masked, and attention with a mask reads all of them in every layer.
+# Number of slots that a pass of fixed shape reads under a mask: a quarter of them before the pass, the rest for its
+# tokens and later ones. When the context outgrows these slots, the pass is recorded again. With more slots passes would
+# be recorded less often, but attention reads all of these slots in every layer.
 _RECORDED = 1024
 
 
@@ -66,7 +68,9 @@ class Observer(Protocol):
 
 
 class PassQueries:
-    """An observer that stores the queries of one pass and their scaling, layer by layer, for use after the pass."""
+    """An observer that stores the queries (1, heads, n, head_dim) of one pass, layer by layer, for use after the
+    pass.
+    """
 
     def __init__(self) -> None:
         self.queries: list[torch.Tensor] = []
@@ -82,7 +86,7 @@ class FixedSpan:
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        past: number of tokens from the first on that every row sees without a mask.
+        past: number of first tokens of the context, which every row sees without a mask.
         stop: end of the slots after ``past`` that the pass reads under a mask.
         memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """
@@ -123,7 +127,9 @@ class FullCache:
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
-        self._written = 0  # number of tokens that some layer may hold: during prefill a segment is ahead of ``length``
+        # maximum number of tokens that a layer may hold; more than ``length`` while a segment is prefilled layer by
+        # layer
+        self._written = 0
         # For each device with layers: the staging that moves KV to it, and the workspace in which KV is dequantized.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
@@ -247,7 +253,7 @@ class FullCache:
         """Allocate for ``length`` tokens.
 
         Raises:
-            ContextTooSmall: ``length`` exceeds the window.
+            ContextTooSmall: ``length`` exceeds ``limit``.
         """
         if length > self.limit:
             raise ContextTooSmall(
@@ -276,7 +282,7 @@ class FullCache:
         return self.bounded.nearest(length) if self.shape.bounded else length
 
     def crop(self, length: int) -> None:
-        """Drop the newest tokens so that ``length`` remain, which ``nearest`` must allow."""
+        """Drop the newest tokens so that ``length`` remain. ``length`` must be one that ``nearest`` returns."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
         if self.shape.bounded:
@@ -299,7 +305,9 @@ class FullCache:
             self.bounded.commit(self.length)
 
     def watermark(self) -> Watermark:
-        """Make a record of the cache's minimum length from now on, which shows later which tokens were replaced."""
+        """Return a ``Watermark``: it tracks the minimum length of the cache since this call, and so tells which tokens
+        may have been replaced.
+        """
         made = Watermark(self.length)
         self._watermarks.add(made)
         return made
@@ -362,7 +370,9 @@ class FullCache:
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values [0, stop) in 8 bits (kv_heads, stop, storage_dim) of a layer that is resident or at hand."""
+        """Keys and values [0, stop) in 8 bits (kv_heads, stop, storage_dim) of a layer that is resident or at hand.
+        None if the cache is not quantized, or if no such copy exists.
+        """
         if not self.shape.quantized:
             return None
         if isinstance(store := self._stores[layer], ResidentStore):
@@ -386,7 +396,7 @@ class FullCache:
         return None
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, stop) of a layer in the storage format, on the device that computes."""
+        """Keys and values [start, stop) of a layer in the storage format, on the compute device."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
@@ -427,7 +437,9 @@ class FullCache:
         self._written = max(self._written, start + k.shape[2])
 
     def adopt(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, storage_dim) from ``export``, for the tokens from ``start`` on."""
+        """Store KV (1, kv_heads, n, storage_dim) in the storage format for the tokens from ``start`` on. This is KV
+        from ``export`` with a batch axis.
+        """
         self._store_kv(layer, start, k, v)
         for buffers in self._buffers():
             buffers.crop(start)
@@ -458,7 +470,7 @@ class FullCache:
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
-        # The slots after ``start`` hold committed tokens, which padding would overwrite.
+        # If ``start`` is not the end, the slots after it hold committed tokens, which padding would overwrite.
         if not here or count > MAX_TOKENS or start != self.length or start + count > self.limit:
             return None
         self.reserve(start + count)

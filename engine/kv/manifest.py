@@ -78,8 +78,8 @@ class Shard:
 
 
 class WindowShard(Shard):
-    """Shapes of the windows and states at ``stop``, the end of the saved tokens. A window covers the newest tokens
-    before ``stop``, a state covers all tokens.
+    """The windows and states at ``stop``, the end of the saved tokens. A window covers the newest tokens before
+    ``stop``, a state covers all tokens.
     """
 
     @property
@@ -89,7 +89,8 @@ class WindowShard(Shard):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids.
+    """A manifest that has passed its checks. ``tokens`` is the number of the book's tokens that are saved, ``prefix``
+    the hash of their ids.
 
     ``borders``: for each document except the last, the token at which it ends, with the hash of the ids up to that
     token.

@@ -6,13 +6,13 @@ with the key before the value, so that new tokens are appended and any span of t
 
 ``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
 spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
-layer receives only the layer's new tokens. So each spilled byte moves at most once per pass, and only the filled part.
-If layers are on several GPUs, each GPU has its own staging, which moves its layers over its bus. On CUDA the thread
-enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten while it is read,
-and from being read before it is filled. If a GPU may be used by only one thread, the pass waits for the thread. KV in 8
-bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for that, without a
-thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts them into the
-kernels' order, so that the copies follow one another without a gap.
+layer receives only the layer's new tokens. So each spilled byte moves at most once per pass, and only for tokens that
+are stored. If layers are on several GPUs, each GPU has its own staging, which moves its layers over its bus. On CUDA
+the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten while it
+is read, and from being read before it is filled. If a GPU may be used by only one thread, the pass waits for the
+thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for
+that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts
+them into the kernels' order, so that the copies follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 # Bytes that are moved at once. On a processor a piece stays in the cache between file and buffer; a bus needs larger
 # pieces.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
-# Minimum number of pieces of a layer: on a GPU, a piece that waits to be reordered takes this fraction of a layer's
-# memory.
+# Minimum number of pieces in which a layer is moved, so that the two device buffers for rows take at most a quarter of
+# a layer's memory.
 _LAYER_PIECES = 8
 
 
@@ -149,7 +149,7 @@ class HostStore:
 
     @property
     def moves_in_place(self) -> bool:
-        """Whether rows can be sent directly from where they are, without a wait of the host."""
+        """Whether rows can be copied to the device directly from this memory, without making the host wait."""
         return self._pinned or not self._has_streams
 
     @property
@@ -329,8 +329,8 @@ def _full(error: OSError) -> ResourceError:
 
 class LayerBuffer:
     """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), of which the first
-    ``valid`` tokens are filled. ``job`` is the running fetch. ``limit`` is the number of tokens that have stayed
-    committed since it began.
+    ``valid`` tokens are filled. ``job`` is the running fetch. ``limit`` is the number of first tokens that no crop has
+    invalidated since this fetch began.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -353,8 +353,8 @@ class LayerBuffer:
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Also write KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into this buffer, if it
-        continues the buffer's tokens.
+        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into this buffer if the KV
+        continues the buffer's tokens. Otherwise invalidate the buffer's tokens from ``start`` on.
         """
         if self.job is None and self.valid >= start:
             self.valid = start + k.shape[2]
@@ -363,7 +363,7 @@ class LayerBuffer:
             self.crop(start)
 
     def fill(self, start: int, stop: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Hold KV (kv_heads, stop - start, storage_dim) of the tokens [start, stop)."""
+        """Write KV (kv_heads, stop - start, storage_dim) of the tokens [start, stop) into the buffer."""
         self._shape.dequantize(k, self.keys[:, start:stop])
         self._shape.dequantize(v, self.values[:, start:stop])
 
@@ -375,8 +375,8 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if a processor
-    reads this format. A spilled layer then equals a resident one bit for bit.
+    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if the compute
+    device is a processor, whose kernels read this format. So a spilled layer gives the same bits as a resident one.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -444,7 +444,9 @@ class Workspace:
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Also take KV (1, kv_heads, n, storage_dim), which is being written from ``start`` on into a layer's store."""
+        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into the buffer if the buffer
+        holds this layer.
+        """
         if self.has(layer):
             self._buffer.take(start, k, v)
 
@@ -482,8 +484,8 @@ class Staging:
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until nothing is being moved. Stores and buffers may then be freed, after the work of the current
-        stream.
+        """Wait until the thread has enqueued all copies, and make the current stream wait for them. Stores and buffers
+        may be freed afterwards.
         """
         for buffer in self._buffers:
             self._wait(buffer)
@@ -547,7 +549,9 @@ class Staging:
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Also take KV (1, kv_heads, n, storage_dim), which is being written from ``start`` on into a layer's store."""
+        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into the buffer that holds
+        this layer, if there is one.
+        """
         buffer = self._holding(layer)
         if buffer is not None:
             buffer.take(start, k, v)
@@ -562,7 +566,7 @@ class Staging:
         return buffer
 
     def _begin(self, buffer: StagedLayer, layer: int, stop: int) -> None:
-        """Make the thread fill the buffer with a layer's tokens, up to ``stop``."""
+        """Make the thread fill the buffer with a layer's tokens before ``stop``."""
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
         if buffer.valid >= stop:
@@ -625,7 +629,9 @@ class Staging:
             taken.record(self._turns)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
-        """One of the thread's buffers for rows of a file, with the event after which the buffer may be used again."""
+        """One of the thread's host buffers for rows that cannot be sent directly, with the event after which the buffer
+        may be used again.
+        """
         buffers = getattr(self._local, "row_buffers", None)
         if buffers is None:
             shape = self._shape

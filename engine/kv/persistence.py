@@ -44,8 +44,9 @@ _BLOCK, _BLOCKS = 4096, 256
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of restoring. ``tokens``: number of tokens that came from disk. ``refused``: why other saved KV was
-    not used. ``changed``: whether turns of the conversation were restored, or forgotten to make room for them.
+    """The result of restoring. ``tokens``: number of tokens that came from disk. ``refused``: why saved KV was
+    refused; "" if none was. ``changed``: whether turns of the conversation were restored, or were forgotten before a
+    restore that failed.
     """
 
     tokens: int = 0
@@ -57,7 +58,7 @@ class KvPersistence:
     """Snapshots of the books that one session reads, and of the chats about them.
 
     Args:
-        config: has the folder and the maximum size on disk.
+        config: gives ``snapshot_folder`` and ``snapshot_cap``.
         target: the target model.
         tokenizer: the target's tokenizer.
         full: the target's full cache.
@@ -123,8 +124,9 @@ class KvPersistence:
     def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
-        A snapshot that could not be opened is replaced by one with at least as many tokens, because it may never open
-        again.
+        A snapshot that cannot be opened is replaced only when the whole book has been read, because its number of
+        tokens is unknown. A snapshot that was refused when it was restored is replaced by one with as many tokens or
+        more.
         """
         self.cancel()
         # the snapshot of a text without a file could never be deleted together with its file
@@ -197,7 +199,7 @@ class KvPersistence:
         self._turn_writers.append(TurnWriter(store, self._full, list(talk.tokens), spans, after))
 
     def cancel_beyond(self, length: int) -> None:
-        """Stop writing those turns that end after ``length`` tokens, before the cache is cropped to them."""
+        """Stop writing the turns that end after ``length`` tokens, before the cache is cropped to this length."""
         for writer in self._turn_writers:
             if writer.stop > length:
                 writer.cancel()
@@ -211,7 +213,9 @@ class KvPersistence:
             self._book_writer = None
 
     def finish(self, timeout: float | None = None) -> str:
-        """Wait until all writing has finished. Return what went wrong as a sentence, or an empty string."""
+        """Wait until all writing has finished. Return an error as a sentence; "" if there is none, or if ``timeout``
+        seconds passed first.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
         for writer in writers:
@@ -247,7 +251,7 @@ def _is_damaged(error: SnapshotRefused) -> bool:
 
 
 def model_fingerprint(decoder: Decoder) -> str:
-    """SHA-256 over the configuration and, for every tensor of weights, its name, kind and ``fingerprint``."""
+    """SHA-256 over the configuration and, for every tensor of weights, its name, shape, dtype and ``fingerprint``."""
     digest = hashlib.sha256(json.dumps(_meaning(decoder.config.to_dict()), sort_keys=True, default=str).encode())
     with torch.inference_mode():
         for name, weights in decoder.named_weights():
@@ -257,11 +261,12 @@ def model_fingerprint(decoder: Decoder) -> str:
 
 
 def fingerprint(weights: torch.Tensor) -> bytes:
-    """SHA-256 over sums of a tensor's bits. Each block has a sum, in which each word is weighted by its place.
+    """SHA-256 over sums of a tensor's bits. Each block of ``_BLOCK`` words of 8 bytes is summed, after each word is
+    multiplied by a fixed odd random number of its place in the block.
 
-    The sums are computed on the tensor's device at the speed of its memory, if the device sums 64-bit integers
-    correctly. Two different tensors have the same fingerprint with probability 2 ** -64. This detects mistakes, not
-    forgeries.
+    The sums are computed on the tensor's device at the speed of its memory, or on the host if the device cannot sum
+    64-bit integers correctly. Two different tensors have the same fingerprint with a probability of about 2 ** -64.
+    This detects mistakes, not forgeries.
     """
     weights = weights.detach() if KINDS[weights.device.type].has_64_bits else weights.detach().cpu()
     flat = weights.contiguous().view(torch.uint8).flatten()

@@ -5,7 +5,7 @@ The context is divided at ``boundary``. Before it, chunks of ``chunk_size`` neig
 the attention sinks, are always held. From ``boundary`` on all tokens are held: this is the tail. The selection can only
 change speed, never the answer, because the full cache verifies every token.
 
-Layers with memory of fixed size have no retrieval cache: passes of this level use those of the full cache
+Layers with memory of fixed size have no retrieval cache: passes of this level use the full cache's windows and states
 (``bounded``).
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
@@ -14,7 +14,7 @@ holds KV that this level itself computed, until ``copy_from_full`` replaces it b
 
 Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
 refreshed with the queries of a verification, and only chunks that changed are copied if copying is expensive; the
-budget may be a share of the context; on a processor the mean keys are quantized.
+budget may be a share of the context; the mean keys are quantized.
 
 At the end of the file are the observers (``full.Observer``), which use the queries of a pass over the full cache for
 the selection.
@@ -58,9 +58,9 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# Number of a spilled layer's chunks whose mean keys are computed at once.
+# Minimum number of missing mean keys at which those of a layer that was brought at hand are computed.
 _INDEXED_AT_ONCE = 64
-_SHOWN_LAYERS = 8  # number of layers that are scored when no selection is made
+_SHOWN_LAYERS = 8  # maximum number of layers that are scored when no selection is made
 # Maximum number of scores (over chunks, queries and heads) of the layers that are scored at once. One by one, eight
 # small layers took three times as long. Together, large layers would exceed the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
@@ -99,7 +99,9 @@ class RetrievalCache:
         self.boundary = 0
         self.length = 0
         self.num_exact = 0
-        """Number of tokens up to which the tail is the full cache's KV. The middle level computed newer tokens."""
+        """The tail holds the full cache's KV for the tokens before this one. The middle level computed the KV of later
+        tokens.
+        """
         size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
         devices = [shape.of_layer(layer).device for layer in range(shape.layers)]
         self._keys = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
@@ -125,8 +127,8 @@ class RetrievalCache:
         return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
-        """Compute the mean keys of a spilled layer that has been brought to the device with ``length`` committed tokens
-        (``full.when_at_hand``), because there they need no transfer.
+        """Compute the mean keys of a layer that has just been brought at hand with ``length`` committed tokens
+        (``full.when_at_hand``), because at this moment they need no transfer.
 
         A few chunks are left for later, so that a verification does not start this work in every layer.
         """
@@ -135,7 +137,7 @@ class RetrievalCache:
             self._index[layer].reach(chunks)
 
     def index_book(self) -> None:
-        """Compute the mean keys of all committed tokens, for layers that are always at hand.
+        """Compute the mean keys of all committed tokens, in the resident layers.
 
         This is done while a book is read, because otherwise the first word of the first answer would wait for it.
         Policies other than the default may not need mean keys, so for them nothing is done.
@@ -271,8 +273,8 @@ class RetrievalCache:
             self._place(layers, choose(scores, self.num_slots, self.chunk_size), scores.shape[2])
 
     def _scored(self, queries: Queries) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Score layers together: (layers, kv_heads, chunks). The scores are added to ``chunk_scores``. None if no chunk
-        is before the boundary.
+        """Score the layers in groups. Yield the layers of each group with their scores (layers, kv_heads, chunks),
+        which are also added to ``chunk_scores``. Yield nothing if no chunk is before the boundary.
         """
         chunks = self.boundary // self.chunk_size
         for layers, asked in self._together(queries, chunks) if chunks else ():
@@ -285,7 +287,7 @@ class RetrievalCache:
 
     def _together(self, queries: Queries, chunks: int) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Group the layers that are scored at once, with their queries (layers, heads, n, head_dim). The layers of a
-        group have the same layout in memory.
+        group are on one device, all resident or all spilled, and have the same number of queries.
         """
 
         def kind(layer: int) -> tuple[int, bool, int]:
@@ -307,8 +309,8 @@ class RetrievalCache:
             index.forget_after(length // self.chunk_size)
 
     def _place(self, layers: list[int], chosen: torch.Tensor, chunks: int) -> None:
-        """Bring the chosen chunks (layers, kv_heads, slots) into the buffers. Our kernel copies all chunks, which takes
-        less time than finding the new ones.
+        """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our processor kernel copies all of them,
+        which takes less time than finding those that are not held yet.
         """
         found = [self.full.resident(layer) for layer in layers]
         held = [kv for kv in found if kv is not None]
@@ -337,8 +339,8 @@ class RetrievalCache:
         self._copy(layer, heads, places, chosen[heads, places])
 
     def _only_changes(self, layer: int, chunks: int) -> bool:
-        """Whether only changed chunks are copied. A GPU copies all: it would have to wait to find the changed ones, and
-        copies a whole layer quickly.
+        """Whether to copy only the chunks that changed. A GPU copies all chunks of a layer at hand, because that is
+        quick, and to find the changed ones the host would have to wait.
         """
         return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
@@ -351,8 +353,8 @@ class RetrievalCache:
 
     def blocks(self, start: int, count: int) -> Blocks | None:
         """The memory of all KV for a pass over ``count`` new tokens after ``start`` held tokens. The pass reads this
-        memory and writes its KV into it. None if the model has other kinds of layers, or if its layers are on several
-        devices.
+        memory and writes its KV into it. None if some layers have a window or a state, if the layers are on several
+        devices, or if the tokens do not fit.
         """
         shape = self.full.shape
         if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:
@@ -450,7 +452,8 @@ class FixedRetrievalPass(FixedView):
         self.queries: Sequence[torch.Tensor] = ()
         places = place + torch.arange(count, device=place.device)
         split = cache.full.shape.split
-        # For each device with layers, what its layers see is computed there by the first of these layers.
+        # The first layer on a device computes there which slots the tokens see (``_seen``), for all layers on this
+        # device.
         self._places = {device: sent(places, device) for device in (split.devices if split else (place.device,))}
         self._seen: dict[torch.device, Seen] = {}
 
@@ -479,7 +482,9 @@ class FixedRetrievalPass(FixedView):
 
 
 class VerifyObserver(Protocol):
-    """A ``full.Observer`` for a verification, which also uses the queries after the pass."""
+    """A ``full.Observer`` of a verification pass. It uses the attention queries during the pass and again after it, in
+    ``finish``.
+    """
 
     @property
     def renews_selection(self) -> bool:
@@ -487,7 +492,7 @@ class VerifyObserver(Protocol):
 
     @property
     def refresh_ms(self) -> float:
-        """Milliseconds of refreshing the selection for which the host waited."""
+        """Milliseconds of host time spent on refreshing the selection."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
@@ -501,8 +506,8 @@ def shown_step(layers: int) -> int:
 
 
 class SelectionRefresh:
-    """Chooses each layer's chunks with the queries of the running pass: all resident layers at once after the pass, a
-    spilled layer while it is at hand.
+    """Chooses each layer's chunks with the queries of the running pass: for resident layers together after the pass,
+    for a spilled or quantized layer while it is at hand.
     """
 
     renews_selection = True
@@ -528,8 +533,9 @@ class SelectionRefresh:
 
 
 class ChunkScoring:
-    """Only scores the chunks for the running pass, to show which pages it reads. A few layers, spread over the model,
-    show this as well as all layers do. Scoring all of 30 layers made every sixteenth token take 1.5 times as long.
+    """Only scores the chunks with the queries of the running pass, to show which pages it reads. A few layers, spread
+    over the model, show this as well as all layers do. Scoring all of 30 layers made every sixteenth token take 1.5
+    times as long.
     """
 
     renews_selection, refresh_ms = False, 0.0

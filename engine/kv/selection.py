@@ -17,15 +17,15 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# Maximum numbers of queries used for scoring. A first selection uses this many newest positions of a prompt: older ones
-# say no more about the answer, and may crowd out useful chunks. A refresh uses this many positions of a verification,
-# evenly spread, because neighbouring tokens attend to the same places.
+# Maximum numbers of queries used for scoring. A first selection uses this many newest positions of a prompt: older
+# positions say no more about the answer, and may displace useful chunks. A refresh uses this many positions of a
+# verification, evenly spread, because neighbouring tokens attend to the same places.
 PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
 
-# Number of first tokens in a context, which attract attention whatever they say.
+# Number of first tokens of a context that count as attention sinks: they attract attention whatever they say.
 _SINKS = 8
 # An answer that copies the book moves forward through it, so a chunk passes part of its score to the chunks after it.
-_FORWARD_REACH = 32  # tokens that a chunk's score reaches
+_FORWARD_REACH = 32  # tokens over which a chunk passes its score on
 _FORWARD_DECAY = 0.7  # factor by which the score decays over ``_FORWARD_STEP`` tokens
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
@@ -35,7 +35,7 @@ _GROWTH = 512
 
 
 class SelectionPolicy(Protocol):
-    """Scores chunks. The cache holds the chunks with the highest scores, and the attention sinks."""
+    """Scores chunks. The cache holds the chunks with the highest scores, and always the attention sinks."""
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         """Score the first chunks of some layers: (layers, kv_heads, num_chunks), not negative. The scores are also
@@ -43,7 +43,7 @@ class SelectionPolicy(Protocol):
 
         Args:
             queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention; the newest last.
-                n is at most the number of queries above.
+                n is at most ``PROMPT_QUERIES``.
             keys: the index of mean keys of each layer (``products``), which computes them on first use.
         """
 
@@ -72,7 +72,7 @@ def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tenso
 
 
 def num_sinks(num_slots: int, chunk_size: int) -> int:
-    """Number of chunks that hold the attention sinks; at most half of the slots."""
+    """Number of chunks that are chosen as attention sinks: at least 1, at most half of the slots."""
     return max(1, min(_SINKS // chunk_size, num_slots // 2))
 
 
@@ -87,7 +87,9 @@ def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """Let every chunk (..., chunks) pass a decaying part of its score to the next few chunks."""
+    """Raise the score of every chunk (..., chunks) to the decayed scores of the few chunks before it, where these are
+    higher.
+    """
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
     # a maximum over ``held`` chunks, combined with itself shifted by ``held``, covers twice as many
@@ -115,10 +117,10 @@ def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.T
 class KeyIndex:
     """The mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and stored.
 
-    Scoring takes the time of reading the mean keys, so each is stored in 8 bits with its own scale. On a processor,
-    torch's product with 8-bit weights reads them directly, which takes a quarter of the time and the memory. A GPU
-    unpacks one layer's mean keys for every product: with Llama-2-7B and 120,000 tokens, those of all layers would take
-    3.9 GB in bfloat16.
+    Scoring takes the time of reading the mean keys, so each is stored in 8 bits with its own scale (on a processor
+    only if torch's kernel supports ``head_dim``). On a processor, torch's product with 8-bit weights reads them
+    directly, which takes a quarter of the time and the memory. A GPU unpacks one layer's mean keys for every
+    product: with Llama-2-7B and 120,000 tokens, those of all layers would take 3.9 GB in bfloat16.
 
     Args:
         chunk_size: tokens in a chunk.

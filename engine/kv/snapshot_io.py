@@ -66,7 +66,7 @@ class Writer:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Stop. Complete shards stay. Returns when the writer no longer reads the cache."""
+        """Stop writing, and wait until the writer no longer reads the cache."""
         self._cancelled.set()
         self._thread.join()
 
@@ -112,8 +112,8 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the first ``tokens`` tokens of a cache: the reading of a book. If cancelled, it keeps the shards written
-    so far.
+    """Writes the first ``tokens`` tokens of a cache: the reading of a book. If cancelled, it saves the shards written
+    so far, provided that they hold more tokens than the snapshot on disk and that the model has no windows or states.
 
     Args:
         store: the store to write to.
@@ -246,11 +246,12 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
     """Append saved KV to a cache that holds the tokens before it. After every shard, yield the number of usable tokens.
 
     The last shard may hold more tokens than the snapshot counts; the additional ones are not used. Closing the
-    generator leaves the cache at the end of the last restored shard.
+    generator leaves the cache at the end of the last restored shard. Tokens of a model with windows or states are
+    usable only after the last shard.
 
     Raises:
         SnapshotRefused: a shard is damaged, cut short or has a wrong shape. After any error the cache is as before.
-        SnapshotUnreadable: a shard could not be opened, or the window is too small.
+        SnapshotUnreadable: a shard could not be opened, or the context window is too small.
         ResourceError: memory ran out.
     """
     if full.length != snapshot.start:

@@ -8,8 +8,8 @@ A reading is written under a temporary name, synced and renamed, so that it exis
 written in the same way, and never changes the reading. A shorter reading of the same book is renamed first, and put
 back if the longer one is not completed. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
 and deletion. ``TurnStore`` finds a turn by its words and by the exact tokens before it, so the branches of a chat are
-stored side by side. Turns are deleted with their chat and with the book. A turn that was still to be written then is
-dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
+stored side by side. Turns are deleted with their chat and with the book. A turn of a deleted chat or book that is still
+to be written is dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ class SnapshotStore:
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Give a renamed reading its name back, unless a longer one has taken its place; then delete it."""
+        """Give a reading that was set aside (``_aside``) its name back, or delete it if a longer one has taken its
+        place.
+        """
         aside = _aside(folder)
         if not aside.is_dir():
             return

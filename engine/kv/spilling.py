@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 16
 """Minimum tokens of a block of a prompt."""
 
-# Number of buffers that the first spilled layers are moved through. Each is larger than a layer in 8 bits, so the first
+# Number of buffers through which spilled layers are moved. A buffer can be larger than a layer in 8 bits, so the first
 # spill must free memory for the buffers too.
 _BUFFERS = 2
 

@@ -1,14 +1,15 @@
 """Stores a layer's states instead of KV: the states after certain tokens, and traces of how the newest tokens changed
 them.
 
-A state cannot be cropped. So for a pass over a few tokens, such as a verification, the layer keeps the state before the
-first token and a trace of every token. When the next pass begins after one of these tokens, the state there is computed
-from the state and the traces. A trace is about fifty times smaller than a state. Applying the traces takes half the
-work of the pass, and is needed only for accepted tokens. (A state for every token instead made passes over 4 to 33
-tokens take five times as long and more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
+A state cannot be cropped. So a pass over a few tokens, such as a verification, leaves a trace of every token. When the
+next pass begins after one of these tokens, the state there is computed from an earlier state and the traces that follow
+it. A trace is about fifty times smaller than a state. Applying the traces takes half the work of the pass, and is
+needed only for accepted tokens. (Storing a state for every token was tried instead: passes over 4 to 33 tokens took at
+least five times as long, because a state has 2 MB in every layer of Qwen3.5-9B; measured on two cores.)
 
-Two more states are stored: the state after the committed tokens, where a pass of another level or a pass after a stop
-begins; and the state before the last pass, from which the pass is repeated if it ran out of memory.
+Three states are stored. One is the state after the committed tokens, where a pass of another level or a pass after a
+stop begins. The others are the states before and after the newest pass; the pass is repeated from the state before it
+if memory ran out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RecurrentLayer:
     Args:
         size: the size of a state.
         dtype: the model's dtype.
-        most: maximum tokens of a pass whose traces are stored; longer passes leave no traces.
+        most: maximum number of newest tokens whose traces are stored; a longer pass leaves no traces.
     """
 
     def __init__(self, size: StateSize, dtype: torch.dtype, device: torch.device, most: int) -> None:
@@ -92,7 +93,7 @@ class RecurrentLayer:
         """Do nothing, because every pass says which tokens are committed."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Do nothing, because no pass asks for a state after uncommitted tokens."""
+        """Do nothing, because the state after the committed tokens is always stored."""
 
     def gives(self, start: int, stop: int) -> int | None:
         """Return 0, because a state covers all tokens from the first on."""

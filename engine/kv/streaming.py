@@ -157,7 +157,7 @@ class StreamingPass:
         return torch.arange(self._start, self._start + self._count, device=self._cache.shape.device)
 
     def positions(self, count: int) -> None:
-        """The slots. This view itself rotates queries and keys to them."""
+        """Return None, because this view itself rotates queries and keys to their slots."""
 
     def attend(
         self,
@@ -230,7 +230,7 @@ class FixedStreamingPass(FixedView):
         }
 
     def positions(self, count: int) -> None:
-        """The slots. This view itself rotates queries and keys to them."""
+        """Return None, because this view itself rotates queries and keys to their slots."""
 
     def attend(
         self,
@@ -254,7 +254,7 @@ class FixedStreamingPass(FixedView):
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 
     def _seen_through(self, window: int | None) -> Seen:
-        """The slots that the tokens see, within their window."""
+        """The slots that the tokens see through ``window``; all slots up to their own if it is None."""
         if window not in self._seen:
             near = torch.arange(self._cache.capacity, device=self._slots.device) > self._slots[:, None] - (window or 0)
             self._seen[window] = Seen(self._seen[None].keys & near)

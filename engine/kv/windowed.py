@@ -121,7 +121,9 @@ class WindowedLayer:
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Go back to the newest of ``length`` committed tokens, and drop later tokens."""
+        """Put the evicted window back (``committed``), if there is one, so that the ``length`` committed tokens are the
+        newest.
+        """
         if self.committed is not None:
             self.put(*self.committed)
             self.committed = None
@@ -140,8 +142,8 @@ class WindowedLayer:
         return {"keys": keys, "values": values}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop), taken from another layer's ``held``, to ``length`` committed tokens; or hold
-        only these tokens.
+        """Append the tokens [start, stop), taken from another layer's ``held``, if they follow the layer's ``length``
+        committed tokens. Otherwise hold only these tokens.
         """
         keys, values = held["keys"], held["values"]
         if start != length:
