@@ -152,7 +152,8 @@ class NoteTaker:
 
 
 class Support:
-    """Finds the evidence for the sentences of an answer while it grows. Each sentence is looked up once.
+    """Finds the evidence for the sentences of an answer while it grows. Each sentence is looked up once while the
+    answer grows, and once more when it is complete.
 
     Args:
         index: the book's evidence index. While the index is being made, no evidence is found.
@@ -167,7 +168,9 @@ class Support:
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
-        """The words of the question that the book never uses. ``answered``: whether a passage supports the answer."""
+        """Nouns and names of the question that the book never uses. If ``answered`` (a passage supports the answer),
+        the noun right after "which" is left out, because it is only the kind of the named thing.
+        """
         if answered not in self._unmentioned and self._index.done():
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
         return self._unmentioned.get(answered, ())
@@ -247,8 +250,9 @@ class Notes:
         """The notes as plain JSON: citations (``chips``, in the order of their places) and the sources of the letters
         (``ink``).
 
-        ``missing`` says what the book lacks if it does not support the answer: names and numbers that occur nowhere in
-        the book, and words of the question that it never uses. Empty if no passage was found for any sentence.
+        ``missing`` lists what the book lacks: names and numbers of the answer that occur nowhere in it, and nouns and
+        names of the question that it never uses. An empty list says that no passage was found for any sentence. The key
+        is absent if nothing is missing.
         """
         self._look_up()
         return self.sketch()
@@ -299,10 +303,8 @@ class Notes:
                 yield self._quoted("quoted" if found.verified else "missing", found, quotation.whole)
         whole = sentences(self._text)
         self._missing = []
-        left, said = (
-            MOST_ATTENDED,
-            frozenset[tuple[str | None, int]](),
-        )  # the pages that the previous sentence attended to
+        # ``said``: the pages that the previous sentence attended to
+        left, said = MOST_ATTENDED, frozenset[tuple[str | None, int]]()
         for sentence in whole if self._done else whole[:-1]:
             if any(sentence.touches(span) for span in taken):
                 continue
@@ -419,8 +421,8 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
     Returns:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
         ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
-            occur nowhere in the book; with several documents ``document``, the title of one. A quotation represents its
-            sentence, and its passage is the quotation.
+        occur nowhere in the book; in a book of several documents also ``document``, the title of the page's document. A
+        quotation represents its sentence, and its passage is the quotation.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):

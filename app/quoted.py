@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MOST_PLACES = 32  # maximum occurrences of one passage that are examined
 _MOST_MAPPED = 64  # maximum pages whose offsets are cached
-# Matches code, which is no prose, in the forms that the chat leaves unchanged.
+# Matches fenced and inline code, in which neither sentences nor quotations are looked for.
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
 # Matches the end of a sentence: its punctuation with any closing marks, or the end of its paragraph.
@@ -291,7 +291,9 @@ def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tu
 
 
 def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
-    """The longest run of consecutive words of the passage that is in the book, if it is long enough; None otherwise."""
+    """The longest run of consecutive words of the passage that is in the book, as its number of words and its place.
+    (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
+    """
     places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())
     first, size = 0, _FEWEST_SHARED
@@ -340,7 +342,7 @@ def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> E
 
 def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
     """The characters [start, end) of the page's sentence that shares the most words with a given sentence; None if none
-    shares a word.
+    shares at least two words.
     """
     wanted = _telling(sentence)
     best, found = 1, None

@@ -31,9 +31,10 @@ COLUMNS = (
     *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
 )
 MARK = "utf-8-sig"
-"""The file's encoding, with a byte order mark, by which spreadsheets recognise UTF-8."""
+"""The file's encoding. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
-# Characters that begin a formula, which a spreadsheet would run. The last one is the apostrophe that we put in front.
+# First characters of a cell for which an apostrophe is put in front of it. Spreadsheets would run the first six as
+# formulas. The apostrophe itself is included, so that ``_plain`` can undo the escape.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 Row = dict[str, str]
@@ -44,7 +45,7 @@ class Asked:
     """The result of asking one document.
 
     ``row``: the columns of the table that are known. ``places``: the passages that support the answer, each with its
-    pages and their labels. ``is_stopped``: whether the answer was stopped before its end, and so counts as none.
+    pages and their labels. ``is_stopped``: whether the reading or the answer was stopped, so that there is no answer.
     """
 
     row: Row

@@ -1,4 +1,4 @@
-"""Writes a file into one of our folders under another name, syncs it, and renames it only when it is whole.
+"""Writes a file into one of our folders under a temporary name, syncs it, and renames it only when it is whole.
 
 Owns the limits of uploads, and the sentences that say why an upload is refused. A complete file is passed to ``Adopt``.
 """

@@ -40,7 +40,7 @@ class BookParser:
         """Parse a book to a document. The passwords of its files are remembered.
 
         Args:
-            recognition: recognises pages that are pictures; if None these pages are left out.
+            recognition: recognises pages that are pictures; if None, only words that were recognised earlier are used.
 
         Raises:
             DocumentError: a file cannot be read, needs a password, or is no longer in the library.

@@ -43,7 +43,7 @@ _COPY_BLOCK = 1 << 20
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
-_JSON = "document.json"  # renames a book's file whose own name is that of the record
+_JSON = "document.json"  # stored name of a file that would otherwise be called ``book.json``, like the record
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
@@ -56,10 +56,10 @@ Read = Callable[..., Document]
 
 @dataclass(frozen=True)
 class Book:
-    """One book. ``name`` is the name of its file. ``title`` and all later fields are known only after it has been
-    opened.
+    """One book. ``name`` is the name of its file.
 
-    ``tokens`` and ``pages_read`` belong to the last reading; ``added`` and ``opened`` are seconds since the epoch.
+    ``title``, ``author``, ``pages`` and ``unit`` are known after it was first opened, ``tokens`` and ``pages_read``
+    after it was last read. ``added`` and ``opened`` are seconds since the epoch.
     """
 
     sha256: str
@@ -89,7 +89,7 @@ class Books:
 
     Args:
         folder: where books are kept; made on first use.
-        database: the facts about them; in memory only if None.
+        database: where the facts about the books are stored; None keeps them in memory.
         clock: seconds since the epoch.
     """
 
@@ -252,7 +252,8 @@ class Books:
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
     def forget(self, sha256: str) -> None:
-        """Delete a book and everything stored with it, including its chats.
+        """Delete a book and everything stored with it, including its chats and notes, which the database deletes with
+        the book's row.
 
         Raises:
             DocumentError: the library has no such book, or a collection contains it.
@@ -406,7 +407,7 @@ class TextCache:
             if recognition:
                 raise
             raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
-        # the remaining pages are recognised when the book is opened next
+        # Text with unread pages is not cached, so that these pages are recognised when the book is opened next.
         if not password and not any(page.picture == "unread" for page in document.pages):
             save_text(kept, document)
         return document
@@ -434,7 +435,7 @@ def load_text(path: Path) -> Document | None:
 
 @cache
 def readers_hash() -> str:
-    """A hash of the source of this program's readers: another version may read the same file differently."""
+    """A hash of the readers' source code. Another version of the readers may read the same file differently."""
     digest = hashlib.sha256()
     for file in sorted(_READERS.glob("*.py")):
         digest.update(file.read_bytes())
@@ -449,8 +450,8 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw a missing cover in a thread and store it next to the file. Formats without pages have covers made of words.
-    The cover of a book with a password is not stored.
+    """Draw a PDF's missing cover in a thread and store it next to the file. Other formats get no picture as a cover.
+    Nor does a book with a password.
     """
     if document.kind != "pdf" or password or (path.parent / COVER).is_file():
         return None

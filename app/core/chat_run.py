@@ -75,7 +75,9 @@ _MOST_UNREAD = 5  # maximum pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-_WORTH_WAITING = 8.0  # seconds of reading that a question waits for, before it is answered from only a part of the book
+# maximum remaining seconds of a reading that a question waits for; beyond this the question is answered from the pages
+# read so far
+_WORTH_WAITING = 8.0
 
 
 def ask(
@@ -161,7 +163,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
     """Run the steps of ``ask`` or ``go_on`` in its own thread. The words appear in the chat as they come.
 
     Returns:
-        the number of the answer.
+        the id of the answer's message; 0 if there is no answer.
 
     Raises:
         Busy: another question is being answered.
@@ -184,8 +186,8 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
 
 def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
-    """Order a question that was sent during the reading: either the question waits for the book, or the reading pauses
-    for the question.
+    """Wait until a question that was sent during the reading can be asked: when the book is ready, or when the reading
+    has paused for the question.
 
     Raises:
         TrifoldError: the book could not be read.
@@ -282,13 +284,13 @@ def _answer(
 
 
 def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) -> Iterator[Event]:
-    """Return the engine's events since the last call.
+    """Yield the engine's events since the last call.
 
     Args:
         gather: whether to wait until several events have come; a stop ends this wait.
 
     Raises:
-        TrifoldError: the answer failed. The events before the failure are returned first; the next call raises.
+        TrifoldError: the answer failed. the answer failed. Events before the failure are yielded first.
     """
     if gather:
         claim.wait(UPDATE_SECONDS)
@@ -318,8 +320,8 @@ def _request(
 
 
 class _ExchangeWriter:
-    """Stores one exchange, event by event. ``begun`` is the text of the answer so far, if an earlier answer is
-    continued.
+    """Stores one exchange, event by event. ``begun`` is the text that the answer begins with: the answer so far if it
+    is continued, or the first words that the model's card prescribes.
     """
 
     def __init__(
@@ -437,8 +439,8 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """End an answer that was made from several parts. Figures describe the last pass only; without a last pass
-        there are none.
+        """End an answer that was made from parts. It gets the figures of the engine's last answer if its text ends with
+        that answer. Otherwise it gets none.
         """
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
@@ -500,7 +502,7 @@ class _ExchangeWriter:
             self.write_parts()
 
     def _note(self, event: Event) -> None:
-        """Find the passages of the book that support the answer so far."""
+        """Pass an event to the answer's notes, which begin with the first event."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
             if before is None and self.begun:  # the words that the answer was begun with count as the model's own
@@ -547,7 +549,9 @@ class _ExchangeWriter:
 
 
 def unread(document: Document, question: str) -> list[str]:
-    """The note above an answer if the question names pages, or figures on pages, whose pictures were not read."""
+    """Lines for the note above an answer: one for each page whose picture was not read, if the question names the page
+    or a figure on it. At most ``_MOST_UNREAD`` lines.
+    """
     pages = [page for page in document.pages if page.picture in ("unread", "figure")]
     named = pages_numbered(document, question) if pages else frozenset()
     figures = set(_FIGURE.findall(question))

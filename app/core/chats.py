@@ -1,8 +1,8 @@
 r"""Questions and answers, chat by chat, as shown on the page and as stored.
 
 ``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is kept in
-memory and saved to the database every ``SAVE_SECONDS``. In this file the records come first, the rows of the database
-last. A chat's messages are a tree in which every question and every answer may have versions, one of them shown:
+memory and saved to the database every ``SAVE_SECONDS``. A chat's messages are a tree in which every question and every
+answer may have versions, one of them shown:
 
     question 1 --- answer 1                     asked again: another answer to the same question
               \--- answer 2 --- question 2      edited: another question after the same answer
@@ -32,7 +32,7 @@ NAME_LENGTH = 120
 MOST_HELD = 16
 """Maximum chats that are in memory with all their turns. All chats are in the database."""
 
-# stop reasons of an answer that ended before the model ended it
+# stop reasons of an answer that the model itself did not end
 _CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)
 
 SAVE_SECONDS = 0.4  # seconds between two savings of a growing answer: a crash loses this much at most
@@ -102,7 +102,9 @@ class Exchange:
 
     @property
     def can_be_continued(self) -> bool:
-        """Whether the answer can be continued, because it was cut off or because parts of the book were not asked."""
+        """Whether the answer can be continued: it was cut off, interrupted or failed, and it has text or a record of
+        the book's parts.
+        """
         return bool(self.answer or "parts" in (self.notes or {})) and (
             self.interrupted or self.stopped in _CUT or self.trouble is not None
         )
@@ -192,8 +194,8 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Keep a chat in memory. Beyond ``MOST_HELD`` chats, forget the least recently used one, which the database has
-        unless it is empty.
+        """Keep a chat in memory. Beyond ``MOST_HELD`` chats, the least recently used one is dropped. All chats with a
+        question are in the database.
         """
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
@@ -290,7 +292,7 @@ class Chats:
                 self._save()
 
     def show(self, chat_id: str, message: int) -> bool:
-        """Show the version ``message``, or the version that leads to it. Return whether there is such a message."""
+        """Show a message: choose it and the versions that lead to it. Return whether the chat has this message."""
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
                 return False
@@ -505,7 +507,9 @@ def _show_message(connection: sqlite3.Connection, chat: str, message: int) -> bo
 
 
 def _update_message(connection: sqlite3.Connection, message: int, columns: Mapping[str, Any]) -> None:
-    """Write some columns of a message. The columns' names come from this program, never from a person."""
+    """Write some columns of a message. The names of the columns must come from this program, because they become part
+    of the SQL.
+    """
     names = ", ".join(f"{name} = ?" for name in columns)
     connection.execute(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message))
 
@@ -516,7 +520,9 @@ def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]
 
 
 def _end_interrupted(connection: sqlite3.Connection) -> int:
-    """Mark the answers that were being written when the program ended. Return the number of these answers."""
+    """Mark as interrupted the answers that were being written when the program ended. Return the number of these
+    answers.
+    """
     return connection.execute(
         "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
     ).rowcount

@@ -5,10 +5,10 @@ Owns the connection, the tables and their versions. When the disk is full or the
 are copied into memory, and work continues there. As soon as the file can be written again, everything is written back.
 A damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
 
-Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an answer
-is NULL while it is being written, then the way it ended: a value of ``engine.events.StopReason``, or "interrupted" when
-the program ended before the answer did. ``chosen`` is the id of the shown version: in a message's row, of the message
-that follows it; in a chat's row, of its first question.
+Columns whose values are JSON: ``figures``, ``trouble`` and ``notes`` of an answer. ``stages`` is a string of letters
+(``Exchange.stages``). ``stopped`` of an answer is NULL while it is being written, then the way it ended: a value of
+``engine.events.StopReason``, or "interrupted" when the program ended before the answer did. ``chosen`` is the id of the
+shown version: in a message's row, of the message that follows it; in a chat's row, of its first question.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ class Database:
         return self.read(lambda connection: connection.execute(query, values).fetchall())
 
     def read(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work``, which only reads."""
+        """Run ``work``, which only reads. If the file is damaged or unusable, run the work again on its readable
+        rows.
+        """
         with self._lock:
             try:
                 return work(self._connection)
@@ -178,7 +180,9 @@ class Database:
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``write`` for rows that change often and appear in no list, such as a growing answer."""
+        """Run ``work`` as ``write`` does, without counting a change. For rows that change often and appear in no list,
+        such as a growing answer.
+        """
         with self._lock:
             self._look_after_file()
             self.mend()
@@ -192,8 +196,8 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Go back to writing the file if that works again. Really tries only every ``RETRY_SECONDS``, so frequent calls
-        are cheap.
+        """Go back to writing the file if that works again. It tries at most once in ``RETRY_SECONDS``, so frequent
+        calls are cheap.
         """
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
@@ -235,8 +239,8 @@ class Database:
         return connection
 
     def _look_after_file(self) -> None:
-        """Check whether the open file was deleted with its folder. Anything written to such a file would be lost when
-        the program ends.
+        """Write everything to a new file if the open file was deleted, for example with its folder. Rows written to a
+        deleted file would be lost when the program ends.
         """
         if self._path is None or self._trouble or _place(self._path) == self._place:
             return

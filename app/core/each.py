@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The error because of which the document could not be asked; "" without one."""
+        """The error because of which the document could not be asked; "" if it could."""
         return self.row.get("error", "")
 
 

@@ -241,8 +241,8 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """Replace the engine's estimate in the measured fit of a book by this one, so that every place shows the
-        same.
+        """Replace the engine's estimate in the measured fit of a book by the estimate of this class, so that every
+        place shows the same.
         """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)

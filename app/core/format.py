@@ -49,7 +49,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Format tokens per second: without decimals from ten on, with one decimal below."""
+    """Format tokens per second: without decimals from 10 upwards, with one decimal below."""
     return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
 
 
@@ -332,8 +332,8 @@ def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
 
 
 def brief_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
-    """The same line in the words that two rows of a phone have room for: "53.4 ms a token · 18 a second · 1.2× plain ·
-    acceptance: first check 72 %, whole book 91 %".
+    """``live_line`` in fewer words, for two rows of a phone: "53.4 ms a token · 18 a second · 1.2× plain · acceptance:
+    first check 72 %, whole book 91 %".
     """
     now = ms_now(pace)
     if now is None or figures.tokens_per_s is None:
@@ -353,8 +353,8 @@ def acceptance_line(figures: Figures) -> str:
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """Page scores as integer levels of highlighting: 0 for a page like most others, the highest level for the page with
-    the highest score.
+    """Page scores as integer levels of highlighting: 0 for a page with at most the median score, the highest level for
+    the page with the highest score.
 
     Attention is spread thinly over all pages of a book: without these levels, every page would be highlighted.
     """

@@ -11,7 +11,8 @@ Language = Literal["en", "de", "fr", "es"]
 _WORD = re.compile(r"[^\W\d_]+")
 _LOOKED_AT = 20_000  # words that are examined; a few dozen are enough to detect a language
 _FEWEST = 2  # minimum common words of a language that a text must have
-# Words that every text in one of these languages has. Words that two of the languages share are left out.
+# Words that nearly every text in one of these languages has. Words that two of the languages share are left out, except
+# “des”.
 _COMMON: dict[Language, str] = {
     "en": "the of and to that is was it for with as his her at by not this are they from have which",
     "de": "der die das und ist nicht ein eine zu den mit sich auf dem von für auch wird des im sie",
@@ -21,7 +22,7 @@ _COMMON: dict[Language, str] = {
 
 
 def language_of(text: str) -> Language | None:
-    """The language of a text; None if it has too few common words, or is in another language."""
+    """The language of a text. None if it has too few common words, or as many of a second language."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
     found = {language: sum(words[word] for word in common.split()) for language, common in _COMMON.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]

@@ -3,7 +3,7 @@
 A note belongs to the file that has its page, so it is shown whether that file is open alone or as one of several
 documents. A sentence of an answer for which no page is known belongs to the open book.
 
-Owns the table ``notes``, the search of notes, and the text from which a question about notes is answered (``read``).
+Owns the table ``notes``, the search of notes, and the text from which a question about notes is answered (``to_read``).
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a new note under an id of its own. What has been noted before keeps its note, which takes the new
-        colour, and words of the person after its own.
+        """Store a note under a new id. If the passage or the sentence already has a note, that note gets the new colour
+        and the new words after its own. Return the stored note.
+
+        Raises:
+            OptionError: the note is empty or too long, or its colour is unknown.
         """
         _check(note)
         before = self.noted_before(note)
@@ -122,7 +125,7 @@ class NoteStore:
         return note
 
     def noted_before(self, note: Note) -> Note | None:
-        """The note that is about the same passage, or the same sentence of an answer, already."""
+        """The existing note about the same passage, or about the same sentence of an answer; None if there is none."""
         return next((one for one in self.on_page(note.book, note.page) if _is_same(one, note)), None)
 
     def change(self, id: str, words: str, colour: str) -> Note:
@@ -194,8 +197,8 @@ def _in_order(found: Iterable[Note]) -> tuple[Note, ...]:
 
 
 def _is_same(one: Note, other: Note) -> bool:
-    """Whether two notes on a page are about the same passage and the same sentence of an answer, or both about the page
-    as a whole, with words of the person in one at most.
+    """Whether two notes on a page are about the same passage and the same sentence of an answer. Two notes about the
+    page as a whole are the same unless both have words of the person.
     """
     if not (other.passage or other.said):
         return not (one.passage or one.said) and not (one.words and other.words)

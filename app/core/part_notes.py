@@ -102,7 +102,7 @@ class PartNotes:
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
-        """The scores of a part's pages, placed among the scores of the whole book; None in the last pass, which has no
+        """The scores of a part's pages, placed among the scores of the whole book; empty in the last pass, which has no
         pages.
         """
         if self._part is None or len(scores) != len(self._part.document.pages):
@@ -137,8 +137,8 @@ class PartNotes:
         }
 
     def _chip(self, mention: Mention) -> dict[str, Any]:
-        """The chip of a page in a book of several documents, with the page number within its document, as in every
-        citation.
+        """The citation for the page of a mention. In a book of several documents the page number counts within its
+        document, as in every citation.
         """
         member = self._document.member_at(mention.page)
         number = mention.page - (member.before if member else 0)

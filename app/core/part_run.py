@@ -31,11 +31,11 @@ from engine.evidence import is_refusal
 from engine.passages import reminded
 
 PART_TOKENS = 256
-"""Maximum tokens of a part's answer if several parts are asked: all answers have to fit into the window of the last
-pass.
+"""Maximum tokens of a part's answer if the answers of several parts are joined, since all of them have to fit into the
+window of the last pass.
 """
 HISTORY_LETTERS = 1500
-"""Characters of the newest earlier turns that a part is given. Every part has to prefill them."""
+"""Maximum characters of earlier turns that each part is given, since each part has to prefill them."""
 TOGETHER = (
     "These are answers to one question, each from another part of one book, in the order of the book. Put them "
     "together into one answer to the question. Say nothing that is not in them, and do not speak of parts."
@@ -56,9 +56,9 @@ class PartBegun:
 class PartAnswer:
     """The answer of one part.
 
-    ``level`` is the highest level of evidence among its sentences, or "" if they claim nothing. ``found``: whether it
-    is more than a refusal. ``record`` are its notes from ``app.citations``; ``from_disk``: whether the part was
-    restored from disk completely.
+    ``level`` is the best level of evidence among its sentences, or "" if none was looked up or the sentences claim
+    nothing. ``found``: whether it is more than a refusal. ``record`` are its notes from ``app.citations``;
+    ``from_disk``: whether the part was restored from disk completely.
     """
 
     part: int
@@ -89,8 +89,8 @@ class Joining:
 @dataclass(frozen=True)
 class PartsAnswered:
     """The end of the run. ``joined``: whether the text comes from the last pass; otherwise it is the answer of one
-    part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the engine's final event, None if
-    the run was stopped before the first one.
+    part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the final event of the engine's
+    last answer. None if this run has none, or was stopped while it read answers to join them.
     """
 
     text: str
@@ -134,12 +134,16 @@ def ask_parts(
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bool:
-    """Whether the model has to join the answers: there are several, and the model can do more than quote."""
+    """Whether the model has to join the answers: several are worth joining, the plan does not stop at the first
+    supported answer, and the model can do more than quote.
+    """
     return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
-    """The answers that contain a claim which their part supports, in the order of the book."""
+    """The answers to join, in the order of the book: all except empty ones, refusals, and answers for which their part
+    has no evidence.
+    """
     said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
     return sorted(said, key=lambda one: one.part)
 
@@ -182,7 +186,7 @@ class _Run:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends the run. When the first place of a name is asked for, weaker evidence is
+        """Whether the newest answer ends the run. For the first or last place of a name, related evidence ("near") is
         enough, because the model was shown the passage.
         """
         if not self.plan.until_found or not answers:
@@ -297,7 +301,8 @@ class _Run:
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
         text, chips = "", list[Any]()
-        # each answer keeps its own evidence: a sentence that a page supports is not searched for on other pages
+        # Keep each part's own notes, moved to their place in the joined text, instead of looking up the joined answer's
+        # sentences in the whole document.
         for one in said:
             text += ("\n\n" if text else "") + f"{one.pages[:1].upper()}{one.pages[1:]}: "
             chips += shifted(one.record, len(text))["chips"]

@@ -34,7 +34,7 @@ CHAT_TOKENS = 1536
 CHAT_SHARE = 8
 """In a small window, 1 of this many tokens is left free for the question and its answer."""
 FULL = 0.7
-"""Share of a part's size that must be filled before a part ends at a chapter's border."""
+"""Minimum share of a part's size that is filled before a part may end at the start of a chapter."""
 MOST_ASKED = 3
 """Maximum parts that a question about one fact goes to. Fewer are asked if the evidence supports an answer sooner."""
 PROMISING = 4
@@ -131,7 +131,7 @@ class Part:
 @dataclass(frozen=True)
 class Mention:
     """The first or last place at which the whole book has the name in the question, found in the text. ``marks`` are
-    the first and last character on that page.
+    the characters [start, end) to mark on that page.
     """
 
     words: str
@@ -195,8 +195,8 @@ def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
 def _before_a_chapter(
     tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
 ) -> int:
-    """The end of a part: the page before the last chapter of the highest level that leaves the part at least ``least``
-    tokens.
+    """The index after a part's last page. The part ends before the last chapter of the highest level that leaves the
+    part at least ``least`` tokens, or at ``stop`` if there is none.
     """
     best, size = stop, sum(tokens[start:stop])
     level = levels.get(numbers[stop], len(levels) + 1)
@@ -406,7 +406,8 @@ def listing_pages(document: Document) -> frozenset[int]:
     """The numbers of pages with a table of contents or an index. A name on such a page does not count as an
     occurrence.
     """
-    starts: dict[str, list[tuple[int, int, str]]] = {}  # sorted for speed, since a book may have thousands of titles
+    # keyed by the first letters of a title for speed, since a book may have thousands of titles
+    starts: dict[str, list[tuple[int, int, str]]] = {}
     for at, item in enumerate(document.outline):
         if len(title := fold(item.title)) >= _SHORTEST_TITLE:
             starts.setdefault(title[:_SHORTEST_TITLE], []).append((at, item.page, title))
@@ -427,7 +428,7 @@ def listing_pages(document: Document) -> frozenset[int]:
 
 
 def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int]) -> _Standing:
-    """Find the first or last places of subjects in each part.
+    """Find the first or last place of each subject in a part.
 
     Args:
         aside: numbers of pages to ignore.
@@ -446,7 +447,8 @@ def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[
 
 
 def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
-    """The first place of a whole subject, and the places of those of its words that occur earlier.
+    """The first place of a whole subject, and of each of its words that occurs before it. For ``Reach.LAST``: the last
+    places, and words that occur after it.
 
     Args:
         standing: places in the parts, ordered from the end of the book at which the search begins.

@@ -7,9 +7,9 @@
 The two runs follow one another on the same book, which is not read again. Both are greedy, and start from the book and
 the question alone. The page later replays both on one clock. Where an answer is short, further questions about the same
 book follow until there is enough to show. A refusal, or an answer that repeats itself, is compared word for word like
-any other but does not count for the speed (``app.core.speed``). If no answer counts, the model continues passages of
-the book instead. While a race runs no other question can be asked, so no other answer is decoded in between. Stopping
-the answer stops the race.
+any other but does not count for the speed (``app.core.speed``). After such an answer, the model is asked to continue
+passages of the book. While a race runs no other question can be asked, so no other answer is decoded in between.
+Stopping the answer stops the race.
 
 A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
 data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 192
 ENOUGH_TOKENS = 96
-"""Tokens in all answers together after which no further question is added."""
+"""Tokens in all counted answers together after which no further question is added."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
@@ -55,8 +55,8 @@ FEWEST_TOKENS = 16
 
 @dataclass(frozen=True)
 class RaceState:
-    """The progress of a race. ``question_at`` and ``run_at`` are the numbers of the present question and of its run,
-    ``tokens`` the tokens of that run. ``trouble``: why there is no result.
+    """The progress of a race. ``question_at`` and ``run_at`` are the indexes of the current question and of its run,
+    from 0. ``tokens`` counts the tokens of that run. ``trouble``: why there is no result.
     """
 
     running: bool = False
@@ -73,8 +73,8 @@ class Race:
     Args:
         app_state: the open book and the engine.
         verified: stores the outcomes of races.
-        further: questions about the open book with which a race may continue. passages: passages of the book to
-            continue where questions give no counted answers.
+        further: questions about the open book with which a race may continue.
+        passages: questions that ask for passages of the book, asked after an answer that does not count.
         most_tokens: maximum tokens of each answer.
     """
 
@@ -210,7 +210,7 @@ class Race:
         return run
 
     def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Update the page's figures and highlighted pages from an event."""
+        """Show figures and highlighted pages of an event on the page. Return the run after the event."""
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
@@ -361,7 +361,9 @@ class RaceResult:
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
-    """The speedup over several answers by the engine's own measurement: all their tokens, counted in plain steps."""
+    """The speedup over several answers by the engine's own measurement: the harmonic mean of their speedups, weighted
+    by tokens.
+    """
     told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
     known = [(tokens, times) for tokens, times in told if times]
     return sum(tokens for tokens, _ in known) / sum(tokens / times for tokens, times in known) if known else None

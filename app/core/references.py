@@ -54,8 +54,8 @@ class Source:
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
-    """The sources of a book: the book itself, or the documents it consists of. Such a book is itself a source if it has
-    notes without a page.
+    """The sources of a book: the book itself, or the documents it consists of. A book of several documents is also a
+    source if it has notes without a page.
 
     Args:
         opened: the open document: facts of a document with a password are not stored, so they are taken from it.

@@ -42,9 +42,7 @@ _MOST_SEARCHED = 64  # maximum pages that are searched byte by byte: about a sec
 
 @dataclass(frozen=True)
 class Salvage:
-    """Rows by table, keyed by primary key; each row maps column names to values. ``chats`` and ``messages`` are the
-    numbers of restored ones.
-    """
+    """Rows by table, keyed by primary key. Each row maps column names to values."""
 
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)

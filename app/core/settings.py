@@ -76,6 +76,7 @@ NO_DRAFT = "none"
 """The value of ``--draft`` for decoding without a draft model."""
 
 MODELS_FOLDER = "models"
+"""The folder of downloads within the data folder."""
 TRIED_FOLDER = "tried"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
@@ -86,7 +87,6 @@ _NAMED = r"[A-Za-z0-9][\w.-]{0,95}"
 _HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
 OLLAMA_BLOB = "sha256-"
 """The prefix of the names of Ollama's weight files."""
-"""The folder of downloads within the data folder."""
 FILE = "model.json"
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
 LOG_NAME = "trifold.log"

@@ -45,7 +45,7 @@ def speedup(figures: Figures | None, why_not: str = "") -> float | None:
 
 
 def speed_in_words(times: float | None) -> str:
-    """A speedup in words: 1.42 -> "1.4 times faster". A speedup near 1 or below 1 is stated as it is."""
+    """A speedup in words: 1.42 -> "1.4 times faster", 1.01 -> "equally fast", 0.8 -> "1.2 times slower"."""
     if times is None:
         return "speed not measured"
     if abs(times - 1.0) < _EQUAL:
@@ -105,6 +105,6 @@ def _words(text: str) -> list[str]:
 
 
 def _spans(words: Sequence[str], length: int = _SPAN) -> Iterator[tuple[str, ...]]:
-    """All sequences of ``_SPAN`` neighbouring words; the whole text if it is shorter."""
+    """All sequences of ``length`` consecutive words; the whole text if it is shorter."""
     length = min(length, len(words)) or 1
     return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))

@@ -52,7 +52,7 @@ class Job:
         self.cancelled = False
         self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # an event that stops the present reading
+        self.stop = threading.Event()  # set to stop the current reading
         self.enough = threading.Event()  # set when no more pages need to be recognised
 
     def cancel(self) -> None:
@@ -71,7 +71,8 @@ class Job:
 
 
 class AppState:
-    """The state of the program. Every method may be called from any thread; all but ``delete`` return at once.
+    """The state of the program. Every method may be called from any thread; ``delete``, ``close`` and ``stop_asking``
+    with a wait may take time; all others return at once.
 
     Args:
         engine: the engine of this machine, a server, or a proxy of either.
@@ -119,7 +120,8 @@ class AppState:
     # The book ------------------------------------------------------------------------------------------------
 
     def open(self, book: Book, password: str | None = None, chat: str = "", *, recognise: bool = False) -> None:
-        """Open another book and read it. Show ``chat``, or else the last chat about it.
+        """Open another book and read it. Show ``chat`` if it is given. Otherwise show the last chat about the book, or
+        begin one.
 
         Args:
             recognise: whether to recognise pages that are pictures, or whose text is doubtful, however long it takes.
@@ -136,7 +138,7 @@ class AppState:
         return self.parser.comments
 
     def read_comments(self, wanted: bool) -> None:
-        """Set whether readers' and reviewers' comments are read from now on. An open book is opened again."""
+        """Set whether readers' and reviewers' comments are read with a book. If a book is open, it is opened again."""
         with self._lock:
             if wanted == self.parser.comments:
                 return
@@ -146,7 +148,9 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether this book is open, and has been read completely or will be."""
+        """Whether this book is open and opening it again would change nothing: it is being opened or read, or it can be
+        asked about with all its pages. False while pages are being chosen, or after only some were chosen.
+        """
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
@@ -190,10 +194,10 @@ class AppState:
             self._read(whole if len(some.pages) == len(whole.pages) else some)
 
     def read_in_parts(self) -> None:
-        """Let questions about the open book, which does not fit, go to its parts from now on.
+        """Let questions about the open book, which does not fit, go to its parts.
 
         Raises:
-            OptionError: the book fits, or a page of it is longer than a part.
+            OptionError: the book has no parts, because it fits or because a page is longer than a part.
         """
         with self._lock:
             if not self._current.parts:
@@ -276,15 +280,15 @@ class AppState:
             self._job.cancel()
 
     def pause_reading(self) -> None:
-        """Pause the reading for a question: it stops at the end of a page, and continues when no more questions are
-        asked.
-        """
+        """Pause the reading for a question. It stops at the end of a page and continues after the answer."""
         with self._lock:
             if self._current.stage is Stage.READING and not self._current.paused:
                 self._job.pause()
 
     def restore(self) -> None:
-        """Open the book that was open when the program ended, unless opening it had failed."""
+        """Open the book that was open when the program ended, if it was ready, read in parts, locked or waiting for a
+        choice of pages. A book that was being opened or read then is not opened, nor one that failed.
+        """
         mark = self._bookmark.find()
         if mark is None or not mark.ready or self._current.book is not None:
             return
@@ -302,7 +306,7 @@ class AppState:
         """Delete a book, its chats and everything made from it.
 
         Raises:
-            DocumentError: there is no such book.
+            DocumentError: there is no such book, or a collection contains it.
             ResourceError: its files cannot be deleted.
         """
         self.books.get(sha256)
@@ -335,7 +339,7 @@ class AppState:
         job = self._take_over(stage=Stage.WAITING, **kept, before_notes=before)
         start(self, job, lambda: prepare(self, job, document))
 
-    # Its chats -----------------------------------------------------------------------------------------------
+    # Chats about the open book ------------------------------------------------------------------------------
 
     def begin_chat(self) -> None:
         """Begin an empty chat about the same book.
@@ -443,13 +447,13 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """Stop the answer, because no page has been open for a while that would show it."""
+        """Stop an answer that a tab has asked for. Called after no page has been open for a while."""
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
-        """Show figures, page scores and pace of the growing answer."""
+        """Change fields of the record that belong to the growing answer, such as figures and page scores."""
         with self._lock:
             self._current = replace(self._current, **changes)
 
@@ -462,15 +466,15 @@ class AppState:
     # For the jobs below --------------------------------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
-        """Change the record, unless a different book has been opened since the job began."""
+        """Change the record, unless another job has begun since."""
         with self._lock:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Whether a reading that was paused for a question may continue now. Checks and changes the record in one
-        step.
+        """Whether a reading that was paused for a question may continue. If so, the record is changed in the same step,
+        so that no other question comes in between.
         """
         with self._lock:
             if self._current.asking and not job.cancelled:
@@ -480,7 +484,7 @@ class AppState:
             return True
 
     def _take_over(self, **changes: Any) -> Job:
-        """End the running job, and begin a new record."""
+        """Stop the running job and the answer, and begin a new record."""
         with self._lock:
             self._job.cancel()
             self.stop_asking()
@@ -604,7 +608,9 @@ def _finish(state: AppState, job: Job, read: BookRead) -> None:
 
 
 def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Turn errors into sentences in the record. This is the only place where they are caught."""
+    """Run the work of a job. Turn its errors into sentences in the record. (Errors of the engine while it reads are
+    caught in ``_read_on``.)
+    """
     try:
         work()
     except PasswordNeeded as error:

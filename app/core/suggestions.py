@@ -111,8 +111,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     """Questions about the part of a document that has been read.
 
     Args:
-        pages_read: number of its first pages; headings of later pages are left out, and the end of the book is not
-            asked about.
+        pages_read: number of its first pages; headings of later pages are left out. Unless all pages are read, the end
+            of the book is not asked about.
         general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
             only finds passages: it is trained on English, and finds no passage for such questions.
     """
@@ -203,7 +203,7 @@ def language_of_book(document: Document) -> Language | None:
 
 
 def _names(document: Document, pages_read: int) -> list[str]:
-    """The people and things that the book names most often."""
+    """The people and things that the book names most often. Empty for a German text."""
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
         return []
@@ -227,8 +227,8 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions that ask a model to continue the same phrases, for a model that follows instructions. The answers need
-    only the book's text, whatever its subject.
+    """Questions that ask a model to continue the phrases of ``phrase_questions``, for a model that follows
+    instructions. The answers need only the book's text, whatever its subject.
     """
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
@@ -325,7 +325,7 @@ def _commonness(phrase: str, known: Counter[str]) -> float:
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the outermost levels that say what their chapter is about, in order."""
+    """Headings of the two outermost levels that say what their chapter is about, in order."""
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
     for level in (0, 1):

@@ -31,7 +31,7 @@ WANTED = 3
 MOST_TRIES = 9
 """Maximum questions that one model is asked about one document."""
 _MOST_TOKENS = 128
-_POLL = 0.05  # seconds until the trial notices that a person wants to ask
+_POLL = 0.05  # maximum seconds until the trial notices that a person wants to ask
 
 Candidates = Callable[[], Sequence[str]]
 """Makes the questions, in the order in which they are tried."""
