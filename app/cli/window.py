@@ -1,6 +1,6 @@
 """Shows the page in a separate window (pywebview) instead of a browser tab, if pywebview is installed.
 
-python -m app.cli.window ADDRESS FOLDER
+    python -m app.cli.window ADDRESS FOLDER
 
 The window runs in its own process, because pywebview and the server both need the main thread, and because a crash of
 the window must not stop a reading. Closing the window ends the program.

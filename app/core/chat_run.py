@@ -290,7 +290,7 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
         gather: whether to wait until several events have come; a stop ends this wait.
 
     Raises:
-        TrifoldError: the answer failed. the answer failed. Events before the failure are yielded first.
+        TrifoldError: the answer failed. Events before the failure are yielded first.
     """
     if gather:
         claim.wait(UPDATE_SECONDS)

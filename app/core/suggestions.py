@@ -1,8 +1,9 @@
 """Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
 its text.
 
-They ask for places and statements of the book, and not for opinions, so that a small model can answer them too. A model
-that can only quote (its card says so, ``app.core.abilities.Abilities``) is given phrases of the book to find.
+The questions ask for places and statements of the book, and not for opinions, so that a small model can answer them
+too. A model that can only quote (its card says so, ``app.core.abilities.Abilities``) is given phrases of the book to
+find.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ in the language of the question.
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-# matches German text, in which all nouns have capitals, so that capitals do not mark names
+# Matches common German words. German writes all nouns with capitals, so capitals do not mark names in it.
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
 _MOST_GERMAN = 0.02  # maximum share of such words among all words
 _PHRASES = 3

@@ -242,7 +242,7 @@ class LanAuth:
 
 
 def _guest(address: str) -> str:
-    """The network of the guest, derived from the address."""
+    """The guest's IPv4 address, or the network of the guest's IPv6 address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -431,7 +431,9 @@ LOCKED = (
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """Whether a request states its identity twice, which could deceive one of two readers. No browser does this."""
+    """Whether a request has one of the headers ``_SAID_ONCE`` twice, so that two readers of it could take different
+    values. No browser does this.
+    """
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
@@ -445,8 +447,8 @@ def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a person follows a link or types the address. Such a request only reads a page, and carries none of our
-    cookies.
+    """Whether a person follows a link or types the address. Such a request only reads a page. If a link on another site
+    caused it, the browser sends none of our cookies.
     """
     return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 

@@ -1,7 +1,8 @@
 """Shows and changes the documents of the open conversation, and says what a change costs.
 
-GET the key "documents" of the live stream POST /documents/cost the cost of reading these documents in this order POST
-/documents read these documents
+the live key "documents"    the documents in order, with their pages
+POST /documents/cost        the cost of reading these documents in this order
+POST /documents             read these documents
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Asks several documents the same question one by one: the growing table, stopping, going on, and the table as a file.
 
-GET the key "each" of the live stream POST /each ask these documents POST /each/stop stop the run; its answers are kept
-GET /each/export the table as CSV
+the live key "each"    the question, the documents with their answers, the progress
+POST /each             ask these documents
+POST /each/stop        stop the run; its answers are kept
+GET /each/export       the table as CSV
 """
 
 from __future__ import annotations

@@ -223,7 +223,9 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def absent(notes: Mapping[str, Any] | None) -> str:
-    """The line above an answer whose names or numbers occur nowhere in the book; empty otherwise."""
+    """The line above an answer that no passage supports, or whose question or text has words that the book lacks; empty
+    otherwise.
+    """
     missing = (notes or {}).get("missing")
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
 

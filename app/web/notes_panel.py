@@ -1,10 +1,16 @@
 """The notes of the open book: making, changing, finding, exporting them, and asking about them.
 
-GET the key "notes" of the live stream POST /notes/list the notes with these words POST /notes/add keep a passage of a
-page, or a sentence of an answer POST /notes/sentences the sentences of an answer, each with its page POST /notes/change
-other words, another colour POST /notes/delete delete one POST /notes/restore put a deleted one back POST /notes/read
-answer from the notes; /notes/leave: from the book again GET /notes/page/{n} the notes on a page, with their places GET
-/notes/export the notes of a book, as a file
+the live key "notes"        the number of notes, and whether answers come from them
+POST /notes/list            the notes that have some words
+POST /notes/add             note a passage of a page, or a sentence of an answer
+POST /notes/sentences       the sentences of an answer, each with its page
+POST /notes/change          change the words or the colour of a note
+POST /notes/delete          delete a note
+POST /notes/restore         restore a deleted note
+POST /notes/read            let answers come from the notes
+POST /notes/leave           let answers come from the book again
+GET /notes/page/{number}    the notes on a page, with the characters that they mark
+GET /notes/export           the notes of a book, as a file
 """
 
 from __future__ import annotations

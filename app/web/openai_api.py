@@ -217,7 +217,7 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
 
 
 def _ended(event: TextDelta) -> AnswerDone:
-    """Raised when a stop word has ended an answer."""
+    """Make the final event of an answer that a stop word has ended."""
     return AnswerDone("", event.token_ids, event.sources, StopReason.END, event.figures)
 
 

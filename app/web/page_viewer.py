@@ -86,7 +86,7 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """Numbers of pages on the map: the first one, and each page before which pages are left out."""
+        """Numbers of the pages on the map: the first one, and all of them if pages in between are left out."""
         current = self._state.current
         pages = current.document.pages if current.document else ()
         first = pages[0].number if pages else 1
@@ -204,7 +204,9 @@ class PageViewer:
         return chat.exchanges[turn].notes or {}
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
-        """The words on a page that the citation ?turn=..&chip=.. marks, or that ?find=.. searches."""
+        """The words on a page to mark: those of the note ?note=.., of the search ?find=.., or of the citation
+        ?turn=..&chip=...
+        """
         if id := request.query_params.get("note", ""):
             note = self._state.notes.get(id)
             return [

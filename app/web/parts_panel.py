@@ -1,7 +1,8 @@
 """Offers to read a book that does not fit in parts, with the cost told beforehand.
 
-GET the key "parts" of the live stream POST /reading/parts ask the open book part by part from now on POST
-/reading/otherwise choose again which part of it is read
+the live key "parts"       the offer: the number of parts, and what they cost
+POST /reading/parts        let questions go to the parts of the open book
+POST /reading/otherwise    choose again which part of the book is read
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """GGUF files of other programs that can be used here. Files that cannot be used get a reason when they are
-    named.
+    """GGUF files of other programs that can be used here. Other files are left out; the reason is given when a person
+    names one.
     """
     found = []
     for file in local_models.gguf_files():
@@ -355,7 +355,7 @@ class Preferences:
 
     Args:
         state: the state of the program.
-        setup: changes the model.
+        switch: changes the model.
         port: the page's port, for the address that other programs use.
     """
 
@@ -447,7 +447,7 @@ class Preferences:
         }
 
     def _correct(self, models: Sequence[View]) -> None:
-        """Replace the figures of the present model by measured ones."""
+        """Replace the estimated pace of the loaded model by one from observations."""
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
@@ -460,9 +460,9 @@ class Preferences:
     def rates(self) -> MachineRates | None:
         """The speeds of this machine, if known within ``_RATES_S``.
 
-        They are measured in its own process, while no answer is being written. If other programs were working, the next
-        call starts another measurement, and the better value counts. After a failed measurement there is no further
-        one, since the page keeps asking while one is running.
+        They are measured in a separate process, while no answer is being written. If other programs were working, the
+        next call starts another measurement, and the better value counts. After a failed measurement there is no
+        further one, since the page keeps asking while one is running.
         """
         with self._lock:
             known = self._measured
@@ -475,9 +475,8 @@ class Preferences:
 
     @property
     def news(self) -> str:
-        """Why a look at a model may say how fast it would be: that is "known", or can be measured "now"; else empty.
-
-        For the live stream: who looked in vain looks again when it changes.
+        """Whether the speed of a model can be told: "known" if this machine's speeds are known, "now" if they can be
+        measured now, "" otherwise. It is a key of the live stream: a page that got no speed asks again when it changes.
         """
         return "known" if self._measured else "now" if self._may_measure else ""
 

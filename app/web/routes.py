@@ -202,7 +202,7 @@ class ContinueAsked(MessageAsked):
 
 class _Question(Asked):
     """A question. ``message``: the earlier question that it replaces, which stays as another version. ``instead``:
-    whether to stop the present answer and ask afterwards. ``every``: whether to ask every part of a book that is read
+    whether to stop the current answer and ask afterwards. ``every``: whether to ask every part of a book that is read
     in parts.
     """
 
@@ -384,7 +384,7 @@ class ChatRoutes:
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
     """The result of ``work``, or an ordinary reply that it cannot be done now: as an error status it would fill the
-    browser's console. ``busy``: whether it could be done if the present answer were stopped.
+    browser's console. ``busy``: whether it could be done if the current answer were stopped.
     """
     try:
         return JSONResponse(work())
