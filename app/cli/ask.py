@@ -43,7 +43,7 @@ _LARGER = {
     STARTER_LONG: f"--model {READER} holds twice as much",
     READER: f"--model {READER_LONG} holds four times as much",
 }
-"""The sentence for a book that is too long for a bundled model, by the model's folder."""
+"""What to add to the error for a book that is too long for a bundled model, keyed by the name of the model's folder."""
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:

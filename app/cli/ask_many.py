@@ -76,7 +76,7 @@ def documents(place: Path, table: Path) -> dict[str, Path]:
 
 
 def _table(options: argparse.Namespace) -> Path:
-    """Read the table of a command line.
+    """Check the options of a command line, and return the path of its table.
 
     Raises:
         OptionError, InputError: the table cannot be used.
@@ -96,7 +96,7 @@ def _table(options: argparse.Namespace) -> Path:
 
 
 def _answered(row: Row | None, path: Path) -> bool:
-    """Whether a row's answer is about the file's present content."""
+    """Whether a row's answer is about the file's current content."""
     return row is not None and not row["error"] and row["sha256"] == _sha256(path)
 
 

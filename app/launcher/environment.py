@@ -56,7 +56,8 @@ TESTS = PackageSet("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
-    """The environment in ``home``/.venv. ``home`` also holds its log and stamps.
+    """The environment in ``home``/.venv. ``home`` also holds the log and the lock of its install. Its stamps are inside
+    the environment.
 
     ``program`` is the set that it is made for; other sets are added to it.
     """
@@ -82,7 +83,7 @@ class Environment:
         return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, package_set: PackageSet) -> bool:
-        """Whether exactly the packages of the set are installed, and still exist."""
+        """Whether the packages that the set's requirements file names now were installed and still exist."""
         stamp = self.read_stamp(package_set)
         return stamp.get("requirements") == package_set.fingerprint() and self._is_whole(stamp)
 

@@ -1,8 +1,10 @@
 """Shows and changes the documents of the open conversation, and says what a change costs.
 
-the live key "documents"    the documents in order, with their pages
-POST /documents/cost        the cost of reading these documents in this order
-POST /documents             read these documents
+Owns these routes and this key of the live stream:
+
+    the live key "documents"    the documents in order, with their pages
+    POST /documents/cost        the cost of reading these documents in this order
+    POST /documents             read these documents
 """
 
 from __future__ import annotations

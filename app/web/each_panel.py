@@ -1,9 +1,11 @@
 """Asks several documents the same question one by one: the growing table, stopping, going on, and the table as a file.
 
-the live key "each"    the question, the documents with their answers, the progress
-POST /each             ask these documents
-POST /each/stop        stop the run; its answers are kept
-GET /each/export       the table as CSV
+Owns these routes and this key of the live stream:
+
+    the live key "each"    the question, the documents with their answers, the progress
+    POST /each             ask these documents
+    POST /each/stop        stop the run; its answers are kept
+    GET /each/export       the table as CSV
 """
 
 from __future__ import annotations

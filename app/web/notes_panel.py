@@ -1,16 +1,18 @@
 """The notes of the open book: making, changing, finding, exporting them, and asking about them.
 
-the live key "notes"        the number of notes, and whether answers come from them
-POST /notes/list            the notes that have some words
-POST /notes/add             note a passage of a page, or a sentence of an answer
-POST /notes/sentences       the sentences of an answer, each with its page
-POST /notes/change          change the words or the colour of a note
-POST /notes/delete          delete a note
-POST /notes/restore         restore a deleted note
-POST /notes/read            let answers come from the notes
-POST /notes/leave           let answers come from the book again
-GET /notes/page/{number}    the notes on a page, with the characters that they mark
-GET /notes/export           the notes of a book, as a file
+Owns these routes and this key of the live stream:
+
+    the live key "notes"        the number of notes, and whether answers come from them
+    POST /notes/list            the notes that have some words
+    POST /notes/add             note a passage of a page, or a sentence of an answer
+    POST /notes/sentences       the sentences of an answer, each with its page
+    POST /notes/change          change the words or the colour of a note
+    POST /notes/delete          delete a note
+    POST /notes/restore         restore a deleted note
+    POST /notes/read            let answers come from the notes
+    POST /notes/leave           let answers come from the book again
+    GET /notes/page/{number}    the notes on a page, with the characters that they mark
+    GET /notes/export           the notes of a book, as a file
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Offers to read a book that does not fit in parts, with the cost told beforehand.
 
-the live key "parts"       the offer: the number of parts, and what they cost
-POST /reading/parts        let questions go to the parts of the open book
-POST /reading/otherwise    choose again which part of the book is read
+Owns these routes and this key of the live stream:
+
+    the live key "parts"       the offer: the number of parts, and what they cost
+    POST /reading/parts        let questions go to the parts of the open book
+    POST /reading/otherwise    choose again which part of the book is read
 """
 
 from __future__ import annotations
