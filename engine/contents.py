@@ -95,8 +95,9 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
-    """Choose the chapters among the outline entries of the pages read so far: the level with the most numbered entries,
-    or, if no entries are numbered, the outermost level with several entries.
+    """Choose the chapters among the outline entries of the pages read so far. Only levels with entries on at least
+    ``FEWEST_CHAPTERS`` pages count. Of these the level with the most numbered entries is chosen, or, if no entries are
+    numbered, the outermost one.
     """
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]

@@ -24,7 +24,7 @@ could be recognised instead. "figure": the words were read, but most of the page
 """
 
 _MANY = 3
-"""Number of documents above which a book's title no longer names all of them."""
+"""Minimum number of documents for a book's title not to name all of them."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@
         OptionError         a setting is unknown or out of range
       ModelError            the model folder cannot be used
         ModelNotFound       there is no such folder, or the hub cannot be reached
-        UnsupportedModel    the architecture is outside what the engine walks
+        UnsupportedModel    the engine does not support the architecture
         VocabularyMismatch  draft and target do not share a vocabulary
-      ResourceError         this machine cannot do it: memory, disk, port
+      ResourceError         this machine lacks memory, disk space or a port
       SnapshotRefused       a saved reading of a book cannot be used; the book is read again
         SnapshotUnreadable  it could not be opened this time; it may be whole
       EngineError           the engine failed while working; the request is lost, the session is not
@@ -137,7 +137,7 @@ class VocabularyMismatch(ModelError):
 
 
 class ResourceError(TrifoldError):
-    """This machine cannot do it: memory, disk, a port."""
+    """This machine lacks what the work needs: memory, disk space or a port."""
 
 
 class SnapshotRefused(TrifoldError):

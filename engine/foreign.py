@@ -48,7 +48,7 @@ _MOST_KNOWN = 1000  # maximum texts whose results are remembered
 _START_S = 30.0  # seconds for a child's start on a cold disk
 _FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
-"""Number of words that a stored result has, by kind."""
+"""Number of strings in a stored result, keyed by the kind of trial."""
 _REMEMBERED = 64  # maximum results that a process remembers
 _MOST_FILES = 1000  # maximum results on disk; the oldest are removed
 _MOST_KEPT_BYTES = 1 << 20

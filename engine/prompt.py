@@ -61,7 +61,7 @@ class BookTokens:
 
     @property
     def head(self) -> int:
-        """The tokens before the book."""
+        """Number of tokens before the book."""
         return self.page_starts[0] if self.page_starts else len(self.ids)
 
     @property

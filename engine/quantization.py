@@ -101,11 +101,13 @@ def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
 
 
 def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, quantized: bool) -> int:
-    """Bytes of mean keys for each token of context, on the compute device. Args:
-    heads: KV heads of all layers together.
-    itemsize: bytes of the dtype of computing.
-    chunk_size: tokens that share a mean key.
-    quantized: see ``index_is_quantized``.
+    """Bytes of mean keys for each token of context, on the compute device.
+
+    Args:
+        heads: KV heads of all layers together.
+        itemsize: bytes of the compute dtype.
+        chunk_size: tokens that share a mean key.
+        quantized: see ``index_is_quantized``.
     """
     each = head_dim + SCALE_BYTES if quantized else head_dim * itemsize
     return -(-heads * each // chunk_size)

@@ -285,7 +285,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
         self._handing = threading.Lock()
-        self._closed = False  # changed under the lock: from now on nothing is handed to the thread
+        self._closed = False  # set under ``_handing``; once True, no more requests are handed to the thread
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
         self._status = Status("loading", "The model is being loaded.")

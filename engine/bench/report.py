@@ -48,9 +48,9 @@ class Run:
     """One row's decoding of all cases of a workload, one after another: the tokens, the milliseconds of each, and the
     rounds.
 
-    ``cases`` are the lengths of the answers. ``circling_ms`` are the milliseconds of tokens that run in a circle. All
-    other fields but ``tokens`` leave these tokens out: a text that repeats itself is copied at any speed, which tells
-    nothing about other texts. ``processor_s`` is the processor time of all threads of the row's process, in seconds; 0
+    ``cases`` are the lengths of the answers. ``circling_ms`` are the milliseconds of tokens that run in a circle.
+    ``ms`` and ``rounds`` leave these tokens out: a text that repeats itself is copied at any speed, which tells nothing
+    about other texts. ``processor_s`` is the processor time of all threads of the row's process, in seconds; 0
     where it was not counted. ``first_s`` holds for each case the seconds from the read prompt to the first token; only
     our own rows fill it.
     """
@@ -254,8 +254,8 @@ def _cores(runs: Sequence[Run]) -> float | None:
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """For each run, how many times as fast it was as the plain runs before and after it; empty if no plain run
-    follows.
+    """For each run, how many times as fast it was as the plain runs before and after it; empty unless plain was run
+    before and after each run.
     """
     if len(plain) != 2 * len(mine):
         return []
@@ -362,10 +362,11 @@ def table(results: Sequence[Measurement]) -> str:
 
 
 def never_slower(results: Sequence[Measurement]) -> str:
-    """A sentence for every row but plain: whether it was as fast as plain decoding, on every book.
+    """Judge every row but plain: one sentence that says whether it was at least as fast as plain decoding on every
+    book.
 
-    A book's figure is the median of its runs, each compared with the plain runs before and after it. A machine may be
-    three times slower for a minute, which affects neighbouring runs equally.
+    A book's figure is the median of its runs. Each run is compared with the plain runs just before and after it,
+    because a machine may be three times slower for a minute, which slows neighbouring runs equally.
     """
     lines = []
     for r in results:

@@ -85,7 +85,7 @@ _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case: every row then starts with the same KV and the queries of these
 # tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# Numbers that are summed to measure memory, and how often.
+# Bytes of the numbers that are summed to measure the memory's speed, and the number of sums.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
@@ -461,8 +461,7 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
     return run
 
 
-# Sweeps: one setting is varied and all others stay, as in TriForce's ablations
-# ------------------------------------------
+# Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
 # Acceptance is compared at fixed lengths where the options give none: a controller would shorten proposals that are
 # accepted less and so hide the difference. The refresh sweep compares time too, at the controller's own lengths.

@@ -71,7 +71,7 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# A change of book ages rates as if this many tokens had been made without a trial: as far as rates age at all.
+# A change of book ages rates as if this many tokens had been made without a trial, which is as far as rates can age.
 _ANOTHER_BOOK = 100_000
 
 
@@ -244,7 +244,8 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th.
+    """Refreshes at every ``count``-th verification, counted over rounds with middle passes. The first refresh is at the
+    ``first``-th of them (0: at the ``count``-th).
 
     Args:
         tokens: minimum number of tokens verified between two refreshes.
@@ -255,7 +256,7 @@ class Every:
     def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
-        # milliseconds since the last refresh: of all rounds, and of the last refresh itself
+        # milliseconds: of all rounds since the last refresh, and of this refresh itself
         self._rounds_ms = self._refresh_ms = 0.0
 
     def due(self) -> bool:
@@ -346,9 +347,9 @@ NO_EXPERTS = ExpertReads()
 class PassCost:
     """Milliseconds of one forward pass.
 
-    ``base``: milliseconds of a pass over one token; with ``experts`` it grows as more tokens use more experts.
-    ``slope``: milliseconds of each further token. ``one``: milliseconds of a pass over one token, if measured
-    separately.
+    ``base``: milliseconds for reading weights and KV once; with ``experts`` it grows as more tokens use more experts.
+    ``slope``: milliseconds of each further token. ``one``: milliseconds of a pass over one token; None if it costs
+    ``base``.
     """
 
     base: float

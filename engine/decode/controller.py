@@ -426,8 +426,8 @@ class Controller:
             self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
-        """Age the estimates by the number of plain steps since the last call, so that estimates which are not tried
-        weigh less. Called only when estimates are used, because a plain step has little time to spare.
+        """Age the estimates by the number of plain steps since the last call, so that old estimates weigh less. Called
+        only when estimates are used, because a plain step has little time to spare.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)
@@ -499,7 +499,7 @@ class Controller:
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
         """Run middle passes without the draft model, but sometimes draft one token for each. One token is enough to
-        learn from, because too much would depend on a draft model's first few trials.
+        learn from. A longer draft would risk too much on a few trials.
         """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:

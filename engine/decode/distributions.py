@@ -3,9 +3,9 @@
 A verification of 16 tokens has 17 rows of logits. With today's vocabularies of 150,000 tokens they take 10 MB in
 float32. Rejection sampling reads one probability of each row, and a whole row only where it rejects. On a processor,
 therefore, probabilities are computed on demand: ``KernelRows`` finds with our own kernels
-(``engine.model.kernels.own_sampling``) which tokens of each row temperature, top-k and top-p keep, in 0.02 to 0.4 ms a
-row. On other devices, and if our kernels do not run, distributions are tensors (n, vocabulary) in float32. A greedy
-distribution is stored as the one token that has probability 1.
+(``engine.model.kernels.own_sampling``) which tokens of each row top-k and top-p keep at the temperature, in 0.02 to 0.4
+ms a row. On other devices, and if our kernels do not run, distributions are tensors (n, vocabulary) in float32. A
+greedy distribution is stored as the one token that has probability 1.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.T
     columns = ids[rows, places]
     with torch.inference_mode():
         kept = logits[rows, columns]
-        # in a row that is -inf everywhere no token is the most likely
+        # the smallest finite number instead of -inf, because in a row of -inf no token is the most likely
         logits[rows, columns] = torch.finfo(logits.dtype).min
         found = likeliest(logits)
         best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()

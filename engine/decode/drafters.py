@@ -97,7 +97,9 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether the newest tokens, ``long_ngram`` of them, occur earlier in the text."""
+        """Whether ``long_ngram`` tokens in a row among the last ``newest`` tokens also occur in the text before
+        these.
+        """
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
         found = (places[tuple(self._tokens[at : at + size])] for at in range(begin, end - size + 1))
@@ -288,8 +290,8 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache from the sinks and the end of the context. One more window of tokens is fed before, as a
-        lead-in.
+        """Fill the cache from the sinks and the end of the context. One more window of tokens is fed before the last
+        one, as a lead-in.
 
         The tokens between are skipped, because the draft's window cannot reach them. So opening a long book costs no
         more than a short one.

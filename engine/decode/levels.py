@@ -58,8 +58,8 @@ _ROW_SHARE = 0.27
 # Beyond it the start is delayed to the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Minimum bytes of weights of a step whose time is determined by reading them. For such a model the lengths of a seeded
-# text are chosen by the bytes of passes. A smaller model stays partly in the processor's cache.
+# Minimum bytes of weights that a step reads for its time to be determined by reading them. A smaller model stays partly
+# in the processor's cache. Only above this limit are the lengths of a seeded text chosen by the bytes of passes.
 _COSTS_ITS_BYTES = 250_000_000
 
 # Newest tokens of a prompt that are searched for words of the book.
@@ -238,8 +238,8 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """Choose a controller; or fixed lengths, if they are configured or if the window ends too soon for a controller
-        to measure.
+        """Choose a controller. Fixed lengths are chosen if they are configured, or if the context window ends too soon
+        to time passes; a seeded text has a policy of its own (``seeded_policy``).
 
         Acceptance depends on sampling, so each way of sampling has its own controller.
         """
@@ -376,7 +376,8 @@ def derived(
     draft: ModelDrafter | None,
 ) -> Costs:
     """Derive the costs of passes after ``count`` tokens from a plain step alone. A middle pass is derived from its
-    bytes relative to a plain step; a further token from its computation in a long block.
+    bytes relative to a plain step; a further token from its computation in a long block, or from ``_ROW_SHARE`` if the
+    machine is unknown.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))

@@ -7,7 +7,7 @@ a rhyme or a table by its length, and by whether the book has the same repetitio
 - At least ``LEAST_REPEATED`` tokens after the first turn. Short periods are often harmless: a line of dashes, the empty
   cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit with its third turn.
 - Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros may be quoted as often as
-  the book repeats it. The answer is a loop when it repeats it once more.
+  the book repeats it. The answer is a loop when it repeats such a passage once more than the book does.
 
 Whether to stop at a token depends only on the tokens up to it, as with a limit of length. So the text up to there has
 the distribution of plain decoding, and every way of decoding stops at the same token. Pure.

@@ -136,7 +136,7 @@ def _segment(
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
     _check_finite(decoder, hidden)
-    if not start:  # damage shows at the first token already
+    if not start:  # checked only in the first segment, because damaged weights show at the first token
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
         least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any number is
         if not math.isfinite(most - least):

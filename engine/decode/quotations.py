@@ -32,7 +32,8 @@ _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
-# Maximum points of quotations that are cached: a round needs each of its own points several times.
+# Maximum points of quotations that are cached; beyond it all are dropped. A round needs each of its points several
+# times.
 _MOST_REMEMBERED = 4096
 
 
@@ -71,7 +72,7 @@ class Quotable:
 
     @cached_property
     def _words(self) -> np.ndarray:
-        """Offsets at which words begin, or the punctuation before words; ascending."""
+        """Offsets at which a quotation may begin: at words, or at opening punctuation before words; ascending."""
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
@@ -118,7 +119,7 @@ class Quotable:
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
             if (point.said + head).endswith(b" "):
-                continue  # here the quotation would end within a line break of the book
+                continue  # a quotation may not end with white space
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:

@@ -48,8 +48,8 @@ RECENT = 64
 
 # Number of tokens after which the pages are scored, if neither a refresh nor a new selection has scored them.
 _SCORE_EVERY = 16
-# Maximum committed tokens that the retrieval cache may lack while rounds do not use it: feeding several tokens costs
-# about as much as feeding one.
+# Maximum committed tokens that the retrieval cache may lack while rounds do not use it: copying several tokens costs
+# about as much as copying one.
 _MOST_MISSING = 16
 
 
@@ -347,7 +347,7 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
-    """Send drafted tokens straight to verification, which is the first to read them from the device."""
+    """Draft tokens for verification, which reads them from the device."""
     clock = time.perf_counter()
     count = min(plan.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)
@@ -368,11 +368,13 @@ def _middle_passes(
     observation: RoundObservation,
     most: int,
 ) -> Pending:
-    """Draft tokens, and sample over them on the retrieval cache, until enough tokens are pending."""
+    """Alternate drafting and passes of the middle level over the retrieval cache, each of which accepts or replaces
+    drafted tokens, until enough tokens are pending for verification.
+    """
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # a wider verification would be rounded differently than plain steps
+    # with more than ``most_rows`` rows a verification would be rounded differently than a plain step
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
@@ -410,7 +412,8 @@ def _middle_pass(
     stop: EarlyStop,
     pending: Pending,
 ) -> tuple[int, tuple[int, ...]]:
-    """Sample over one proposal on the retrieval cache, and add the tokens to ``pending``.
+    """Run one proposal through the target on the retrieval cache, and add the tokens that rejection sampling gives to
+    ``pending``.
 
     Returns:
         The number of tokens that the pass fed, and the sampled tokens: the accepted proposals and the token that
@@ -471,7 +474,9 @@ def _verify(
     plan: DraftPlan,
     observation: RoundObservation,
 ) -> Round:
-    """Sample over all pending tokens on the full cache, and commit the sampled tokens."""
+    """Run the pending tokens through the target on its full cache, and commit the tokens that rejection sampling
+    gives.
+    """
     clock, waited = time.perf_counter(), context.full.waited_s
     proposed = pending.ids(context.backend)
     ids = torch.cat([context.backend.ids(context.tokens[-1:]), proposed])

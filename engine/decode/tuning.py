@@ -89,10 +89,10 @@ class Tuning:
     # When the selection is refreshed (``acceptance``) -------------------------------------------------------------
 
     refresh_every: int = 2
-    """Number of verifications between two refreshes."""
+    """Minimum number of verifications from one refresh to the next."""
     refresh_first: int = 4
-    """Number of verifications before the first refresh. The selection made for the question suits a short answer, such
-    as a quotation, whereas a long answer moves on.
+    """The verification of an answer, counted from 1, at which the first refresh is due. The selection made for the
+    question suits a short answer, such as a quotation, whereas a long answer moves on.
     """
     refresh_tokens: int = 16
     """Minimum number of tokens that must also be verified between two refreshes, because a refresh costs as much as a
@@ -152,7 +152,7 @@ class Tuning:
     most_draft: int = 8
     """Maximum number of drafted tokens before a middle pass, or straight to verification."""
     most_passes: int = 12
-    """Maximum number of middle passes in a round, if together they take longer than its verification."""
+    """Maximum number of middle passes in a round, unless more of them take no longer together than its verification."""
     most_pending: int = 48
     """Maximum number of pending tokens in a verification; the last middle pass may exceed it."""
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
@@ -245,7 +245,9 @@ class Tuning:
     plain_rounds_far: int = 96
     """Number of rounds after which a plain step is timed again, if the plan promises much more."""
     plain_rounds_first: int = 4
-    """Number of rounds before the first such timing, because the first measurement is the best of a few."""
+    """Number of rounds before the first such timing: few, because the first measurement rests on at most
+    ``PLAIN_PROBES`` steps.
+    """
     close: float = 1.5
     """Maximum factor over plain decoding's speed at which a plan counts as close to it."""
     surprise: float = 0.2

@@ -137,7 +137,7 @@ class Sampler:
         return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
-        """Logits in which tokens that the text already has are lowered by the penalty (Keskar et al. 2019, arXiv
+        """The ids of tokens that the text already has, with their logits after the penalty (Keskar et al. 2019, arXiv
         1909.05858).
         """
         ids = seen.expand(logits.shape[0], -1)
