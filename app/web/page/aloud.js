@@ -1,5 +1,5 @@
-// An answer read aloud by a voice of this machine. Many browsers have voices that send the words elsewhere; those are
-// never used, and where there are no others nothing of this is shown.
+// Reads an answer aloud with a voice of this machine. Voices that send the words to a server are never used. Without a
+// local voice the buttons for reading aloud are hidden.
 
 import { byId, call, tell } from "./frame.js";
 import { spokenSentences } from "./spoken.js";
@@ -8,7 +8,7 @@ const speech = window.speechSynthesis;
 let sentences = [];
 let at = 0;
 let voice = null;
-let speaking = null; // the sentence that is being read; kept, since some browsers forget what nobody holds
+let speaking = null; // the utterance in progress; referenced here, because some browsers drop one without a reference
 
 const voices = () => (speech?.getVoices() ?? []).filter((each) => each.localService);
 
@@ -16,7 +16,7 @@ function showVoices() {
   byId("trifold").dataset.voice = voices().length ? "yes" : "no";
 }
 
-// One that speaks the language, the machine's own choice before others.
+// A voice for the language: the machine's default voice if it speaks it, otherwise the first one.
 function voiceFor(language) {
   const speaks = voices().filter((each) => each.lang.toLowerCase().split(/[-_]/)[0] === language);
   return speaks.find((each) => each.default) ?? speaks[0];
@@ -55,7 +55,8 @@ function showPaused(paused) {
   byId("aloud-on").hidden = !paused;
 }
 
-// The sentence is begun again afterwards: a browser's own pause ends all speech on some systems.
+// Cancels the sentence; it is begun again later. The browser's own pause is not used, because on some systems it ends
+// all speech.
 function pause() {
   speaking = null;
   speech.cancel();

@@ -9,7 +9,7 @@ import { asksEvery } from "./parts.js";
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
 
-// Names this tab, also after it was loaded again: its answer has gone on meanwhile, and is still its own.
+// The name of this tab. It survives a reload, so that the answer that continued meanwhile still belongs to the tab.
 const TAB = nameOfTab();
 
 function nameOfTab() {
@@ -19,15 +19,15 @@ function nameOfTab() {
     sessionStorage.setItem("trifold-tab", kept);
     return kept;
   } catch {
-    return drawn; // without storage a tab that was loaded again is another one
+    return drawn; // without storage a reloaded tab gets another name
   }
 }
 
-let asking = false; // whether anybody is
-let mine = false; // whether this tab is
+let asking = false; // whether a question of any tab is being answered
+let mine = false; // whether that question is from this tab
 let sending = false;
 let beginning = null; // a new chat on its way: a question that is sent meanwhile belongs to it
-let edited = 0; // the question that is put in other words
+let edited = 0; // id of the question that is being edited; 0 if none is
 
 const box = () => document.querySelector("#ask-box textarea");
 
@@ -46,10 +46,10 @@ export function showAskedBy(tab) {
   byId("trifold").dataset.mine = mine ? "yes" : "no";
 }
 
-// Whether this tab has an answer to come, be its question still on the way.
+// Whether this tab waits for an answer, or is still sending its question.
 export const isWaiting = () => mine || sending;
 
-// Questions that are worth asking, while the chat is empty.
+// Shows suggested questions. They are visible while the chat is empty.
 /** @param {View["suggestions"]} questions */
 export function showSuggestions(questions) {
   byId("suggestions").replaceChildren(
@@ -242,7 +242,7 @@ function bindHow() {
   }
 }
 
-// Whether evidence is wanted, which this browser remembers.
+// Whether to look for evidence. This browser remembers the choice.
 const EVIDENCE = "trifold-evidence";
 
 function bindEvidence() {

@@ -19,18 +19,18 @@ const mouse = matchMedia("(hover: hover)");
 const narrow = matchMedia("(max-width: 820px)");
 
 let current = { stage: "empty" };
-let local = null; // a trouble of this tab alone: a file that did not arrive
+let local = null; // an error that only this tab shows, such as a failed upload
 
 const ON_THE_WAY = ["opening", "waiting", "reading"];
 
-// Whether a book is the open one, and nothing is to be done to have it.
+// Whether a book is open and needs no action of the person.
 export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready", "parts"].includes(current.stage);
 
 const asking = () => byId("trifold").dataset.asking === "yes";
 const underWay = () => asking() || ON_THE_WAY.includes(current.stage);
 
-// Whether another book may take the open one's place, or without a title the same one again: "yes"; "no" if what is
-// under way is to go on, "" if nothing was said. What ends by itself meanwhile is no longer asked about.
+// Asks whether a book (without a title: the open book again) may be opened although an answer or a reading is in
+// progress. Returns "yes", "no", or "" if the dialog was closed. If that work ends meanwhile, the result is "yes".
 export async function mayOpen(title, no = "Go on") {
   if (!underWay()) return "yes";
   const over = new MutationObserver(() => underWay() || byId("confirm").close("yes"));

@@ -68,7 +68,7 @@ export const readChapters = (ticks) => post("/reading/chapters", { pages: ticks.
 
 // Of a book that is too long ------------------------------------------------------------------------------------------
 
-let book = ""; // whose chapters are shown
+let book = ""; // id of the book whose chapters are shown
 let ticks = null;
 
 export async function showChapters(id) {

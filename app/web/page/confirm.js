@@ -2,7 +2,7 @@
 
 import { byId } from "./frame.js";
 
-// What was chosen: "yes", "no", or "" if the dialog was left otherwise.
+// Returns the choice: "yes", "no", or "" if the dialog was closed in another way.
 // ``saving``: what can be saved before, as { words, href }.
 export function confirmed(question, consequence, { yes, no, danger = false, saving = null }) {
   const dialog = byId("confirm");

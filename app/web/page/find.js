@@ -5,7 +5,7 @@ import { openPage, pageShown } from "./pages.js";
 const WAIT_MS = 180;
 
 let hits = [];
-let at = -1; // the place that is shown
+let at = -1; // index of the place that is shown; -1 if none is
 let words = "";
 let waiting = 0;
 let asked = 0; // answers to older words are dropped

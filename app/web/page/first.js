@@ -1,12 +1,12 @@
 // The choice of a model before the first book, and the models that would hold a book that is too long for this one.
 import { byId, call, made } from "./frame.js";
 
-let wanted = false; // nobody has chosen yet
+let wanted = false; // whether no model has been chosen yet
 let options = null;
-let turned = ""; // the option that is turned to
+let turned = ""; // id of the option that the person looks at
 let setup = { stage: "" };
 let rates = ""; // why a look may say how fast a model would be
-let told = 0; // how often that has changed
+let told = 0; // number of changes of ``rates``
 const looked = {}; // what this machine, and the hub, said of an option's model
 
 /** @param {View["first"]} first */

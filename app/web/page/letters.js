@@ -52,7 +52,8 @@ function placed([text, x0, y0, x1, y1], at) {
 // Letters and digits alone, so that spacing, signs, case and accents do not matter.
 export const plain = (text) => text.normalize("NFKD").toLowerCase().replace(/[^\p{L}\p{N}]/gu, "");
 
-// The rectangles of a passage, one a line: [x0, y0, x1, y1]. Of several places the one nearest to ``share`` of the page.
+// The rectangles [x0, y0, x1, y1] of a passage, one per line. If it occurs several times, the place whose share of the
+// page's letters before it is nearest to ``share``.
 export function placesOf(passage, share) {
   const letters = words.map(([text]) => plain(text));
   const all = letters.join("");

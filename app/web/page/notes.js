@@ -15,9 +15,9 @@ const narrow = matchMedia("(max-width: 820px)");
 let now = { count: 0, version: "", asked: false };
 let notes = []; // those that are listed
 let editing = ""; // the note whose words are being written
-let gone = new Map(); // deleted ones that can be brought back, by the id of the note before
+let gone = new Map(); // deleted notes that can be restored, keyed by the id of the note before each
 let waiting = 0;
-let selected = null; // what the bar would note
+let selected = null; // the selection that the bar would turn into a note
 
 const side = new SidePanel("notes", () => {
   editing = "";
@@ -240,7 +240,7 @@ function found() {
   return { asked: { page: pageShown(), passage, before, after }, within };
 }
 
-// The number of the answer whose words these are.
+// The id of the answer that contains a node.
 function answerOf(prose) {
   const row = prose.closest(".message-row, .bot-row, .bot") ?? prose;
   const button = row.querySelector('button.action[value^="note:"]');
