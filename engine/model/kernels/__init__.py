@@ -5,10 +5,10 @@ Queries are packed: in q (1, kv_heads, rows, head_dim) the rows are the query gr
 and v are (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A cap limits
 scores to cap * tanh(score / cap), in the plain path and in our own kernels for processors.
 
-This module has the plain path, which defines the right result, and two helpers that cut the keys of one sequence into
-pieces and merge a kernel's results. Without pieces, one sequence would not keep a processor or a GPU busy. The fused
-kernels for processors are in ``cpu`` and the modules that it uses. Those for GPUs are in ``cuda``, which also has the
-registry of GPU kernels and the choice among them.
+This module has the plain path, which defines the right result, and functions that cut the keys of one sequence into
+pieces, run a kernel on them and merge the results. Without pieces, one sequence would not keep a processor or a GPU
+busy. The fused kernels for processors are in ``cpu`` and the modules that it uses. Those for GPUs are in ``cuda``,
+which also has the registry of GPU kernels and the choice among them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch
 
 
 def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """Merge parts that lie in one batch, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
+    """Merge parts over disjoint keys, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
     attention over all keys (1, heads, rows, head_dim).
     """
     weights = torch.softmax(lses, dim=0).unsqueeze(-1)
@@ -67,8 +67,8 @@ def in_pieces(
 def split_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``kernel`` on equal pieces of the keys as one batch, and merge the results. The pieces are views; nothing is
-    copied.
+    """Run ``kernel`` on equal pieces of the keys as one batch and on the keys left over, and merge the results. Pieces
+    are views: no key or value is copied.
     """
     even = k.shape[2] // splits * splits
     outs, lses = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import torch
 
 MOST_ROWS = 72
-"""Maximum rows of a pass that is computed row by row: the longest verification (64 tokens of the book and the token
-before them), and a few more. Longer passes, as in reading a book, are matrix products.
+"""Maximum rows of a pass that is computed row by row: the longest verification (64 proposed tokens and the token before
+them), and a few more. Longer passes, such as reading a book, are matrix products.
 """
 
 KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
@@ -31,7 +31,7 @@ WIDE_DTYPES = (torch.float32, torch.bfloat16)
 # Memory ----------------------------------------------------------------------------------------------------------
 
 PANEL_VECTORS = 2
-"""Vectors in a panel of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
+"""Vectors in a panel's row of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
 
 LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
 """The order in which the columns of a panel of paired levels are stored, so that a table lookup returns them in natural
@@ -45,7 +45,7 @@ BLOCK = 64
 """Keys between two steps of the online softmax."""
 
 COPIED = 64
-"""Bytes that ``Gathered`` copies at once. The bytes of a chunk are a multiple of it."""
+"""Bytes that ``gathered`` copies at once. The size of a chunk must be a multiple."""
 
 JOB_WORDS = 3
 """Words of a job in the pool: the addresses of the kernel and of its arguments, and the number of tiles."""
@@ -90,19 +90,19 @@ def scratch_size_of_logits(width: int, lanes: int) -> int:
 
 
 class Product:
-    """Slots of ``product``, ``product4`` and both for pairs: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @
-    ``WEIGHTS``.
+    """Slots of all products: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
 
-    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are the scales of quantized weights. With weights of 4 bits,
-    ``SUMS`` (rows, groups) are the sums of x over each group.
+    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are the scales of quantized weights. ``SUMS`` are the sums
+    of x over each group (rows, groups) for weights of 4 bits, or over each run (rows, runs) for the blocks of GGUF
+    files.
     """
 
     X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 
 
 class Spread:
-    """Slots of ``spread`` and ``group_sums``: the ``SUMS`` (rows, groups) of ``X`` (rows, inputs) over each group, and
-    ``OUT``, x spread as ``product4`` takes it. A tile is a row.
+    """Slots of ``spread``, ``group_sums`` and ``arranged``: the ``SUMS`` of ``X`` (rows, inputs) over each group or
+    run, and ``OUT``, x in the form that the product takes. A tile is a row.
     """
 
     X, OUT, INPUTS, SUMS = range(4)
@@ -202,8 +202,8 @@ class Recurrence:
 
 
 class Interleaved:
-    """Slots of ``interleaved``: the outputs ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``) become
-    the panels ``WEIGHTS``. An entry of -1 in ``ORDER`` means no output. A tile is a panel.
+    """Slots of ``interleaved``: the rows ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``) become the
+    columns of the panels ``WEIGHTS``. An entry of -1 in ``ORDER`` makes a column of zeros. A tile is a panel.
     """
 
     BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)
@@ -235,7 +235,7 @@ class Logits:
 class Stats:
     """The float64 numbers that ``measured`` computes for a row: its largest logit, the smallest logit that top-k keeps,
     the smallest weight that top-p keeps, the last kept id with this weight, and the sum of the kept weights. The sum is
-    NaN if the logits of the row are not finite.
+    NaN if the row has a NaN or its largest logit is infinite.
     """
 
     LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)

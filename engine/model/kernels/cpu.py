@@ -18,7 +18,8 @@ from engine.model.kernels.own_attention import Held, newest_seen
 
 # Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
-# Factor of time that may be lost to workers that wait for the last one, before keys are cut into more pieces.
+# Maximum ratio of the time with workers that wait for the last one to the time without. Above it, keys are cut into
+# more pieces.
 _TOLERATED_WAIT = 1.1
 
 
@@ -48,8 +49,8 @@ def reads_levels(q: torch.Tensor) -> bool:
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our kernel, with 96 rows at a time, is faster than torch's also for many tokens. Queries are (1, heads,
-    n, head_dim).
+    """Whether our kernel is faster than torch's also for many tokens, if it computes 96 query rows at a time. Queries
+    are (1, heads, n, head_dim).
 
     With products of pairs our kernel is faster: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after
     2,048 and 7,168 tokens). In float32 both reach about 140.
@@ -67,8 +68,8 @@ def attend_newest(
     window: int | None = None,
     cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Compute the attention of the last ``new`` tokens. Each token sees the keys up to its own, or only the last
-    ``window`` of these.
+    """Compute the attention of the last ``new`` tokens. Each token sees the keys up to and including its own, or only
+    the newest ``window`` of these.
 
     Returns parts over disjoint keys, which the caller merges. If ``reads_levels`` allows it, k and v may be stored in 8
     bits, (1, kv_heads, seq, storage_dim) of int8.

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 # Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
 _MAX_SPLITS, _MIN_PIECE = 128, 512
-# Limits of torch's flash kernel: the lowest compute capability (Ampere), the maximum head_dim, and the number that
-# head_dim must be a multiple of.
+# Limits of torch's flash kernel: minimum compute capability (Ampere), maximum head_dim, and the number that head_dim
+# must be a multiple of.
 _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
 # Query rows in one block of torch's flash kernel; blocks for each processor of a GPU.
@@ -36,21 +36,21 @@ _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
 # The case on which kernels are compared: a verification of eight tokens over 16K keys. The numbers are keys, rows and
 # repetitions.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# Rows above which a block of a prompt decides instead: many rows are bound by computation, few by reading the keys. Its
-# shape.
+# Above the first number of rows, kernels are compared on a block of a prompt instead, because many rows are limited by
+# computation and few by reading the keys. Rows and keys of this block.
 _FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
-# Keys with which passes of fixed shape, whose keys are masked, are compared: enough for several pieces.
+# Number of keys on which ``takes_masks`` tests the kernel: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24
-# Multiple of numbers (16 bytes) to which rows and pieces of a bias are aligned, as torch's kernel requires
-# (kernel_forward.h). The score that leaves no weight, by dtype.
+# Rows and pieces of a bias begin at a multiple of this many numbers (16 bytes), as torch's kernel requires
+# (kernel_forward.h). Bias of hidden keys, keyed by dtype.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Maximum difference between a half-precision kernel and the definition, as a share of the largest output.
 _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """The number of pieces into which ``seq`` keys are cut: rows come in blocks, and each processor of the GPU gets a
-    few blocks.
+    """The number of pieces into which ``seq`` keys are cut: each processor of the GPU gets a few blocks of rows of a
+    piece.
     """
     blocks = heads * -(-rows // _FLASH_ROWS)
     wanted = -(-_BLOCKS_PER_PROCESSOR * processors // blocks)
@@ -119,7 +119,9 @@ def efficient_seen(
 def _biased(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``efficient_seen`` on each of the equal pieces of the keys. The results have the form of ``attend_each``."""
+    """Run torch's memory-efficient kernel with a bias on each of ``pieces`` equal pieces of the keys ``span``. The
+    results have the form of ``attend_each``.
+    """
     mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
 
@@ -231,7 +233,7 @@ MEASURED = ("cuda", "xpu")
 
 
 def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
-    """Names of the kernels that may be right on this GPU."""
+    """Names of the kernels that this GPU may be able to run."""
     if device.type != "cuda":
         return ("flash",) if device.type == "xpu" else ()
     needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
@@ -268,7 +270,9 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure the kernels of ``measured`` over the many rows of a prompt's block, where the fastest may be another."""
+    """Measure the kernels of ``measured`` over the many rows of a prompt's block, for which a different kernel may be
+    fastest.
+    """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:
         return right
@@ -304,7 +308,7 @@ def measure(
 
 
 def _milliseconds(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
-    """Milliseconds of a call of a kernel, after a first one that loads it."""
+    """Mean milliseconds of a kernel's calls, after a first call that loads the kernel."""
     kernel(q, k, v, q.shape[3] ** -0.5)
     synchronize(q.device)
     began = time.perf_counter()
@@ -317,7 +321,7 @@ def _milliseconds(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 def _probe(
     device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, keys: int, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values on which kernels are compared."""
+    """Random queries, keys and values on which kernels are compared."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
     q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)

@@ -1,7 +1,8 @@
 """Describes the blocks of GGUF files: where levels and scales of weights are in a block.
 
-A block holds 256 or 32 weights of one output: a level of a few bits for each weight, a scale for each group of 16 or 32
-weights, and one or two half-precision factors that scales are multiplied by. Needs neither torch nor llvmlite.
+A block holds 256 or 32 weights of one output: a level of a few bits for each weight, scales for groups of 16 or 32
+weights in most formats, and one or two half-precision factors that scales or levels are multiplied by. Needs neither
+torch nor llvmlite.
 """
 
 from __future__ import annotations
@@ -102,30 +103,37 @@ def _runs(
 
 
 def _nibbles_of_32(first: int) -> Bits:
-    """Places of 4-bit levels, if 16 bytes hold the first 16 inputs in their lower bits and the next 16 in their upper
-    bits.
+    """Bit positions of 32 4-bit levels in 16 bytes: the lower halves of the bytes hold inputs 0-15, the upper halves
+    16-31.
     """
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """Places of 4-bit levels, if 32 bytes hold 32 inputs in their lower bits and the next 32 in their upper bits."""
+    """Bit positions of 4-bit levels: in each 32 bytes, the lower halves hold 32 inputs, the upper halves the next
+    32.
+    """
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
 
 def _bits_of_32(first: int) -> Bits:
-    """A word with the highest bits of 32 inputs."""
+    """Bit positions of the fifth bits of 32 levels, in one word."""
     return Bits(1, 4, *_runs(2, lambda _: first, lambda run: 16 * run), spread=True)
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """Places of 2-bit levels, if each of the four bit pairs of 32 bytes holds a group of 32 inputs."""
+    """Bit positions of 2-bit levels: in each 32 bytes, bits 0-1 of the bytes hold inputs 0-31, bits 2-3 inputs 32-63,
+    and so on up to 127.
+    """
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
 
 
 def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
-    """Places of eight 6-bit scales or minima in three words. ``low_upper``: whether their lower bits are the upper bits
-    of a byte.
+    """Bit positions of eight 6-bit scales or minima in three words.
+
+    Args:
+        low_upper: bit of a byte at which the lower four bits of scales 4-7 begin in word 2: 0 or 4.
+        high_word: the word with scales 0-3, and with the upper two bits of scales 4-7.
     """
 
     def word(group: int) -> int:
@@ -141,7 +149,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values of the 4-bit numbers
+_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values, so that they are integers
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 # Layouts as in GGML (ggml-common.h, ggml-quants.c). Tests compare with gguf's ``quants``.

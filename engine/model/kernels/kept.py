@@ -1,8 +1,8 @@
 """Keeps compiled kernels on disk. Without them LLVM would take one to four seconds of every start.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
-files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel is not
-emitted again, which takes Python half as long as compiling. The files are machine code that this process runs. So a
+files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel need not be
+emitted either, which saves Python half as much time again. The files are machine code that this process runs. So a
 folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
@@ -18,18 +18,18 @@ from pathlib import Path
 from engine import quantization
 
 VARIABLE = "TRIFOLD_KERNELS"
-"""The environment variable that names a folder to use instead of the configured one."""
+"""Environment variable: a folder to use instead of the configured one."""
 _SUM_BYTES = hashlib.sha256().digest_size
 _LARGEST = 4 << 20  # maximum bytes of a file; kernels take 3,000 to 60,000
-_MOST = 600  # maximum files; a model needs 20 to 60, and the oldest files, made by earlier versions, are deleted
+_MOST = 600  # number of files above which the oldest half is deleted; a model needs 20 to 60
 _OTHERS_WRITE = 0o022
 
 _folder: Path | None = None
 
 
 def keep_in(folder: str) -> None:
-    """Keep the kernels that are compiled from now on in a folder. "" keeps none, unless the environment variable names
-    a folder.
+    """Set the folder to keep kernels in. The environment variable takes precedence; if both are empty, none are
+    kept.
     """
     global _folder
     named = os.environ.get(VARIABLE) or folder
@@ -37,7 +37,7 @@ def keep_in(folder: str) -> None:
 
 
 def name_of(*parts: str) -> str:
-    """The name under which code is stored, made from these parts and from the files that emit kernels."""
+    """The name under which code is stored: a hash of ``parts`` and of the files that emit kernels."""
     return hashlib.sha256("\0".join((_sum_of_sources(), *parts)).encode()).hexdigest()
 
 

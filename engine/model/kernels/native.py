@@ -24,14 +24,15 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-# panels of a product's tile: small enough that threads end together, large enough that handing out tiles costs little
+# tiles of a product for each worker: enough so that all workers end together, few enough that handing out tiles costs
+# little
 _TILES = 16
 _NORM_ROWS = 16  # rows of a norm's tile
 
 
 @functools.cache
 def own() -> Native | None:
-    """Our own kernels; None where they cannot be compiled."""
+    """This process's set of our own kernels; None if they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
     except Exception:  # llvmlite is missing, or does not know this processor; everything works without our kernels
@@ -47,14 +48,14 @@ def multiplies_pairs() -> bool:
 
 @contextmanager
 def torch_alone() -> Iterator[None]:
-    """A context manager for decoding, in which torch computes only on the calling thread, so that the kernels' threads
-    have the other cores to themselves.
+    """Make torch compute only on the calling thread while decoding, so that the kernels' threads have the other cores
+    to themselves.
 
     torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
     step took 7 % longer, and a step with scoring twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024 tokens).
-    Outside of this context, as in reading a book, the kernels' threads go to sleep soon. Otherwise spinning threads
-    slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same machine and model, 7,680
-    tokens).
+    Outside of this context, for example while a book is read, the kernels' threads go to sleep soon. Otherwise spinning
+    threads slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same machine and
+    model, 7,680 tokens).
     """
     threads, kernels = torch.get_num_threads(), own()
     torch.set_num_threads(1)
@@ -135,7 +136,8 @@ class Native(Compiled):
             packed: the weights. If they are in pairs, x is rounded to bfloat16.
             scales: (panels * columns,), the scales of 8-bit weights.
         """
-        x = x.to(input_dtype(packed)).contiguous()  # kept in a variable, because the call has only the address of x
+        # in a variable, so that it outlives the call, which has only its address
+        x = x.to(input_dtype(packed)).contiguous()
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
         return out
@@ -195,7 +197,7 @@ class Native(Compiled):
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
         """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``others``
-        are slots that are added to the usual slots or replace them.
+        are further slots; they replace the usual ones.
         """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
@@ -211,8 +213,8 @@ class Native(Compiled):
         return Call(kernel, arguments, (0, tiles), slot.ROWS)
 
     def arranged_call(self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor) -> Call:
-        """Make the call that arranges x (rows, in) for products with blocks into ``out``, with the ``sums`` (rows, in /
-        RUN) of its runs.
+        """Make the call that arranges x (rows, in) in the form ``made``, for products with blocks, into ``out``. It
+        also writes the ``sums`` (rows, in / RUN) of the runs of x.
         """
         slot = abi.Spread
         slots = {

@@ -62,8 +62,6 @@ class OwnAttention:
         """Compute attention in which row r of each head sees the keys [``first[r]``, ``seen[r]``), which is at least
         one key. Without ``first``, a row sees keys from the start.
 
-        Without ``first`` it sees them from the start.
-
         k and v may be levels followed by a scale (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
         """
         heads, rows, head_dim = q.shape[1:]
@@ -89,8 +87,8 @@ class OwnAttention:
     def addresses(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
     ) -> tuple[int, int]:
-        """The addresses of two kernels: one computes attention to a piece of the keys, which are ``stored`` in this
-        kind; the other merges pieces.
+        """The addresses of two kernels: one computes attention to a piece of the keys, whose dtype is ``stored``; the
+        other merges pieces.
         """
         pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
         name = "attend_pairs" if pairs else "attend"
@@ -177,11 +175,13 @@ class OwnAttention:
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The first key that each row sees, as (rows,)."""
+    """The first key that each row sees, (rows,), if rows see all keys from the start."""
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """``_all_seen`` for the newest ``n`` tokens after ``past`` others, repeated ``group`` times."""
+    """The number of keys that each packed row sees, (group * n,), if the rows are the newest ``n`` tokens after
+    ``past`` others.
+    """
     return torch.arange(past + 1, past + n + 1).repeat(group)

@@ -12,7 +12,7 @@ from engine.model.kernels.abi import KIND, WIDE_DTYPES, Logits, bits, double_bit
 if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
-_PIECE = 16_384  # tokens of a row whose probabilities are one tile
+_PIECE = 16_384  # tokens in a tile of ``probabilities``
 
 PatchedLogits = tuple[torch.Tensor, torch.Tensor]
 """Changed logits of n rows: tokens (n, m) int64, -1 for none, and their logits (n, m) float32."""
@@ -39,7 +39,9 @@ class OwnSampling:
         return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
-        """The most likely token (n,) int64 of each row of logits (n, vocabulary); the first one among equals."""
+        """The most likely token (n,) int64 of each row of logits (n, vocabulary), the first one among equals; -1 for a
+        row that has a NaN or whose largest logit is infinite.
+        """
         out = torch.empty(logits.shape[0], dtype=torch.int64)
         self._call("likeliest", logits, logits.shape[0], {Logits.OUT: out.data_ptr()})
         return out
@@ -95,8 +97,8 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Also for float32, which logits
-        become when a penalty or a quotation changes them.
+        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Both dtypes are needed, because
+        logits that a penalty or a quotation changes become float32.
         """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):

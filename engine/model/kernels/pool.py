@@ -30,11 +30,11 @@ _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# Looks for a job before a worker goes to sleep: about two milliseconds. If torch computes between our kernels, a sixth
-# of a millisecond, because a spinning worker takes a core from torch's threads.
+# How many times a worker looks for a job before it goes to sleep: about two milliseconds. If torch computes between our
+# kernels, a sixth of a millisecond, because a spinning worker takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
-# Looks between two pauses. A hypervisor takes a guest off its core if it only executes pause instructions (pause-loop
-# exiting).
+# Looks between two pause instructions. A hypervisor takes a guest off its core if the guest executes only pause
+# instructions (pause-loop exiting).
 _LOOKS = 64
 
 
@@ -67,7 +67,7 @@ def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> No
 
 
 def _emit_run(module: ir.Module) -> None:
-    """Emit run(board, kernel, arguments, tiles), which runs all tiles."""
+    """Emit run(board, kernel, arguments, tiles), which runs all tiles and returns when all are finished."""
     e = Emitter(module, "run", VOID, (PTR, I64, I64, I64))
     board, kernel, arguments, tiles = e.arguments
     epoch = e.b.add(e.b.lshr(_read(e, board, TICKET), long(32)), long(1))
@@ -161,7 +161,7 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Emit repeated looks at a word while it has this relation to a value, followed by one pause."""
+    """Emit up to ``_LOOKS`` looks at a word, until it no longer has this relation to ``value``, then one pause."""
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:
         looks.value = e.b.sub(looks.value, long(1))
@@ -180,13 +180,14 @@ def _pause(e: Emitter) -> None:
 
 
 class Code:
-    """Emits and compiles a module, or loads its kept machine code, and gives its functions' addresses by name.
+    """Emits and compiles a module, or loads its machine code from disk (``kept``), and gives the addresses of its
+    functions.
 
     Args:
         name: name of the module; together with ``kind`` it identifies the code.
         kind: other arguments of the emitter.
-        emit: emits the functions into a module. Called only where no code is kept. Must depend on nothing but ``kind``
-            and the files that ``kept`` hashes.
+        emit: emits the functions into a module. Called only if no code is kept. Must depend on nothing but ``kind`` and
+            the files that ``kept`` hashes.
     """
 
     def __init__(self, name: str, kind: Sequence[Any], emit: Callable[[ir.Module], None]) -> None:
@@ -229,12 +230,14 @@ def _machine() -> Any:
 
 
 def _feature_list() -> str:
-    """The features that the processor has and those it lacks, in LLVM's notation."""
+    """The processor's features in LLVM's notation: ``+`` for those it has, ``-`` for those it lacks."""
     return ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
 
 
 def _features() -> dict[str, bool]:
-    """The processor's features by LLVM's names. If LLVM does not report them, those that ``engine.threads`` assumes."""
+    """Whether the processor has each feature, keyed by LLVM's name. False above AVX2 if ``engine.threads`` limits
+    instructions.
+    """
     has = dict(binding.get_host_cpu_features())
     if is_limited():
         has |= dict.fromkeys((name for name in has if name.startswith(_ABOVE_AVX2)), False)
@@ -284,7 +287,9 @@ class Pool:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """A context in which only these kernels compute, so that woken workers wait longer for the next job."""
+        """Make woken workers wait longer for the next job within this context. For contexts in which only these kernels
+        compute.
+        """
         before, self.patience = self.patience, _PATIENT
         try:
             yield

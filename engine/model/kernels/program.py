@@ -1,5 +1,5 @@
-"""Runs kernels one after another in a single call, for any number of rows, and holds the memory in which they
-compute.
+"""Lists kernels that run one after another in a single call, for any number of rows (``Program``), and holds the
+buffers in which they compute (``Memory``).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Program:
         """Append a kernel. Return its index. Only allowed before the first run.
 
         Args:
-            slots: the slots of its arguments, or the index of a kernel whose arguments it shares.
+            slots: the values of the kernel's arguments, keyed by slot, or the index of a kernel whose arguments it
+                shares.
             rows_at: the slot that gets the number of rows.
         """
         return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
@@ -74,7 +75,7 @@ class Program:
 
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The arguments of all kernels (kernels, ``NUM_ARGUMENTS``), by the kernel's index."""
+        """The arguments of all kernels: (kernels, ``NUM_ARGUMENTS``)."""
         found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
@@ -115,7 +116,7 @@ class Program:
 
 
 class Memory:
-    """The buffers (rows, width), by name, in which all layers of a model compute in turn."""
+    """The buffers (rows, width), keyed by name, width and dtype, in which all layers of a model compute in turn."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

@@ -16,20 +16,23 @@ from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KIN
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
 _KEYS = 4  # keys whose products with a query are computed together
-_SCORE_ROWS = (2, 1)  # queries that are multiplied together, so that keys are widened once for both
-# vectors of a value that are summed at once: with many rows, and with few rows
+# numbers of queries that are multiplied with a key at once, so that the key is widened once for all of them
+_SCORE_ROWS = (2, 1)
+# vectors of a value that are summed at once: VALUE_VECTORS with the most rows; with fewer rows, the largest of
+# _VALUE_CHUNKS that fits the registers
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of a fixed-point number of lines
+_SHARE_BITS = 20  # fractional bits of a fixed-point number of cache lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
 def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
     """Emit the attention of all query rows of one KV head to one piece of its keys.
 
-    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
-    ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
-    With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` has the form for ``scaled``.
+    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes the unnormalised sums of the values, the maximum score
+    and the sum of the weights into ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE``
+    is log2(e) times the usual scale. With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` is 2 * log2(e) / cap
+    times the usual scale (``scaled``).
 
     Args:
         stored: the kind of keys and values, whose numbers the strides count. "int8" means levels, followed by their
@@ -51,8 +54,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The scratch memory of a worker holds keys and values of the last block and their scales, then queries and scores
-    # of all rows in float32.
+    # Scratch memory of a worker, in float32: for keys and for values, a copy of the current block if it is incomplete
+    # (in its stored form) and the scales of its levels; then the queries and the scores of all rows.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -91,7 +94,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
 
 class Vectors:
-    """The keys or values of a block in their stored form, ``step`` numbers apart.
+    """The keys or values of a block in their stored form. From one token to the next are ``step`` numbers.
 
     ``scales`` are the scales of levels in float32; None if the numbers are not levels.
     """
@@ -100,14 +103,14 @@ class Vectors:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
     def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load numbers of the block's ``token``-th key or value, from the ``at``-th on. Levels are loaded without their
-        scale.
+        """Load a vector of the block's ``token``-th key or value, from its ``at``-th number on. Levels are not
+        scaled.
         """
         return self._e.load_vector(self._place, self._where(token, at), self.kind)
 
     def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Levels are converted to bfloat16, which is
-        exact.
+        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Levels become bfloat16 without their scale,
+        which is exact.
         """
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
@@ -123,8 +126,8 @@ class Ahead:
     """Emits prefetches of the keys or values of the next block, while the block that begins at ``start`` is computed.
 
     If the whole block were prefetched at once, prefetching and multiplying would alternate, and each would wait for the
-    other. So with many rows, each step of the sums prefetches a few lines. With few rows, the tokens of the next block
-    are prefetched while a block is laid out.
+    other. So with many rows, each step of the sums prefetches a few lines. With few rows, each step of the first sums,
+    or of the loop that lays out a block in pairs, prefetches a token.
     """
 
     def __init__(
@@ -138,8 +141,8 @@ class Ahead:
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Prefetch one of the equal shares of the block's lines."""
         e, lines = self._e, self._lines
-        # The share is rounded up, because otherwise the last share would end before the last line. It is the same for
-        # all steps, and computed once.
+        # A share is rounded up, so that the last share reaches the last line. The size of a share does not depend on
+        # the step.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
@@ -166,10 +169,10 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """Emit the address of a block's keys or values.
+    """Emit access to a block's keys or values.
 
-    A whole block is used in place. An incomplete block is copied to ``room``, with zeros after its end. Scales, if
-    there are any, follow in ``room``.
+    A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of levels
+    are written to ``room``, after the space for such a copy.
     """
     size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the levels
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
@@ -210,9 +213,7 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
 
 
 def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
-    """Emit the products of ``rows`` queries with the keys of a block, one query after another in float32. The keys are
-    read once.
-    """
+    """Emit the products of ``rows`` float32 queries with the keys of a block. A key is loaded once for all queries."""
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
@@ -234,8 +235,8 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
     """Scale a vector of scores to base 2.
 
-    A ``cap`` limits the scores to cap * tanh(score / cap), with an error of 2e-7 times the cap. The tangent is computed
-    from ``2 ** -abs(score)``; ``scale`` converts a score to this exponent.
+    A ``cap`` limits the scores to cap * tanh(score / cap), with an error of 2e-7 times the cap. The hyperbolic tangent
+    is computed from ``2 ** -abs(score * scale)``.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -256,11 +257,12 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Turn a row's scores into weights of the online softmax, and rescale its sums to the new maximum.
+    """Turn a row's scores into softmax weights, and rescale the row's sums to the new maximum (online softmax).
 
     Args:
-        begin, limit: the row sees the keys between these positions; each may lie outside of the block.
-        value_scales: scales that the weights are multiplied by.
+        begin, limit: the row sees the keys [begin, limit), counted from the block's first key. Both may lie outside of
+            the block.
+        value_scales: scales of the values, which the weights are multiplied by after they are summed.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -313,8 +315,9 @@ def add_values(
         weights: address of the weights of the block's first key, ``step`` words from one row to the next.
         words: number of words of a row's weights in the block; a word is a number or a pair.
         near: loads the vectors at the given places of the ``word``-th value or pair of values.
-        ahead: what to prefetch meanwhile. For pairs it is prefetched in shares if ``are_many`` rows with
-            ``VALUE_VECTORS``, otherwise together with the first.
+        ahead: prefetches of the next block. They run in shares if there are rows for the largest block of
+            ``row_blocks``, otherwise token by token with the first row. With few rows and ``pairs``, the caller has
+            already run them.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)

@@ -1,9 +1,10 @@
 """Emits attention in bfloat16 for processors that multiply pairs of bfloat16 numbers (``products``).
 
 The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
-no sum over lanes is needed. Two neighbouring values are interleaved into pairs. Both steps cost as much time as two
-rows. So this kernel pays for three or more rows, and the grouped queries of a single token are usually that many. The
-weights of the values are rounded to bfloat16, as in other kernels. In float32, transposing costs more than it gains.
+no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. Transposing and
+interleaving take as much time as two rows. So this kernel pays for three or more rows, and the grouped queries of a
+single token are usually that many. The softmax weights are rounded to bfloat16, as in other kernels. In float32,
+transposing costs more than it gains.
 
 All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one
 softmax. Each block prefetches the next one. Everything else is as in ``attention``.
@@ -58,8 +59,8 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The scratch memory of a worker holds keys or values of the last block and their scales, the block laid out in
-    # pairs, the scales of the piece's values, then the scores of all rows.
+    # Scratch memory of a worker: a copy of the current block of keys or values if it is incomplete, with the scales of
+    # its levels; the block laid out in pairs; the scales of the piece's values; the scores of all rows.
     room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
@@ -104,7 +105,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """Collect the scales of a piece's values in ``room``. Zeros follow the last scale."""
+    """Collect the scales of a piece's values in ``room``, followed by zeros."""
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
@@ -117,7 +118,7 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        # rounded up, so that some lines are prefetched twice and none is left out
+        # rounded up, so that some tokens are prefetched twice and none is left out
         tokens = -(-e.lanes * e.lanes // words)
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
@@ -152,10 +153,11 @@ def _score(
     words: int,
     asked: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
-    """Emit the products of ``rows`` queries with the transposed keys of a block, one query after another.
+    """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        asked: the prefetch that runs meanwhile, the number of its shares done so far, and the number of all shares.
+        asked: a prefetch that runs in shares meanwhile, the number of shares already done, and the number of all
+            shares.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -188,13 +190,16 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Turn a row's scores into weights in bfloat16, stored in place in half the bytes. The maximum and the sum of the
-    weights are written at the end of ``line``, after zeros.
+    """Compute the softmax weights of one row: overwrite the float32 scores by bfloat16 weights, which take half the
+    space. Zero the head_dim sums of ``line``, and write after them the row's maximum and the sum of its weights (before
+    ``value_scales``).
 
     Args:
-        begin, limit: the row sees the keys between these positions; each may lie outside of the piece.
+        begin, limit: the row sees the keys [begin, limit), counted from the piece's first key. Both may lie outside of
+            the piece.
         count: keys of the piece.
-        value_scales: scales that the weights are multiplied by.
+        line: the row's results in ``PARTS``.
+        value_scales: scales of the values, which the weights are multiplied by after they are summed.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -231,7 +236,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # Unseen scores are so far below the maximum that their weight becomes zero, even if no key is seen.
+    # The scores of hidden keys are so low that their weights become zero, even if the row sees no key.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:

@@ -20,13 +20,15 @@ from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR
 from engine.model.kernels.emit.products import Sums, each_panel, emit_product, row_blocks, store_sums
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
-_LINE = 64  # bytes that memory delivers at once
-_AHEAD = 4096  # distance of a prefetch in bytes; it is rounded to whole blocks
+_LINE = 64  # bytes of a cache line
+_AHEAD = 4096  # minimum distance of a prefetch in bytes; it is rounded up to whole blocks
 _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-_LEFT_OUT = 6  # block size that is left out: four and two rows take hardly longer, and every size has to be compiled
+# number of rows that gets no code of its own: blocks of four and two rows take hardly longer, and every size has to be
+# compiled
+_LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 
 
@@ -57,7 +59,9 @@ class _Block:
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
-        """Prefetch a group's share of the next block, because the processor does not foresee it."""
+        """Prefetch a group's share of the block that lies ``_AHEAD`` bytes ahead, because the processor's own
+        prefetcher does not.
+        """
         e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
             self._base,
@@ -76,7 +80,8 @@ class _Block:
         return e.load(place, ir.VectorType(I16, e.lanes), align=2)
 
     def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit the factor of a level and the number that is added to the product, for each vector of the panel.
+        """Emit, for each vector of the panel, the two numbers that turn a level into a weight: a factor, and a number
+        to add.
 
         Args:
             offset: offset of the levels in addition to their zero point.
@@ -105,7 +110,7 @@ class _Block:
         return found
 
     def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
-        """Assemble an integer of the group from its parts."""
+        """Assemble a scale or minimum of the group from its bits."""
         e, whole = self._e, None
         for part in parts:
             if part.in_half:
@@ -120,7 +125,9 @@ class _Block:
         return whole
 
     def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """Emit the levels of four inputs as the bytes of a word. Codes have ``_CODE_OFFSET`` added."""
+        """Emit the levels of four inputs as the bytes of a word. Entries of a ``codes`` table have ``_CODE_OFFSET``
+        added.
+        """
         e, form, levels = self._e, self._form, None
         for part in form.levels:
             some = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(((1 << part.count) - 1) * _BYTE))
@@ -134,7 +141,9 @@ class _Block:
         return levels
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """Emit a word shifted so that the wanted bits are the lowest of each byte. Other bits remain above them."""
+        """Emit a word shifted so that the wanted bits are the lowest of each byte. The caller masks the bits above
+        them.
+        """
         e = self._e
         if not part.spread:
             index = e.b.add(_picked(e, part.words, run), long(word))
@@ -146,9 +155,9 @@ class _Block:
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Emit the levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item says whether its
-        pair belongs to the first and third inputs or to the second and fourth. Several items for the same inputs have
-        to be added.
+        """Emit the levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item is 0 with a pair of
+        the first and third inputs, or 1 with a pair of the second and fourth. If several items have the same number,
+        their pairs have to be added.
         """
         e, form = self._e, self._form
         if form.codes:
@@ -185,7 +194,7 @@ class _Block:
 
 
 def _offset(form: Format, pairs: bool) -> int:
-    """The number by which levels in bfloat16 are too large."""
+    """The number by which ``_Block.pairs`` (if ``pairs``) or ``_Block.levels`` are too large."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
@@ -194,8 +203,8 @@ def _offset(form: Format, pairs: bool) -> int:
 
 
 def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """Emit ``2 ** exponent`` combined with a level, whose bits are the highest of the mantissa, in both halves of a
-    word.
+    """Emit ``2 ** exponent + level * 2 ** (exponent - count)`` as bfloat16, in both halves of a word. The ``count``
+    bits of the level are already at the top of the mantissa; all other bits are masked.
     """
     kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
     return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
@@ -211,8 +220,8 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Emit half of the powers of two with these exponents, which are bytes biased by 127. Powers below 2 ** -126 become
-    0.
+    """Emit ``2 ** (exponent - 128)``, half of the power of two that each byte means, because ``codes`` hold twice the
+    values. Results below 2 ** -126 become 0.
     """
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)
@@ -233,7 +242,7 @@ def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> 
 
 
 def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
-    """Emit the selection of one of several integers."""
+    """Emit ``values[at]``."""
     if len(set(values)) == 1:
         return long(values[0])
     name = "table." + ".".join(map(str, values))
@@ -262,7 +271,7 @@ def _half_of(value: int) -> int:
 
 
 def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Look up 16-bit numbers in a table of 16, indexed by the lower bits of both halves of each word. Needs 16
+    """Look up 16-bit numbers in a table of 16, indexed by the lower four bits of both halves of each word. Needs 16
     lanes.
     """
     kind = ir.VectorType(I16, 2 * e.lanes)
@@ -296,8 +305,8 @@ def _share_of(at: int) -> float:
 
 
 def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the interleaving of a panel: of each block first the halves, then the words, each for all outputs together.
-    Places without an output get zeros.
+    """Emit the interleaving of a panel's blocks: first the halves of a block, then its words, each for all outputs of
+    the panel. Columns without an output get zeros.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
@@ -337,7 +346,7 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
     Args:
         kind: kind of x.
         made: "pairs": bfloat16; of each four numbers, the first and third come before the second and fourth. "shares":
-            float32, divided by ``_share_of``. "plain": float32.
+            float32, multiplied by ``_share_of``. "plain": float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
@@ -362,7 +371,7 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
 
 
 def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int, pairs: bool) -> None:
-    """Emit the product of ``TILE_PANELS`` panels with x in the form of ``arranged``."""
+    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged`` has prepared."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
@@ -409,7 +418,7 @@ def _add_least(
     scales: list[tuple[ir.Value, ir.Value]],
     total: list[Variable],
 ) -> None:
-    """Add that part of a group's product that does not depend on its levels."""
+    """Add the part of a group's product that does not depend on its levels: the sum of x times ``least``."""
     sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
     for at in range(1, runs):
         sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
@@ -419,7 +428,7 @@ def _add_least(
 
 
 def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
-    """Add the products of a run's levels with each line of x. The line begins at the run."""
+    """Add the products of a run's levels with each line of x. Lines begin at the run's first input."""
     multiply = e.dot_pairs if pairs else e.fma
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):
@@ -435,7 +444,7 @@ def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], su
 
 
 def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:
-    """Emit a panel's weights, of the kind ``made``, with one input in each row."""
+    """Emit a panel's weights as numbers of the kind ``made``, in ``OUT`` (inputs, outputs)."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, tile, _ = e.arguments

@@ -16,11 +16,11 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
 LEVELS = ir.VectorType(I8, 64)
-"""The type of a vector of levels, with as many bytes as a vector of 16 lanes."""
+"""A vector of 64 bytes: one level a byte. It is as large as a vector of 16 float32 lanes."""
 
 FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
-"""Bytes of a number in memory: in float32, in bfloat16, or as an 8-bit level."""
+"""Bytes of a number in memory, keyed by its type: float32, bfloat16 (as i16) or an 8-bit level."""
 
 
 class _BFloat(ir.Type):
@@ -46,7 +46,7 @@ class Emitter:
     Args:
         module: the module that the function belongs to.
         name: the function's name.
-        result: the type of the result, followed by the types of the parameters.
+        result, parameters: types of the function's result and of its parameters.
         lanes: numbers in a vector.
     """
 
@@ -115,7 +115,7 @@ class Emitter:
     # Memory ----------------------------------------------------------------------------------------------------
 
     def at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Emit the address of the ``index``-th value of a kind after ``base``."""
+        """Emit the address of the ``index``-th value of type ``kind`` after ``base``."""
         return self.b.gep(base, [index], source_etype=kind)
 
     def load(self, address: ir.Value, kind: ir.Type, align: int = FLOAT_BYTES) -> ir.Value:
@@ -125,21 +125,23 @@ class Emitter:
         self.b.store(value, address, align=align)
 
     def load_vector(self, base: ir.Value, index: ir.Value, kind: ir.Type = F32) -> ir.Value:
-        """Load a float32 vector, from the ``index``-th number after ``base`` on. Exact for every type in ``BYTES``."""
+        """Load ``lanes`` numbers, from the ``index``-th number after ``base`` on, and convert them to float32. Exact
+        for every type in ``BYTES``.
+        """
         loaded = self.load(self.at(base, index, kind), ir.VectorType(kind, self.lanes), align=BYTES[kind])
         if kind is F32:
             return loaded
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
-        """Store a vector so that ``load_vector`` can read it, rounded to the nearest number of this kind. Levels cannot
-        be stored.
+        """Store a float32 vector as numbers of type ``kind``, rounded to the nearest: float32 or bfloat16, not levels.
+        ``load_vector`` reads them back.
         """
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
-        """Prefetch a cache line. Any address is allowed."""
-        # The arguments mean: for reading, kept in the second-level cache, data.
+        """Prefetch the cache line of an address. An invalid address is harmless."""
+        # for reading, into the second-level cache, data instead of instructions
         self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
@@ -194,32 +196,35 @@ class Emitter:
         return self.call("llvm.fma", a, b, c)
 
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """c + a.first * b.first + a.second * b.second for pairs of bfloat16. Each pair is stored in place of a float32.
-        Needs 16 lanes.
+        """For each lane: c + a.first * b.first + a.second * b.second. A lane of ``a`` and ``b`` holds a pair of
+        bfloat16 numbers. Needs 16 lanes.
         """
         pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
         halves = [self.b.bitcast(x, pairs) for x in (a, b)]
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Load ``lanes`` pairs of bfloat16, from the ``index``-th number after ``base`` on, each pair as a float32."""
+        """Load ``lanes`` pairs of bfloat16, from the ``index``-th number after ``base`` on. Each pair takes one float32
+        lane.
+        """
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
         if kind is I8:
             wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
             bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
             high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
-            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))  # a level has no further digits
+            # exact, because the lower half of a level's float32 is zero
+            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))
         return self.b.bitcast(loaded, self.vector)
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``LEVELS`` places. Return pairs in two vectors
-        of 16 lanes.
+        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``LEVELS`` places. Return them as pairs in two
+        vectors of 16 lanes.
 
-        The table has 16 or 128 numbers. The places of a pair are neighbours. Of each 16 bytes of places, the first 8 go
-        to the first vector and the last 8 to the second.
+        The table has 16 or 128 numbers. Neighbouring places form a pair. Of each 16 bytes of places, the first 8 go to
+        the first vector and the last 8 to the second.
 
         Args:
             signs: bytes whose highest bits become the signs of the results.
@@ -235,7 +240,7 @@ class Emitter:
         return vectors[0], vectors[1]
 
     def _bytes_at(self, places: ir.Value, table: Sequence[int]) -> ir.Value:
-        if len(table) == 16:  # within 16 bytes each
+        if len(table) == 16:  # this instruction looks up within each 16 bytes
             return self.intrinsic("llvm.x86.avx512.pshuf.b.512", LEVELS, _bytes([*table] * 4), places)
         first, second = _bytes(table[:64]), _bytes(table[64:])
         return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
@@ -258,7 +263,7 @@ class Emitter:
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
         """Transpose a square of vectors: as many vectors as each has lanes."""
         n, turned = self.lanes, list(rows)
-        for first in range(0, n, 4):  # first squares of four lanes, with single instructions that every processor has
+        for first in range(0, n, 4):  # first squares of four lanes, with instructions that every processor has
             a, b, c, d = turned[first : first + 4]
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
@@ -311,7 +316,7 @@ class Emitter:
         """Sum over the lanes of each of ``lanes`` vectors, and return the sums as one vector.
 
         Every sum is the same tree over the lanes: neighbours are added first, then pairs of neighbours, and so on. If
-        groups of ``width`` vectors have already been joined, the sum continues from there.
+        groups of ``width`` vectors have already been joined, each into one vector, the sum continues from there.
         """
         rows = list(vectors)
         while len(rows) > 1:
@@ -352,7 +357,7 @@ class Emitter:
         power = self.constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
             power = self.fma(power, rest, self.constant(coefficient))
-        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # a mask of all lanes, and the rounding mode of the thread
+        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # all lanes, and the current rounding mode
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:

@@ -34,11 +34,11 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
-_SUM_WORDS = 2  # words of a group that are summed before the scale is applied, so that chains of additions are short
+_SUM_WORDS = 2  # words that are summed before their group's scale is applied, so that chains of additions are short
 _ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # numbers of rows that share loaded weights or values
-# accumulators, keyed by the lanes of vectors, if there are 32 registers; the other registers hold loaded operands
+# number of accumulators if there are 32 registers, keyed by lanes; the other registers hold loaded operands
 ACCUMULATORS = {16: 16}
-FEW_ACCUMULATORS = 12  # accumulators if there are 16 registers
+FEW_ACCUMULATORS = 12  # number of accumulators if there are 16 registers
 
 Sums = list[list[Variable]]
 """The sums of a product: for each row, one sum for each vector of a panel."""
@@ -67,8 +67,8 @@ def emit_product(
     near: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """Emit the product for single numbers or for pairs. A word of a panel holds one input, or a pair of inputs, of each
-    column.
+    """Emit the product for single numbers or for pairs. A word of a panel holds one input, or one pair of inputs, of
+    every column.
 
     Args:
         near: loads the vectors of the word at an address.
@@ -132,13 +132,13 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """Emit the product with 4-bit weights for single numbers or for pairs. Sums are multiplied by the scale after every
-    ``step`` of the ``words`` of a group.
+    """Emit the product with 4-bit weights for single numbers or for pairs. A group has ``words`` words. After every
+    ``step`` of them, the sums are multiplied by the group's scale.
 
     Args:
         lowest: the level, relative to the middle level, that counts as 0 in ``add_some``.
-        add_some: adds the products of ``step`` words, beginning at a word of the group's part of a panel, with the
-            lines of x, which begin at the group.
+        add_some: adds the products of ``step`` words with the lines of x to the sums. Takes the address of the group's
+            words, the first of these words, and lines that begin at the group.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     x, packed, out, sums_of_x, scale = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.SCALES)
@@ -188,7 +188,7 @@ def emit_product4(
 
 
 def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """Emit the level at a place of each word as float32, times the divisor from ``_spread_of``."""
+    """Emit the level at a place of each word as float32, divided by ``_spread_of``."""
     if place == WORD_LEVELS - 1:  # this place holds the sign
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
@@ -199,8 +199,8 @@ def _spread_of(place: int) -> float:
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x (rows, inputs) in the form that ``product4`` takes: ``OUT`` in float32, divided by ``_spread_of``, and the
-    ``SUMS`` (rows, groups) of x.
+    """Emit x (rows, inputs) in the form that ``product4`` takes: ``OUT`` in float32, multiplied by ``_spread_of``, and
+    the ``SUMS`` (rows, groups) of x.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -223,11 +223,11 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 def each_panel(
     e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None], sizes: Sequence[int] | None = None
 ) -> None:
-    """Emit a loop over the panels of a tile, and within it loops over the rows in blocks, with the body ``rows_of(first
-    row, rows, panel)``.
+    """Emit a loop over the panels of a tile, and within it loops over blocks of rows. The body is ``rows_of(first row,
+    number of rows, panel)``.
 
     Args:
-        sizes: sizes of the blocks, the largest first; None takes as many rows as fit the registers.
+        sizes: sizes of the blocks, the largest first; None takes ``row_blocks``.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -270,8 +270,8 @@ def store_sums(
     sums: list[list[Variable]],
     factors: Sequence[ir.Value] = (),
 ) -> None:
-    """Store the sums of rows from ``row`` on and outputs from ``column`` on. Each vector is multiplied by its factor,
-    if there is one.
+    """Store the sums of the rows from ``row`` on and of the outputs from ``column`` on. If there are ``factors``, each
+    vector of a row is multiplied by its own.
     """
     for at, own in enumerate(sums):
         place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
@@ -351,7 +351,7 @@ def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _half(value: int) -> int:
-    """The bits of a number that bfloat16 holds exactly."""
+    """The bits in bfloat16 of a number that bfloat16 holds exactly."""
     return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
 
 

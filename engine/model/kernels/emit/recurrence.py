@@ -1,9 +1,9 @@
-"""Emits the gated delta rule for a few tokens: each head's state is updated token by token, in the cache of a
-processor. ``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
+"""Emits the gated delta rule for passes over few tokens: each head's state is updated token by token, in a processor's
+cache. ``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
 
 A tile is one head. Its tokens are computed one after another, and every sum goes over the state's rows in order, so a
-token has the same bits however many are in the pass. ``replayed`` applies recorded changes to a state, in the order and
-with the rounding of ``delta``, so that its result has the bits of a pass that ended after these tokens.
+token has the same bits however many tokens are in the pass. ``replayed`` applies recorded changes to a state, in the
+order and with the rounding of ``delta``, so that its result has the bits of a pass that ended after these tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_di
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its whole value to the state under its key."""
+    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its whole value, times its rate."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 

@@ -1,5 +1,5 @@
-"""Emits the operations of a decoder layer between its products, which work on each row: norms, RoPE, SiLU, residual
-sums. Another kernel copies chunks.
+"""Emits the operations of a decoder layer between its products: norms, RoPE, SiLU, residual sums. ``gathered`` copies
+chunks of KV.
 
 A tile is one row, or a piece of a row, computed in float32 in a fixed order, so it has the same bits however many rows
 are in the pass. Inputs and outputs of a layer are of the model's kind. All numbers in between are float32, except
@@ -29,8 +29,8 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, a product is added to x first, and the
-    sum is stored too.
+    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, ``DELTA`` is added to x first, and the
+    sum is also stored, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -56,7 +56,7 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
 
 
 def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit row ``tile`` of the residual stream plus a product, in the model's kind."""
+    """Emit row ``tile`` of the residual stream ``SUM`` plus the product ``DELTA``, in the model's kind."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     kept, out, width = (
@@ -71,7 +71,7 @@ def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _delta(e: Emitter, row: ir.Value, at: ir.Value) -> ir.Value:
-    """Load a product and add its bias."""
+    """Load a vector of the product ``DELTA``, and add its bias."""
     arguments = e.arguments[0]
     delta, bias = e.load_pointer(arguments, Residual.DELTA), e.load_pointer(arguments, Residual.BIAS)
     start = e.b.mul(row, e.load_long(arguments, Residual.DELTA_STRIDE))
@@ -159,7 +159,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Emit row ``tile`` of all heads, concatenated, of the kind ``made``."""
+    """Emit row ``tile`` of all heads, concatenated, as numbers of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -174,7 +174,7 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit SiLU of the gates times the values that follow them, of the kind ``made``."""
+    """Emit SiLU of the gates times the values that follow the gates, as numbers of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
@@ -198,7 +198,7 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
 
 
 def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit the copy of the chosen chunks of the head in line ``tile``, one chunk after another."""
+    """Emit the copy of the chosen chunks of one head (line ``tile``), one chunk after another."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     lines, count, size = (

@@ -10,7 +10,7 @@ to reach top_p.
 
 A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of equal
 weight are kept in the order of their ids until top_p is reached. Top-k also keeps all tokens that are as likely as the
-last kept one, as transformers does. Logits that a repetition penalty changes are replaced first
+last kept one, as transformers does. Changed logits, for example by a repetition penalty, are replaced first
 (``abi.Logits.PATCH_IDS``). One thread computes a row, so a row has the same bits whatever other rows are computed.
 """
 
@@ -32,8 +32,8 @@ _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the most likely token of row ``tile``, the first one among equals; -1 if the row is not finite. Patches are
-    ignored.
+    """Emit the most likely token of row ``tile``, the first one among equals; -1 if the row has a NaN or its largest
+    logit is infinite. Patches are ignored.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -106,7 +106,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             mass.value = _sum(e, values, width, weigh)
             with e.b.if_then(by_top_p):
                 rest = e.b.fsub(F64(1.0), top_p)
-                # Half of the bound is used, so that rounding cannot make it too high.
+                # Halved, so that rounding cannot make the bound too high.
                 share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, mass.value), F64(0.5)), e.b.sitofp(width, F64))
                 bound_weight = e.b.fptrunc(share, F32)
                 count.value = _compress(e, values, width, some, weigh, e.splat(bound_weight))
@@ -118,7 +118,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
         least_weight.value = tau
         # tau is 0 if, after rounding, even the sum of all tokens is below top_p. Then all tokens are kept.
         with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-            # Of the tokens with the last weight, keep as many as needed, and at least one.
+            # Keep as many tokens of the lowest kept weight as needed, and at least one.
             needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
             ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
             with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
@@ -138,7 +138,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the probabilities of piece ``tile`` of the first row."""
+    """Emit the probabilities of piece ``tile`` of the only row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -226,7 +226,7 @@ def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 class _Odd:
-    """Emits the search for NaN in a row, alongside the search for the largest value."""
+    """Detects rows with NaN or with an infinite largest value, while the largest value is searched."""
 
     def __init__(self, e: Emitter) -> None:
         self._e, self._lanes = e, e.variable(e.whole_splat(0))
@@ -237,7 +237,7 @@ class _Odd:
         self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
 
     def found(self, largest: ir.Value) -> ir.Value:
-        """Emit whether there were NaNs, or the ``largest`` value is not finite."""
+        """Emit whether there was a NaN, or the ``largest`` value is infinite."""
         e = self._e
         none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
         above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
@@ -245,8 +245,8 @@ class _Odd:
 
 
 def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Write the largest value of each block. Return the number of blocks, the largest value of all, and whether there
-    are NaNs.
+    """Write the largest value of each block. Return the number of blocks, the largest value of all, and whether the row
+    has a NaN or that value is infinite.
     """
     step, odd = BLOCK_VECTORS * e.lanes, _Odd(e)
     blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
@@ -279,8 +279,8 @@ def _compress(
     bound: ir.Value,
     below: ir.Value | None = None,
 ) -> ir.Value:
-    """Write those items of ``of`` whose values are at least ``bound`` (and below ``below``), without gaps. Return their
-    number. ``out`` may overlap the values, because only places that were already read are overwritten.
+    """Apply ``of`` to the values, and write the results that are at least ``bound`` (and below ``below``) without gaps.
+    Return their number. ``out`` may overlap the values, because only places that were already read are overwritten.
     """
     found = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
@@ -296,12 +296,12 @@ def _compress(
 
 
 def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
-    """Append a vector filled with this value."""
+    """Append a vector filled with ``value``."""
     e.store_vector(e.constant(value), values, count, F32)
 
 
 def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> ir.Value:
-    """Find the k-th largest of ``count`` values; -inf if a whole row has fewer than k.
+    """Find the k-th largest of ``count`` values; -inf if there are fewer than k.
 
     Bisects an interval of integers that are ordered like floats.
     """
@@ -320,11 +320,11 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight for which all candidates of at least this weight together reach ``wanted``. Return it
-    with the sum of all larger weights. Overwrites the candidates.
+    """Find the largest weight for which all candidates ``some`` of at least this weight together reach ``wanted``.
+    Return the sum of all larger weights, and this weight. Overwrites the candidates and their ``count``.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
-    above = e.variable(F64(0.0))  # the sum of the weights of at least ``high``
+    above = e.variable(F64(0.0))  # the sum of all weights of at least ``high``
 
     def halve(times: int) -> None:
         base = above.value
@@ -358,8 +358,8 @@ def _last_tie(
     ties: ir.Value,
     last_id: Variable,
 ) -> ir.Value:
-    """Find the id of the ``ties``-th token of weight ``tau``, or of the last such token. Return the number of tokens up
-    to and including it.
+    """Set ``last_id`` to the id of the ``ties``-th token of weight ``tau``, or of the last such token. Return the
+    number of such tokens up to and including it.
     """
     found, at = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
