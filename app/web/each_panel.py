@@ -29,6 +29,9 @@ from app.web.documents_panel import DocumentsAsked
 from app.web.markdown import harmless, rendered
 from app.web.routes import Handler, QuestionAsked, allowed_posts, answer_or_refusal, parsed, posts, said
 
+_READING_SHARE = 0.9
+"""How much of a document is done when it has been read and its answer is still missing."""
+
 
 class EachAsked(DocumentsAsked, QuestionAsked):
     """A request with a question, its options, and the documents to ask."""
@@ -87,7 +90,9 @@ def _run_view(run: Run, rows: Sequence[tuple[Book, Answer | None]]) -> View:
         "question": run.question,
         "running": run.running,
         "line": _line(run, rows, at) if run.question else "",
-        "done": round((len(rows) - run.left + (run.read if run.running else 0.0)) / max(1, len(rows)), 3),
+        "done": round(
+            (len(rows) - run.left + (_READING_SHARE * run.read if run.running else 0.0)) / max(1, len(rows)), 3
+        ),
         "left": 0 if run.running else run.left,
         "unkept": run.unkept,
         "rows": [_row_view(book, answer, run) for book, answer in rows],

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from app.core.each import AskEach
+from app.core.books import Book
+from app.core.each import AskEach, Run
 from app.core.state import AppState
-from app.web.each_panel import EachPanel
+from app.web.each_panel import EachPanel, _run_view
 from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
@@ -76,3 +77,10 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
         loops.run(panel.ask(sent({**HOW, "ids": []})))
     with pytest.raises(OptionError):
         loops.run(panel.ask(sent({**HOW, "question": " ", "ids": [book.sha256]})))
+
+
+def test_a_document_that_is_being_asked_is_not_done() -> None:
+    run = Run("What?", ("a", "b"), running=True, at="a", read=1.0, is_answering=True)
+    view = _run_view(run, [(Book("a", "a.txt", "a.txt"), None), (Book("b", "b.txt", "b.txt"), None)])
+    assert view["line"] == "Document 1 of 2: it is being asked"
+    assert 0.4 < view["done"] < 0.5
