@@ -22,6 +22,7 @@ from app.web.notes_panel import NotesPanel
 from app.web.page_viewer import PageViewer
 from app.web.parts_panel import PartsPanel
 from engine.config import SamplingParams
+from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
 from tests.app.scripted import ScriptedEngine, wait_for
@@ -216,3 +217,9 @@ def test_notes_are_saved_and_go_with_their_book(state: AppState, panel: NotesPan
     assert state.notes.counts() == {members[0].sha256: 1}, "a collection's own notes, and not those of its documents"
     state.delete(members[0].sha256)
     assert state.notes.counts() == {}
+
+
+def test_an_answer_that_is_a_quotation_shows_its_words_once() -> None:
+    page = Document.from_pages("Lease", ["The rent is due."])
+    for said, shown in (("“The rent is due”", ""), ("It says that the rent is due.", "It says that the rent is due.")):
+        assert notes_panel._view(page, Note("1", "book", passage="The rent is due.", said=said))["said"] == shown
