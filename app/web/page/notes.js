@@ -111,7 +111,9 @@ function edit(item, note) {
   const leave = made("button", "Cancel", "tf-small");
   leave.type = "button";
   const line = made("p", "", "tf-line");
-  line.append(colours, save, leave);
+  const ends = made("span", "", "ends");
+  ends.append(save, leave);
+  line.append(colours, ends);
   form.append(words, line);
   const end = () => {
     editing = "";
