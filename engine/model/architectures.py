@@ -547,7 +547,7 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
 
 
 def stored_bytes_per_weight(config: Any) -> float:
-    """Bytes of a weight in a GGUF file whose format a processor keeps (``engine.model.gguf``); 0 on other devices."""
+    """Mean bytes of a weight in the GGUF file that the model comes from (``engine.model.gguf``); 0 for other models."""
     stated = getattr(config, "stored_bytes_per_weight", 0.0)
     return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0
 

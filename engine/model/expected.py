@@ -1,4 +1,4 @@
-"""Derives from a configuration which tensors and devices a model needs, before and after it is loaded."""
+"""Derives from a configuration the shape of a model's KV, and whether a GPU may use rounded weights."""
 
 from __future__ import annotations
 

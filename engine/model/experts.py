@@ -115,7 +115,7 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """The activation: computes it from the gates, and multiplies it by the numbers that they gate."""
+        """Applies the activation to the gates, and multiplies the result by the numbers that they gate."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):

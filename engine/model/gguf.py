@@ -244,7 +244,7 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """For the numbers of each value head in transformers' order, their places in a file. A head has ``size``
+    """For the numbers of each value head in transformers' order, their places in a file. A head has ``width``
     numbers.
     """
     import numpy as np
@@ -254,8 +254,8 @@ def _tiled(config: Any, width: int) -> Any:
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
-    """Map a file into memory, read-only, so that pages are read on use. A writable mapping would make private copies of
-    pages.
+    """Map a file into memory, so that pages are read on use. The mapping is copy-on-write: a write would change a
+    private copy of the page, never the file.
     """
     with Path(file["path"]).open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -406,8 +406,9 @@ class _Recording:
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Maximum difference in the rows of ``expected``, as a share of the largest value. NaN counts as 1. Logits of minus
-    infinity, for tokens that a head leaves out, must be in the same places and are otherwise ignored.
+    """Maximum difference in the rows of ``expected``, as a share of the largest value; infinite if there is a NaN.
+    Logits of minus infinity, for tokens that a head leaves out, are ignored if they are in the same places, otherwise
+    the difference is infinite.
     """
     found = found[: len(expected)]
     out = expected == float("-inf")

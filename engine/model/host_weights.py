@@ -108,7 +108,7 @@ class _Places:
             self._begin(following)
 
     def wait(self, key: Hashable) -> None:
-        """Note that a piece has finished computing."""
+        """Give the modules of a piece their weights in host memory again, after they have computed."""
         self._pieces[key].wait()
 
     def _begin(self, key: Hashable) -> _Slot:

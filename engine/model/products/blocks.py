@@ -170,7 +170,9 @@ _PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Yield the matrices (outputs, inputs) of ``count`` experts. After the last one the file's pages are released."""
+    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. After the last one is read, the file's
+    pages are released.
+    """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
     rows = stored.data.split(outputs)
@@ -246,5 +248,5 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype of the output of ``arrange``."""
+    """The dtype of x in the form that a segment ``takes``, if it has to be arranged."""
     return torch.bfloat16 if takes == "pairs" else torch.float32
