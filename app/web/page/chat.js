@@ -50,7 +50,7 @@ function bringGradio() {
   // Its loading sign asks for a frame in every frame, for good: nobody tells it when it is taken away. So the
   // window has a slow clock for that, which draws nothing; what moves has the screen's (frame.js).
   window.requestAnimationFrame = (then) => setTimeout(() => then(performance.now()), BEAT_MS);
-  const app = document.createElement("gradio-app");
+  const app = made("gradio-app");
   app.setAttribute("embed", "false");
   app.setAttribute("eager", "true");
   app.setAttribute("theme_mode", document.documentElement.dataset.theme);

@@ -8,7 +8,7 @@ export const byId = (id) => document.getElementById(id);
 export const nextFrame = window.requestAnimationFrame.bind(window);
 
 // An element with a text and a class.
-export function made(tag, words, kind) {
+export function made(tag, words = "", kind = "") {
   const element = document.createElement(tag);
   if (words) element.textContent = words;
   if (kind) element.className = kind;

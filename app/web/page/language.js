@@ -177,9 +177,9 @@ function restore(root) {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const before = sources.get(node);
     if (!before) continue;
-    if (node.nodeType === Node.TEXT_NODE) {
+    if (node instanceof Text) {
       if (node.data === before.shown) node.data = before.source;
-    } else {
+    } else if (node instanceof Element) {
       for (const [name, { source, shown }] of Object.entries(before)) {
         if (node.getAttribute(name) === shown) node.setAttribute(name, source);
       }

@@ -77,7 +77,10 @@ export function placesOf(passage, share) {
   return rows;
 }
 
-// Where in the words a pointer is: a text node and an offset in it.
+/**
+ * Where in the words a pointer is: a text node and an offset in it.
+ * @returns {[Text, number] | null}
+ */
 function nearest(event) {
   const box = layer().getBoundingClientRect();
   const x = (event.clientX - box.left) / box.width;
@@ -96,6 +99,7 @@ function nearest(event) {
 }
 
 export function bindLetters() {
+  /** @type {[Text, number] | null} */
   let from = null;
   layer().addEventListener("pointerdown", (event) => {
     if (event.pointerType !== "mouse" || event.button) return;

@@ -230,6 +230,7 @@ function found() {
   }
   const passage = within.toString();
   if (!passage.trim() || !pageShown()) return null;
+  /** @type {(from: [Node, number] | null, to: [Node, number] | null) => string} */
   const around = (from, to) => {
     const range = document.createRange();
     range.selectNodeContents(text);

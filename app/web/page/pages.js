@@ -1,6 +1,6 @@
 // The pages behind the words: the card beside a citation, and the page that a click opens next to the chat.
 import { documentsShown } from "./documents.js";
-import { byId } from "./frame.js";
+import { byId, made } from "./frame.js";
 import { bindMap } from "./map.js";
 
 const ZOOMS = [1, 1.4, 2, 3];
@@ -56,8 +56,7 @@ function drawCard(button, card) {
   place.querySelector(".said").textContent = card.said;
   const quote = place.querySelector("blockquote");
   const { before, hit, after } = card.extract;
-  const mark = document.createElement("mark");
-  mark.textContent = hit;
+  const mark = made("mark", hit);
   quote.replaceChildren(before, hit ? mark : "", after);
   quote.hidden = !(before || hit || after);
   place.dataset.kind = card.kind;
@@ -132,10 +131,8 @@ export function closePage() {
 
 function draw(query, now) {
   byId("page-name").textContent = shown.number ? `${capital(shown.name)} ` : "";
-  const of = document.createElement("small");
   const plain = shown.name.endsWith(` ${shown.own}`); // what is printed on it is its number
-  of.textContent = plain ? `of ${shown.own_last}` : `${shown.own} of ${shown.own_last}`;
-  byId("page-name").append(of);
+  byId("page-name").append(made("small", plain ? `of ${shown.own_last}` : `${shown.own} of ${shown.own_last}`));
   const here = documentsShown().find((one) => shown.number >= one.first && shown.number < one.first + one.pages);
   byId("page-document").hidden = !here;
   byId("page-document").textContent = here?.title ?? "";
@@ -196,8 +193,7 @@ function drawMarks({ marks, of, tables }) {
 }
 
 function markAt([x0, y0, x1, y1], kind) {
-  const mark = document.createElement("i");
-  mark.className = kind;
+  const mark = made("i", "", kind);
   const percent = (value) => `${value * 100}%`;
   Object.assign(mark.style, {
     left: percent(x0 - 0.004),
@@ -231,9 +227,7 @@ function writeText() {
   let at = 0;
   for (const [start, end] of shown.marks) {
     if (start < at) continue;
-    const mark = document.createElement("mark");
-    mark.textContent = shown.text.slice(...units(start, end));
-    mark.className = isNow([start]) ? "now" : "";
+    const mark = made("mark", shown.text.slice(...units(start, end)), isNow([start]) ? "now" : "");
     text.append(shown.text.slice(...units(at, start)), mark);
     at = end;
   }

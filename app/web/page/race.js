@@ -1,5 +1,5 @@
 // The race: two runs that have been recorded, replayed side by side on one clock. Every sentence comes from the server.
-import { byId, nextFrame, post } from "./frame.js";
+import { byId, made, nextFrame, post } from "./frame.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -163,10 +163,7 @@ const textOf = (part) => part.steps.map(([, text]) => text).join("");
 // The question above its answer, where there are several.
 function asked(run, part) {
   if (run.questions.length < 2) return [];
-  const head = document.createElement("span");
-  head.className = "asked";
-  head.textContent = part.question;
-  return [head];
+  return [made("span", part.question, "asked")];
 }
 
 // Where the texts part, in the last answer, the rest is marked.
@@ -177,8 +174,7 @@ function finish() {
   let same = 0;
   while (same < texts[0].length && texts[0][same] === texts[1][same]) same++;
   texts.forEach((text, number) => {
-    const mark = document.createElement("mark");
-    mark.textContent = text.slice(same);
+    const mark = made("mark", text.slice(same));
     placeOf(number).querySelector(".words").lastChild.replaceWith(text.slice(0, same), mark);
   });
 }

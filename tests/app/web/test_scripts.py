@@ -77,6 +77,17 @@ def _is_part(file: str, name: str, key: str) -> bool:
     return key not in inner.get((file, name), set())
 
 
+def test_one_function_makes_elements_that_are_shown() -> None:
+    """A canvas that only measures or asks what the machine can do is none."""
+    made = [
+        (script.name, line.strip())
+        for script in sorted(_PAGE.glob("*.js"))
+        for line in script.read_text(encoding="utf-8").splitlines()
+        if "createElement" in line and 'createElement("canvas")' not in line
+    ]
+    assert made == [("frame.js", "const element = document.createElement(tag);")]
+
+
 def test_the_scripts_agree_with_their_types() -> None:
     compiler = shutil.which("tsc")
     if compiler is None:
