@@ -234,9 +234,11 @@ class AppState:
             keep_value(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
-        """Read the open document from its start."""
-        if self._current.document is not None:
-            self._read(self._current.document)
+        """Read the open document from its start. The whole book is measured anew, because the model may be another."""
+        with self._lock:
+            self._current = replace(self._current, whole_fit=None, parts=())
+            if self._current.document is not None:
+                self._read(self._current.document)
 
     def read_notes(self) -> None:
         """Read the notes on the open book instead of the book, and begin a chat about them.
@@ -543,8 +545,10 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
     fit = state.experience.corrected(model, state.engine.measure(document))
     total = state.experience.reading(model, fit.tokens, fit.reading_s)
     state.set(job, fit=fit, remaining=Remaining(total))
-    if document is state.current.whole:
-        state.set(job, whole_fit=fit, parts=() if fit.fits else _in_parts(document, fit))
+    whole = state.current.whole
+    if whole is not None and (document is whole or state.current.whole_fit is None):
+        of_whole = fit if document is whole else state.experience.corrected(model, state.engine.measure(whole))
+        state.set(job, whole_fit=of_whole, parts=() if of_whole.fits else _in_parts(whole, of_whole))
     if fit.fits:
         _read(state, job, document)
     else:

@@ -75,6 +75,23 @@ def test_chapters_with_others_between_them_are_read(make_state: Make, a_file: Pa
     assert state.current.whole_fit is measured
 
 
+def test_another_model_measures_the_whole_book_behind_chosen_chapters(make_state: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(limit=4000)
+    state = make_state(engine)
+    state.open(state.books.copy_in(a_file))
+    wait_for(at(state, Stage.CHOOSING))
+    state.choose_pages({3, 4, 9})
+    wait_for(at(state, Stage.READY))
+    parts = len(state.current.parts)
+    engine.limit = 2000
+    state.read_again()
+    wait_for(at(state, Stage.READY))
+    assert [page.number for page in state.current.document.pages] == [3, 4, 9]
+    state.choose_again()
+    assert state.current.fit.limit == 2000
+    assert len(state.current.parts) > parts
+
+
 def test_a_choice_that_is_still_too_long_is_asked_again(make_state: Make, a_file: Path) -> None:
     state = make_state(ScriptedEngine(limit=2000))
     state.open(state.books.copy_in(a_file))
