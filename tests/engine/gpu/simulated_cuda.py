@@ -1021,19 +1021,23 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         def __new__(cls, device: Any = None) -> Any:
             return super().__new__(cls)
 
-    @contextlib.contextmanager
-    def on_stream(stream: Stream | None) -> Iterator[None]:
-        if stream is None:
-            yield
-            return
-        card, streams = stream.device.index, gpu.streams_here()
-        before = gpu.current(card)
-        streams[card] = stream
-        try:
-            with gpu.on_card(card):
-                yield
-        finally:
-            streams[card] = before
+    class OnStream:
+        """``torch.cuda.StreamContext``: a class, so that one that nobody leaves puts no stream back when it dies."""
+
+        def __init__(self, stream: Stream | None) -> None:
+            self._stream = stream
+
+        def __enter__(self) -> None:
+            if self._stream is not None:
+                here = gpu.card_of()
+                gpu.local.card = self._stream.device.index  # as set_stream does
+                self._before, self._card = gpu.current(), here
+                gpu.streams_here()[gpu.card_of()] = self._stream
+
+        def __exit__(self, *_: Any) -> None:
+            if self._stream is not None:
+                gpu.streams_here()[int(self._stream.device.index)] = self._before
+                gpu.local.card = self._card
 
     class Capture:
         def __init__(self, graph: Graph, pool: Any = None, stream: Stream | None = None, **_: Any) -> None:
@@ -1106,7 +1110,7 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         (c, "Event", Event),
         (c, "current_stream", gpu.current),
         (c, "current_device", gpu.card_of),
-        (c, "stream", on_stream),
+        (c, "stream", OnStream),
         (c, "synchronize", gpu.synchronize),
         (c, "device", gpu.on_card),
         (c, "CUDAGraph", Graph),
