@@ -11,7 +11,8 @@ device; the script first tries to write the file. Every row follows an answer in
 prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
 (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
 are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens equal those of
-plain decoding. An error ends its part and is recorded.
+plain decoding. An error ends its part and is recorded. After some errors, such as an illegal access, a card answers a
+process no more. The script then replaces its process by a new one, which runs the parts that are left.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention kernels, each compared with the plain path), ``checks``
 (passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
@@ -541,29 +542,61 @@ def run_script(
     out: Path,
     clock: Callable[[], float] = time.monotonic,
     timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
+    first: int = 0,
+    used: float = 0.0,
 ) -> None:
     """Run the parts of ``SCRIPT`` while ``LIMIT_S`` seconds last. The process ends after ``END_S`` seconds in any
     case.
+
+    Args:
+        first: index of the first part to run.
+        used: seconds that earlier processes of this script have taken.
     """
-    began, end = clock(), timer(END_S, _end)
+    began, end = clock() - used, timer(max(0.0, END_S - used), _end)
     end.daemon = True
     end.start()
-    faulthandler.dump_traceback_later(END_S + _HELD_S, exit=True, file=sys.__stderr__ or 2)
+    faulthandler.dump_traceback_later(max(1.0, END_S + _HELD_S - used), exit=True, file=sys.__stderr__ or 2)
     try:
-        _run_parts(book, out, lambda: clock() - began > LIMIT_S)
+        _run_parts(book, out, lambda: clock() - began, first)
     finally:
         faulthandler.cancel_dump_traceback_later()
         end.cancel()
 
 
-def _run_parts(book: Path, out: Path, is_over: Callable[[], bool]) -> None:
+def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> None:
     here = machine()
-    for part, sizes in SCRIPT:
+    for index, (part, sizes) in enumerate(SCRIPT[first:], start=first):
         label = f"{part}, {sizes.shape}, {sizes.context:,} tokens"
-        if is_over():
+        if used() > LIMIT_S:
             sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
             continue
-        run(part, sizes, book, out, label, is_over, here)
+        run(part, sizes, book, out, label, lambda: used() > LIMIT_S, here)
+        if index + 1 < len(SCRIPT) and not _card_answers():
+            _restart(book, out, index + 1, used())
+
+
+def _card_answers() -> bool:
+    """Whether this process can still compute on the card. After an error that stays, every call of CUDA fails."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.zeros(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        return True
+    except RuntimeError:
+        return False
+    return True
+
+
+def _restart(book: Path, out: Path, first: int, used: float) -> None:
+    """Replace this process by one that runs the parts from ``first`` on. It has to import torch and transformers again,
+    in some 10 seconds. A process for each part would do so nine times.
+    """
+    sys.stdout.write("The card answers this process no more. A new process runs the parts that are left.\n")
+    sys.stdout.flush()
+    given = ["--book", str(book), "--out", str(out), "--first", str(first), "--used", f"{used:.1f}"]
+    os.execv(sys.executable, [sys.executable, "-m", "engine.bench.gpu", *given])
 
 
 def shared_text(results: dict[str, Any]) -> str:
@@ -585,6 +618,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of results; parts are added to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
     parser.add_argument("--share", type=Path, metavar="FILE", help="print it as the text of an issue; sends nothing")
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)  # the two of ``_restart``
+    parser.add_argument("--used", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for file, words in ((options.table, figure_table), (options.share, shared_text)):
         if file:
@@ -603,7 +638,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.part:
         run(options.part, USUAL[options.part], options.book, options.out)
     else:
-        run_script(options.book, options.out)
+        run_script(options.book, options.out, first=options.first, used=options.used)
     return 0
 
 

@@ -87,6 +87,8 @@ class Stream:
     def enqueue(self, work: Work, sent: int = 0) -> None:
         """Put work into the queue. It takes as long as ``sent`` bytes over the bus."""
         with self._gpu.lock:
+            if self._gpu.failed:
+                raise RuntimeError(self._gpu.failed)
             if self._gpu.sticky:
                 message, self._gpu.sticky = self._gpu.sticky, ""
                 raise RuntimeError(message)
@@ -284,6 +286,8 @@ class Gpu:
         self.pinned: dict[int, int] = {}
         self.sticky = ""
         """An error that the runtime has kept: the next launch raises it, as after a call whose code nobody took."""
+        self.failed = ""
+        """An error that stays, as after an illegal access: every launch raises it."""
         self.capability = (8, 9)
         self.flash = True
         """Whether this build of torch has the flash kernel; those for Windows have none."""
@@ -295,6 +299,8 @@ class Gpu:
         """Times that such memory was given back."""
         self.fails_at: int | None = None
         """The number of the allocation for which there is no memory, once."""
+        self.fails_from: int | None = None
+        """The number of the first allocation from which there is no memory any more."""
         self.allocations = 0
         self.streams: list[Stream] = []
         self.drawn = [_STREAMS - 1] * cards
@@ -539,7 +545,8 @@ class _Block:
         with gpu.lock:
             free = gpu.pool.get((stream, size))
             gpu.allocations += size > 0
-            fails = size > 0 and gpu.allocations == gpu.fails_at
+            ended = gpu.fails_from is not None and gpu.allocations >= gpu.fails_from
+            fails = size > 0 and (ended or gpu.allocations == gpu.fails_at)
             if not free and not isinstance(capturing, _CaptureStream) and gpu.captures_here():
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")  # cudaMalloc
             if fails or (not free and not gpu.has_room(card, size)):

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from engine.bench import gpu, rows
 from engine.bench.gpu import Sizes
@@ -179,6 +180,88 @@ def test_a_card_that_has_failed_takes_no_figure_along(tmp_path: Path, monkeypatc
     for run in runs:
         assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
         assert run["machine"]["gpu"] == "card"
+
+
+@pytest.mark.usefixtures("small")
+def test_memory_that_ends_in_a_part_costs_no_other_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part keeps the figures that it had, and the next one begins with an empty card."""
+    book, out = tmp_path / "book.txt", tmp_path / "gpu.json"
+    book.write_text(TEXT, encoding="utf-8")
+    begun, measure, made = [], gpu.measure, gpu.synthetic_pair
+    parts = ("checks", "two_cards", "reading")
+    monkeypatch.setattr(gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 2, 32)) for part in parts))
+
+    def ending(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
+        try:
+            for figure in measure(part, sizes, book):
+                yield figure
+                card.fails_from = card.allocations + 1 + 3 * len(begun)  # at another place in each part
+        finally:
+            card.fails_from = None
+
+    def noted(*args: Any, **options: Any) -> Any:
+        begun.append(sum(card.allocated))
+        return made(*args, **options)
+
+    monkeypatch.setattr(gpu, "synthetic_pair", noted)
+    monkeypatch.setattr(gpu, "measure", ending)
+    with simulated_cuda("lazy", cards=2, limit=100_000_000) as card:
+        gpu.run_script(book, out)
+    assert len(begun) == len(parts)
+    assert max(begun) < 1000, "a part that failed keeps its weights"
+    results = json.loads(out.read_text(encoding="utf-8"))
+    assert [run["part"].split(",")[0] for run in results["runs"]] == list(parts)
+    for run in results["runs"]:
+        *rows, early = run["figures"]
+        assert rows
+        assert early["what"] == "ended early"
+        assert "memory" in early["value"].lower()
+
+
+def test_parts_are_measured_by_another_process_where_the_card_answers_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an illegal access every later part ended early in the same process."""
+    book, out = tmp_path / "book.txt", tmp_path / "gpu.json"
+    book.write_text(TEXT, encoding="utf-8")
+    asked: list[list[str]] = []
+    waited: list[float] = []
+    now = [0.0]
+
+    class Replaced(BaseException):
+        """This process is another one."""
+
+    def replace_process(_: str, given: list[str]) -> None:
+        asked.append(given)
+        raise Replaced
+
+    def figures(part: str, *_: object) -> Iterator[Figure]:
+        yield Figure(part, "one", float(torch.ones(1, device="cuda").sum()), "ms")
+        now[0] += 30.0
+        card.failed = "CUDA error: an illegal memory access was encountered" * (len(asked) < 2)
+        torch.ones(1, device="cuda")
+
+    def timer(seconds: float, work: Callable[[], None]) -> threading.Timer:
+        waited.append(seconds)
+        return threading.Timer(seconds, work)
+
+    monkeypatch.setattr(gpu, "measure", figures)
+    monkeypatch.setattr(gpu.os, "execv", replace_process)
+    monkeypatch.setattr(gpu, "run_script", partial(gpu.run_script, clock=lambda: now[0], timer=timer))
+    given = ["--book", str(book), "--out", str(out)]
+    for _ in range(2):
+        with simulated_cuda("eager") as card, pytest.raises(Replaced):
+            gpu.main(given)
+        assert asked[-1][1:3] == ["-m", "engine.bench.gpu"]
+        given = asked[-1][3:]
+        now[0] = 0.0
+    with simulated_cuda("eager") as card:
+        gpu.main(given)
+    assert waited == [gpu.END_S, gpu.END_S - 30.0, gpu.END_S - 60.0]
+    runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert len(runs) == len(gpu.SCRIPT)
+    early = [run["figures"][-1]["what"] == "ended early" for run in runs]
+    assert early == [True, True] + [False] * (len(runs) - 2)
 
 
 def test_what_never_ends_is_ended_and_the_figures_stay(
