@@ -291,12 +291,11 @@ def test_recordings_of_a_level_share_their_memory(monkeypatch: pytest.MonkeyPatc
 
 def test_a_result_that_is_still_held_prevents_no_later_recording() -> None:
     """torch makes no graph in a pool whose graphs are all freed while a tensor of it lives, so a new pool is taken."""
-    with simulated_cuda("lazy") as gpu, torch.no_grad():
+    with simulated_cuda("lazy"), torch.no_grad():
         x, recorder = torch.ones(4, device=GPU), CudaRecorder(GPU)
         held = recorder.record(lambda: x * 2)()
         recorder.forget()
         torch.cuda.empty_cache()
-        assert gpu.live[held.block._key[0]] == 1
         assert recorder.record(lambda: x * 3)().tolist() == [3.0] * 4
 
 

@@ -187,7 +187,8 @@ def test_memory_that_ends_in_a_part_costs_no_other_part(tmp_path: Path, monkeypa
     """Each part keeps the figures that it had, and the next one begins with an empty card."""
     book, out = tmp_path / "book.txt", tmp_path / "gpu.json"
     book.write_text(TEXT, encoding="utf-8")
-    begun, measure, made = [], gpu.measure, gpu.synthetic_pair
+    begun: list[int] = []
+    measure, made = gpu.measure, gpu.synthetic_pair
     parts = ("checks", "two_cards", "reading")
     monkeypatch.setattr(gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 2, 32)) for part in parts))
 
