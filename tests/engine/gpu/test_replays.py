@@ -297,6 +297,7 @@ def test_a_result_that_is_still_held_prevents_no_later_recording() -> None:
         recorder.forget()
         torch.cuda.empty_cache()
         assert recorder.record(lambda: x * 3)().tolist() == [3.0] * 4
+        assert held.tolist() == [2.0] * 4
 
 
 def test_recordings_take_few_streams() -> None:
