@@ -19,6 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from engine.languages import Language, language_of
+
 SHORTEST, LONGEST = 60, 320
 """Minimum and maximum characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a
 comma.
@@ -57,6 +59,14 @@ SILENT = frozenset(
     )
     for word in line.split()
 )
+
+FROM_THE_BOOK: Mapping[Language, str] = {
+    "en": "From the book:",
+    "de": "Aus dem Buch:",
+    "fr": "Tiré du livre :",
+    "es": "Del libro:",
+}
+"""The line above the passage that a small model is pointed to, by the book's language."""
 
 _POLITE = re.compile(
     r"^(?:(?:please|bitte)\W+)?"
@@ -133,11 +143,16 @@ def reminded(question: str, passages: Sequence[str]) -> str:
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
 
 
-def pointed(question: str, passages: Sequence[str]) -> str:
-    """The words of a question after the passage that it is likely about: what is asked stands last."""
+def pointed(question: str, passages: Sequence[str], language: Language | None = None) -> str:
+    """The words of a question after the passage that it is likely about: what is asked stands last.
+
+    The line above the passage is in the book's ``language`` where that is known. With an English line, a question in
+    German about a German book was answered in English.
+    """
     if not passages:
         return question
-    return "\n".join(("From the book:", *(f"- {passage}" for passage in passages), "", question))
+    lines = (f"- {passage}" for passage in passages)
+    return "\n".join((FROM_THE_BOOK[language or "en"], *lines, "", question))
 
 
 class Passages:
@@ -146,6 +161,7 @@ class Passages:
     """
 
     def __init__(self, text: str, shortest: int = SHORTEST) -> None:
+        self.language = language_of(text)
         self._all = [" ".join(text[start:stop].split()) for start, stop in spans(text, shortest)]
         self._words = [Counter(stems(passage)) for passage in self._all]
         self._places: dict[str, list[int]] = {}

@@ -552,5 +552,5 @@ class Conversation:
             return reminded(question, self._passages.about(question, self.num_passages))
         asked = guided(question, self.document, self.pages_read)
         if self.pointed and asked == question and asks_about_part(question):
-            return pointed(question, self._passages.about(question, 1))
+            return pointed(question, self._passages.about(question, 1), self._passages.language)
         return asked

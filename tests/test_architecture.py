@@ -25,6 +25,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.document",
         "engine.threads",
         "engine.quantization",
+        "engine.languages",
         "engine.passages",
         "engine.contents",
         "engine.words",

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from app.core.contents import Chapter
-from app.core.languages import Language, language_of
 from app.quoted import sentences
 from engine.document import Document
+from engine.languages import Language, language_of
 
 MOST = 5
 _FROM_CONTENTS = 3

@@ -11,7 +11,6 @@ from starlette.routing import Route
 from app.core.abilities import Abilities, abilities
 from app.core.contents import Chapter, chapters
 from app.core.format import View, count, page_name
-from app.core.languages import Language
 from app.core.open_book import OpenBook, Stage
 from app.core.state import AppState
 from app.core.suggestions import chapter_questions, language_of_book
@@ -19,6 +18,7 @@ from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import said
 from engine.document import Document
+from engine.languages import Language
 
 MOST_ENTRIES = 1_000
 NONE = "This document names no chapters: it has neither bookmarks nor headings. Its {unit}s are on the strip above."

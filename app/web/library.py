@@ -22,7 +22,6 @@ from app.core.abilities import abilities
 from app.core.books import Book
 from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
-from app.core.languages import language_of
 from app.core.notes import NOTES
 from app.core.state import AppState
 from app.core.suggestions import Sample, continuations, language_of_book, phrase_questions, suggestions
@@ -33,6 +32,7 @@ from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
 from engine.document import Document
 from engine.errors import OptionError
+from engine.languages import language_of
 
 LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days
 _HUES = 360

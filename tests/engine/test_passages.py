@@ -181,6 +181,30 @@ def test_only_a_question_about_something_in_the_book_is_pointed_to_a_passage(abo
     assert not asks_about_part("Put these together:\nWho kept the light? Mr. Fenwick."), "it brings its own text"
 
 
+@pytest.mark.parametrize(
+    ("text", "question", "line"),
+    [
+        (TEXT, "Who kept the north light?", "From the book:"),
+        ("Die Kuppel wurde im Jahr 1887 gebaut, und sie ist grün.", "Wann wurde die Kuppel gebaut?", "Aus dem Buch:"),
+        ("Le phare est bâti sur les rochers, et il est haut.", "Qui a bâti le phare ?", "Tiré du livre :"),
+        ("El faro se construyó con las piedras del puerto.", "¿Quién construyó el faro?", "Del libro:"),
+        ("Lampa została zapalona.", "Kto zapalił lampa?", "From the book:"),
+    ],
+)
+def test_the_line_above_the_passage_is_in_the_language_of_the_book(
+    tiny: Callable[..., str], text: str, question: str, line: str
+) -> None:
+    tokenizer = BookTokenizer(tiny())
+    document = Document("Light", "", (Page(1, "1", text),), "txt", "")
+    form = tokenizer.format_for("Light")
+    book = tokenizer.book(document, form)
+    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
+    talk.begin(len(book.ids))
+    asked = tokenizer.decode(talk.compose(question, []).tokens[len(book.ids) :])
+    assert f"{line}\n- " in asked
+    assert asked.count(question) == 1
+
+
 def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny: Callable[..., str]) -> None:
     tokenizer = BookTokenizer(tiny())
     document = Document("Lamps", "", (Page(1, "1", TEXT),), "txt", "")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from app.core.contents import Chapter, chapters, chosen
-from app.core.languages import Language
 from app.core.parts import pages_numbered
 from app.core.suggestions import chapter_questions
 from engine.document import Document, OutlineItem, Page
 from engine.errors import OptionError
+from engine.languages import Language
 
 PAGES = [
     "The Lamps",

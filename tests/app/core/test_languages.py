@@ -6,8 +6,8 @@ import pytest
 
 from app.core.chats import Chats
 from app.core.find import Finder
-from app.core.languages import language_of
 from engine.document import Document
+from engine.languages import language_of
 
 
 @pytest.mark.parametrize(
