@@ -325,16 +325,19 @@ function notePage() {
 // On the page ---------------------------------------------------------------------------------------------------------
 
 let here = []; // the notes of the page that is shown
+let drawing = 0; // the number of the newest request for them: an older answer may come later
 
 async function drawOnPage() {
   const page = pageShown();
+  const number = ++drawing;
   if (!page) {
     here = [];
     return paint();
   }
   const answer = await fetch(`/notes/page/${page}`).catch(() => null);
-  if (!answer?.ok || page !== pageShown()) return;
-  here = (await answer.json()).notes;
+  const told = answer?.ok ? await answer.json() : null;
+  if (!told || number !== drawing) return;
+  here = told.notes;
   paint();
 }
 

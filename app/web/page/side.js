@@ -51,11 +51,12 @@ export class SidePanel {
     return true;
   }
 
-  /** Its own buttons, and that a book without a map has none of it. */
+  /** Its own buttons. It closes when no book is open any more, and stays while one takes the place of another. */
   bind(open) {
     byId(`open-${this.name}`).addEventListener("click", (event) => (this.isOpen ? this.close() : open(event.currentTarget)));
     byId(`${this.name}-close`).addEventListener("click", () => this.close());
     const frame = byId("trifold");
-    new MutationObserver(() => frame.dataset.map !== "yes" && this.close()).observe(frame, { attributeFilter: ["data-map"] });
+    const left = () => frame.dataset.map !== "yes" && ["empty", "failed", "locked"].includes(frame.dataset.stage) && this.close();
+    new MutationObserver(left).observe(frame, { attributeFilter: ["data-map", "data-stage"] });
   }
 }
