@@ -32,7 +32,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
-    """Write the settings of a model into an empty folder. The model may be one file or several parts.
+    """Write everything but the weights of a model, which may be one file or several parts, into an empty folder.
 
     Returns:
         The result of the tokenizer's trial, for ``foreign.keep``.
@@ -90,11 +90,11 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     Args:
         dtype: dtype of activations.
         attention: name of the attention implementation.
-        as_stored: whether linear layers and embeddings keep the file's blocks; otherwise all weights are expanded to
-            ``dtype`` in memory.
+        as_stored: whether linear layers, embeddings and experts keep the file's blocks. Otherwise all weights are
+            expanded to ``dtype`` in memory.
 
     Raises:
-        ModelError: the weights do not fit the model's kind.
+        ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
     """
     import numpy as np
     import torch
@@ -113,7 +113,9 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
-    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer that predicts several tokens
+    # Prefix of the tensors to leave out. In Qwen 3.5 it is the layer for multi-token prediction, after the last layer.
+    # Other kinds have no such layer, and ``FACTORS`` are left out in any case.
+    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
     for tensor, stored in _stored(index, kind, config):
@@ -121,7 +123,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             continue
         name = kind.name(tensor.name) or ""
         path, _, last = name.rpartition(".")
-        if path.rpartition(".")[0].endswith(EXPERTS):  # gate, up and down products
+        if path.rpartition(".")[0].endswith(EXPERTS):  # gate, up and down projections
             path, _, part = path.rpartition(".")
             experts.setdefault(path, {})[f"{part}.{last}"] = tensor, stored
             continue
@@ -142,7 +144,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             values = values - 1.0
         if last == STATE_DECAY:
             values = (-values).log()
-        # All other weights are small. Our own kernels take them in float32.
+        # All other weights are small. They are kept in float32, which our own kernels take.
         kept = values if as_stored else values.to(dtype)
         if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
             biases[path] = kept
@@ -158,7 +160,9 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
     if kind.tiled:
         for layer in model.model.layers:
-            if hasattr(layer, "linear_attn"):  # the input of the layer's output product stays in the file's order
+            # The columns of the layer's output projection stay in the file's order, so its input is brought into that
+            # order.
+            if hasattr(layer, "linear_attn"):
                 back = np.argsort(_tiled(config, config.linear_value_head_dim))
                 layer.linear_attn.output_order = torch.from_numpy(back)
     for path, bias in biases.items():
@@ -175,8 +179,9 @@ def _take_experts(
 
     Args:
         path: path of the layer's experts.
-        found: tensors, each of all experts.
-        title: the file's title.
+        found: the tensors and their bytes, keyed by ``gate.weight`` and so on. Each tensor holds a matrix of
+            every expert.
+        title: the file's name, for messages.
     """
     from engine.model.products import fixed, replace
     from engine.model.products.blocks import BlockExperts
@@ -205,7 +210,7 @@ def _tie(model: Any, dtype: Any) -> None:
 
 
 def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, Any]]:
-    """Every tensor with its bytes, which are read on use."""
+    """Yield every tensor with its bytes. The bytes are read from the file on use."""
     import torch
 
     from engine.model.products.blocks import Stored
@@ -221,14 +226,16 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """For each row or number of transformers' tensor, its index in the file's tensor; None if the order is the same. In
-    queries and keys, llama.cpp's RoPE rotates neighbouring numbers, whereas transformers rotates the halves of a head.
+    """The index in the file's tensor of each row of transformers' tensor, or of each number if it has one axis; None if
+    the order is equal. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas transformers' RoPE
+    pairs the two halves of a head.
     """
     import numpy as np
 
     own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
     heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
-    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # otherwise the check of shapes refuses it
+    # If the heads do not divide the rows, the check of shapes refuses the tensor.
+    if own in heads and count % (2 * getattr(config, heads[own])) == 0:
         return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
     if (
         not kind.tiled
@@ -244,9 +251,7 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """For the numbers of each value head in transformers' order, their places in a file. A head has ``width``
-    numbers.
-    """
+    """The index in the file of each number of the value heads, in transformers' order. A head has ``width`` numbers."""
     import numpy as np
 
     groups = config.linear_num_key_heads
@@ -262,7 +267,9 @@ def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
 
 
 def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
-    """Release the pages of a part of the mapping, if the system can. They are read again on use."""
+    """Make the function that releases the pages of a part of the mapping, if the system can. Released pages are read
+    again on use.
+    """
 
     def let_go() -> None:
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

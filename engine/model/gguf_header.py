@@ -29,14 +29,15 @@ _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf",
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_LONGEST_LIST = 4096  # maximum numbers of a list that is a setting; longer lists belong to the vocabulary
+# maximum length of a list of numbers that is read as a setting; longer lists belong to the vocabulary
+_LONGEST_LIST = 4096
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """The place of a tensor. ``shape`` is in torch's order. ``kind`` is GGML's number. ``offset`` is in bytes from the
-    beginning of the file.
+    """The place of a tensor. ``shape`` is in torch's order. ``kind`` is GGML's number for the format. ``file`` is the
+    number of the file. ``offset`` is in bytes from the beginning of the file.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a split model that a file name stands for, in llama.cpp's naming."""
+    """One file of a split model, as its name describes it (llama.cpp's naming)."""
 
     title: str
     number: int
@@ -65,7 +66,7 @@ class Part:
 
     @classmethod
     def of(cls, name: str) -> Part | None:
-        """Parse a file name; None if it is the name of an unsplit model."""
+        """Parse a file name; None if it does not name a part of a split model."""
         found = _PART.fullmatch(name)
         part = found and cls(found["title"], int(found["number"]), int(found["count"]))
         return part if part and 1 <= part.number <= part.count else None
@@ -85,8 +86,8 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
     """Read the fields and tensors of a file.
 
     Args:
-        number: the file's number, which is stored in its tensors.
-        vocabulary: whether to read long lists and lists of words. Otherwise only their lengths are returned.
+        number: the number of the file, for ``Tensor.file``.
+        vocabulary: whether to return lists of words and long lists of numbers. Otherwise their lengths are returned.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         tensors, count = struct.unpack_from("<QQ", held, 8)
@@ -122,7 +123,7 @@ def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
-    """Read the value of a field. Return it with the offset after it."""
+    """Read the value of a field. Return the value and the offset after it."""
     (kind,) = struct.unpack_from("<I", held, at)
     at += 4
     if kind == _STRING:
@@ -141,7 +142,7 @@ def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
 
 
 def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
-    """Read ``count`` words. If they are not wanted, only their lengths are read."""
+    """Read ``count`` words. Return them, or an empty list if they are not wanted, and the offset after them."""
     words = []
     for _ in range(count):
         start = at + 8

@@ -17,16 +17,16 @@ from engine.errors import ModelError
 LLAMA_3_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field holds these factors."""
+"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field of a header holds these factors."""
 
 EXPERTS = ".experts"
-"""The end of the path of a layer's experts."""
+"""The last part of the path of a layer's experts in transformers."""
 
 STATE_NORM = "linear_attn.norm"
-"""The norm of a state's output. Unlike other norms, it is never stored with one added."""
+"""The norm of a recurrent layer's output. In kinds whose other norms are stored with one added, this norm is not."""
 
 STATE_DECAY = "A_log"
-"""The decay of a state. The file stores the negative exponential of transformers' parameter."""
+"""The decay of a recurrent state. The file stores -exp(A_log), where A_log is transformers' parameter."""
 
 OUTPUT = "output.weight"
 """The tensor of the output head. A model without this tensor uses its embedding as the head."""
@@ -37,12 +37,13 @@ _VOCABULARIES = ("gpt2", "llama")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _LLAMA_3_FACTORS = (8.0, 32.0)  # factors of Llama 3.1 and 3.3, and of Llama 3.2
 _CLOSE = 1e-3  # relative tolerance for factors that were rounded to 32 bits
-_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # numbers of layers of the models whose queries have a special scale
+# numbers of layers that identify the largest model of each family, whose queries have a special scale
+_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
 _GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that files do not state
 
-# Fields that every architecture has, without its name, with the settings that they become.
+# Settings that are read from fields. The keys are the fields' names without the architecture in front.
 _NUMBERS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -70,7 +71,7 @@ _NAMES = {
     "ffn_norm": "post_attention_layernorm",
     **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
 }
-"""Names of a layer's weights after the layer number, in the file and in transformers."""
+"""Names of a layer's weights after the layer number: transformers' name, keyed by the file's name."""
 
 _GEMMA_NAMES = {
     **_NAMES,
@@ -91,7 +92,7 @@ _AFTER_ATTENTION = {
     **{name: here for name, here in _EXPERT_NAMES.items() if name != "ffn_norm"},
     "post_attention_norm": "post_attention_layernorm",
 }
-"""Names that differ in kinds whose second norm has a different name."""
+"""Names in kinds whose files call the norm before the MLP ``post_attention_norm`` instead of ``ffn_norm``."""
 
 _GPT_OSS_NAMES = {
     **_AFTER_ATTENTION,
@@ -140,10 +141,10 @@ class Header:
         return self.fields.get(f"{self.architecture}.{name}", otherwise)
 
     def number(self, name: str, otherwise: float | None = None) -> Any:
-        """The value of a field of the model's architecture, which must be a number.
+        """The value of a field of the model's architecture, checked to be a finite number.
 
         Raises:
-            ModelError: the field is missing or no number.
+            ModelError: the field is missing without ``otherwise``, or is no finite number.
         """
         value = self.get(name, otherwise)
         if type(value) not in (int, float) or not math.isfinite(value):
@@ -151,8 +152,8 @@ class Header:
         return value
 
     def token(self, name: str) -> int | None:
-        """The id of a special token; None if the field is missing, or if the id is outside of the vocabulary, as in
-        some files for padding.
+        """The id of a special token; None if the field is missing, or if its id is outside of the vocabulary, as the id
+        for padding is in some files.
         """
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
@@ -168,14 +169,15 @@ class Kind:
 
     Args:
         model_type: ``model_type`` in transformers.
-        names: names of a layer's weights, without the last part if it is the same in both.
-        top: names of weights outside of layers.
+        names: transformers' names of a layer's weights, keyed by the file's names. The last part (``weight`` or
+            ``bias``) is left out where it is equal in both names.
+        top: transformers' names of weights outside of layers, keyed by the file's names.
         more: additional settings of this architecture.
-        has_heads: whether its settings state head_dim.
+        has_heads: whether its ``config.json`` states head_dim.
         centred: whether norms are stored with one added.
         halves: whether the rows of queries and keys are stored in the order that llama.cpp's RoPE needs.
-        tiled: whether value heads of different key heads alternate. transformers keeps the value heads of a key head
-            together.
+        tiled: whether neighbouring value heads in the file belong to different key heads. transformers keeps the value
+            heads of a key head together.
         experts: whether it is a mixture of experts.
     """
 
@@ -260,7 +262,7 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
 
 
 def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
-    """Find the settings with which RoPE is stretched by these factors, one for each pair of a head's numbers.
+    """Find the RoPE settings that give these factors, one factor for each pair of a head's numbers.
 
     Raises:
         ModelError: the factors are not those of Llama 3.
@@ -274,7 +276,7 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
-    """The factor by which Llama 3 stretches a wave of ``2 pi inverse`` tokens (transformers'
+    """The factor by which Llama 3 stretches a wavelength of ``2 pi inverse`` tokens (transformers'
     ``_compute_llama3_parameters``).
     """
     original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
@@ -296,11 +298,7 @@ def _head_dim(header: Header) -> int | None:
 
 
 def _rope(header: Header) -> dict[str, Any]:
-    """The RoPE settings of layers that keep the whole context.
-
-    Raises:
-        ModelError: the header names an unsupported kind of RoPE.
-    """
+    """The RoPE settings; in models with sliding windows, those of the layers that keep the whole context."""
     stretching = header.get("rope.scaling.type", "none")
     if LONG_FACTORS in header.names or stretching not in ("none", "linear", "yarn"):
         raise header.refusal("has a window that was stretched in a way that is not")
@@ -389,7 +387,7 @@ def _lfm2(header: Header) -> Mapping[str, Any]:
         **{"num_key_value_heads": max(heads), "conv_L_cache": header.get("shortconv.l_cache")},
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
-        "block_auto_adjust_ff_dim": False,  # the inner size in the file is the final one
+        "block_auto_adjust_ff_dim": False,  # the file states the final inner size
     }
 
 
@@ -400,7 +398,7 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
         raise header.refusal("has a window that was stretched in a way that is not")
     sections = header.get("rope.dimension_sections", [])
     found = {
-        # A last layer that predicts several tokens is not part of the model.
+        # The layers for multi-token prediction, which come last, are not part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
         **{"linear_num_value_heads": heads, "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads},
@@ -422,8 +420,8 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """The number whose root scales queries. No file holds it: llama.cpp recognises the largest models by their number
-    of layers.
+    """The number by whose square root scores are divided. No file holds it. It is head_dim, except in the largest
+    models, which llama.cpp recognises by their number of layers.
     """
     if header.get("block_count") != largest:
         return _head_dim(header)

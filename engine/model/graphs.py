@@ -4,17 +4,18 @@ limit the speed.
 Draft steps, middle passes and verifications repeat the same shapes. Only the positions of their tokens differ, and
 these are passed in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are allocated once per
 cache. A recording therefore stays valid when the selection is refreshed, another book is read or tokens are cropped,
-because only the contents of the buffers change. The buffers of the full cache grow and may be spilled, and most of its
-keys are read without a mask. Its recordings therefore depend on its memory and on the number of unmasked keys
-(``FullCache.fixed_span``), and are made again when either changes.
+because only the contents of the buffers change. The buffers of the full cache grow and may be spilled, and most of the
+full cache's keys are read without a mask. Recordings over the full cache therefore depend on its memory and on the
+number of unmasked keys (``FullCache.fixed_span``). They are made again when either changes.
 
 If layers lie on several GPUs, each run of layers on one GPU is a separate graph, and hidden states are copied between
 graphs.
 
-A recording is used only if its first replay equals the ordinary pass, and if it is faster on this machine. An exception
-or a difference ends all recording of the level, with a line in the log. ``--graphs off`` records nothing. A wrong
-replay of a cheap level can cost speed but cannot change the answer, because its tokens are only proposals. A
-verification decides the answer, so its replays are compared with the ordinary pass again and again.
+A recording is used only if its first replay agrees with the ordinary pass up to rounding, and if it is faster on this
+machine. If memory runs out, the shape is recorded later. Any other exception, or a larger difference, ends all
+recording of the level, with a line in the log. ``--graphs off`` records nothing. A wrong replay of a cheap level can
+cost speed but cannot change the answer, because its tokens are only proposals. A verification decides the answer, so
+its replays are compared with the ordinary pass at regular intervals (``check_every``).
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# Ordinary passes of a shape before it is recorded; maximum number of recordings; maximum tokens of a recorded pass.
+# The pass of a shape, counted from 1, in which the shape is recorded; maximum number of recorded shapes; maximum tokens
+# of a recorded pass.
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
-# Ordinary passes of a shape before it is recorded again, where memory ran out the first time.
+# Number of passes after which a shape is recorded again if memory ran out.
 _RETRY_AFTER = 256
-# Runs before a recording, in which libraries allocate their buffers; timed runs, of which the best counts.
+# Runs before a recording, in which libraries allocate their buffers. Timed runs, of which the fastest counts.
 _WARM_UPS, _TIMED = 2, 3
-# The first version of torch whose allocator works as before after a failed capture (pytorch 180395). The memory of that
-# capture stays taken up to 2.13.0 (pytorch 190348), some ten megabytes, so a level is recorded no more after a failure.
+# The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 such a
+# capture's memory, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded again after a
+# failure.
 _FIRST_TORCH = (2, 12)
 # Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
-# kernels round differently, more so in half precision. A wrong pass differs by far more.
+# kernels round differently, more so in half precision. The logits of a wrong pass differ by far more.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
 
@@ -62,7 +65,7 @@ class Recorder(Protocol):
     """Records work that launches the same operations on the same memory whenever it runs."""
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        """Record ``work``. Return a replay, which gives the same tensors every time, with new contents."""
+        """Record ``work``. Return a replay, which returns the same tensors every time, with new contents."""
 
     def milliseconds(self, work: Callable[[], object]) -> float:
         """Milliseconds that ``work`` takes, including the wait for its end."""
@@ -78,9 +81,9 @@ class CudaRecorder:
     captured on it, and is freed with any graph of that pool (pytorch 193402). The remaining graphs would then compute
     in freed memory. So each recorder has its own capture streams, and its graphs are freed together.
 
-    All graphs of a level on one device share their memory. Each runs to its end before the next one, and a recording
-    keeps its outputs, whose memory goes to no other. torch makes no graph in a pool again once all of the pool's graphs
-    are freed (``create_or_incref_pool`` in CUDACachingAllocator.cpp).
+    All graphs of a level on one device share their memory. Each runs to its end before the next one, and the memory of
+    a recording's outputs is given to no other recording. Once all graphs of a pool are freed, torch captures no graph
+    in that pool again (``create_or_incref_pool`` in CUDACachingAllocator.cpp).
 
     Args:
         device: where passes begin and end.
@@ -137,8 +140,8 @@ class CudaRecorder:
 class _Capture:
     """Captures one pass: a graph for each run of layers on one device, with copies between devices in between.
 
-    A capture covers one device, and its thread may not allocate memory on another device meanwhile. So tensors that
-    cross devices get their memory in the rehearsal, and are copied after the graph that computes them.
+    A capture covers one device, and until it ends its thread must not allocate memory on another device. So tensors
+    that cross devices get their memory in the rehearsal. They are copied after the graph that computes them.
 
     Args:
         streams: the streams to capture on, keyed by device.
@@ -167,7 +170,7 @@ class _Capture:
 
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Begin to capture the work that is launched on this device."""
+        """Within this context, capture the launched work, beginning with the work on this device."""
         self._sent = 0
         try:
             self._begin(device)
@@ -200,13 +203,13 @@ class _Capture:
     def _begin(self, device: torch.device) -> None:
         graph, pool, stream = torch.cuda.CUDAGraph(), self._pools[device], self._streams[device]
         self._graphs.append(graph)
-        # A capture first waits for the whole device. Another thread may be bringing spilled layers or saving the book
-        # meanwhile. Its work is not captured and need not pause: it never waits for the device, only for events of its
-        # own store (``HostStore.arrived``), and it uses streams that do not block a capture. The outer stack restores
-        # the stream, because a failed capture, or one that is refused, leaves its own stream in place.
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
+        # Restores the current stream, because a failed or refused capture leaves its own stream in place.
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
+        # thread_local: another thread may be bringing spilled layers or saving the book. Its work is not captured and
+        # need not pause. It never synchronises the device, but waits for events of its own store
+        # (``HostStore.arrived``), and it uses streams that do not block a capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         self._running.enter_context(capture)
 
@@ -223,7 +226,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def _handing_over(capture: _Capture) -> Iterator[None]:
-    """Within this context, passes of this thread run for the capture."""
+    """Within this context, ``sent`` and ``carried`` use the capture in passes of this thread."""
     _here.capture = capture
     try:
         yield
@@ -240,7 +243,7 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send a tensor as ``sent`` does. The rest of the pass computes on the new device."""
+    """Send a tensor as ``sent`` does, for a pass whose remaining layers compute on the new device."""
     if hidden.device == device:
         return hidden
     there = sent(hidden, device)
@@ -250,8 +253,8 @@ def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def recorder_for(device: torch.device, *others: torch.device) -> Recorder | None:
-    """Make the recorder for a device and for other devices with layers; None if recording is impossible, or if
-    launching costs little.
+    """Make the recorder for a device and for other devices with layers; None if the device has no streams, or if torch
+    is too old.
     """
     if not KINDS[device.type].streams:
         return None
@@ -270,7 +273,7 @@ class Replays:
         recorder: records and times the passes.
         level: the level's name, for the log.
         dtype: dtype of the passes' computation. Logits come in float32 in any case.
-        check_every: number of replays after which one is compared with the ordinary pass again; 0 means never.
+        check_every: every how many replays one is compared with the ordinary pass; 0 means never.
     """
 
     def __init__(
@@ -299,12 +302,12 @@ class Replays:
         *inputs: torch.Tensor,
         bound: Hashable = None,
     ) -> Outputs:
-        """Run one pass. Return its logits and other outputs, which the next replay may overwrite.
+        """Run one pass. Return its logits and its other outputs. The next replay may overwrite the other outputs.
 
         Args:
             key: the numbers that shapes depend on; the first is the number of tokens.
-            eager: the ordinary pass. It may give fewer rows of logits.
-            fixed: the pass as a function of ``inputs`` alone. It contains no number that changes from pass to pass.
+            eager: the ordinary pass. It may return fewer rows of logits than ``fixed``, whose input may be padded.
+            fixed: the pass as a function of ``inputs``, which hold every number that changes from pass to pass.
             inputs: small tensors on the device.
             bound: everything else that a recording depends on. A recording with a different ``bound`` is invalid.
         """
@@ -339,8 +342,8 @@ class Replays:
     def _record(
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
-        """Record a pass and compare its first replay with the ordinary pass. Return the outputs of the ordinary
-        pass. Where memory runs out, the shape is recorded later.
+        """Record a pass and compare its first replay with the ordinary pass. Return the outputs of the ordinary pass.
+        If memory runs out, the shape is recorded later.
         """
         self.recorded += 1
         logits, *others = eager()
@@ -381,7 +384,7 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget everything recorded, except that these keys are remembered as not worth recording."""
+        """Forget all recordings but ``kept``: keys that are not recorded again, because their replay was not faster."""
         self._recordings = kept
         self._recorder.forget()
 
@@ -402,13 +405,13 @@ class _Recording:
         for mine, given in zip(self._inputs, inputs, strict=True):
             mine.copy_(given)
         logits, *others = self._replay()
-        return (logits.clone(), *others)  # the logits are copied, because the next replay overwrites them
+        return (logits.clone(), *others)  # copied, because the next replay overwrites the logits
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Maximum difference in the rows of ``expected``, as a share of the largest value; infinite if there is a NaN.
-    Logits of minus infinity, for tokens that a head leaves out, are ignored if they are in the same places, otherwise
-    the difference is infinite.
+    Minus infinity is the logit of tokens that a head leaves out. Such logits are ignored if both tensors have them in
+    the same places. Otherwise the difference is infinite.
     """
     found = found[: len(expected)]
     out = expected == float("-inf")
