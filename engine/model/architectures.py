@@ -1,9 +1,9 @@
 """Derives from a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
 
-Refuses architectures that the walk of ``engine.model.backends`` would compute wrongly. The differences between families
-are in the table of ``families``, and nowhere else. Reads no weights, and imports torch and transformers only to load a
-configuration, so that the app can judge a model by the same facts before its download. Sizes are in tokens, bytes and
-floating point operations.
+This module refuses architectures that the walk of ``engine.model.backends`` would compute wrongly. The differences
+between families are in the table of ``families``, and nowhere else. The module reads no weights, and imports torch and
+transformers only in the functions that need them, so that the app can judge a model by the same facts before its
+download. Sizes are in tokens, bytes and floating point operations.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ STATE_NUMBERS = {
 """Settings of recurrent states, keyed by the kind of the layer."""
 
 WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
-"""``model_type`` of models that also take images. Only their text part is loaded; ``TEXT_WEIGHTS`` names its
-weights.
-"""
+"""``model_type`` of models that also take images. Only their text part is loaded."""
 
 TEXT_WEIGHTS = {
     r"^language_model\.model\.": "model.",
@@ -59,14 +57,15 @@ TEXT_WEIGHTS = {
 """Patterns that map the names of the text part's weights in a wrapper's files to their names in the text model."""
 
 DRAFT_HEAD = "draft_head_tokens"
-"""The setting of a distilled draft that gives the number of rows it uses of its target's head. Such a draft shares the
-target's embedding.
+"""The setting of a distilled draft with the number of tokens that it can produce. Such a draft uses its target's
+embedding, and these tokens' rows of the target's head.
 """
 
 SHARED_VOCABULARY = 0.95
-"""Minimum share of the target's tokens that a draft must know under the same ids."""
+"""Minimum number of tokens that draft and target must share, as a share of the larger vocabulary."""
 
-# Maximum parameters of a model that a processor holds in float32, if it does not multiply pairs of bfloat16.
+# Maximum parameters of a model that a processor without instructions for pairs of bfloat16 holds in float32. A larger
+# model is held in bfloat16.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
 # Upper bounds of settings, far above those of every existing model.
@@ -93,20 +92,20 @@ _POSITIVE = (
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
     *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
-# settings that are lists over the layers; 0 means a layer without RoPE
+# Settings that are lists with a value for each layer. 0 means a layer without RoPE.
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 _QUERY_SCALE = "llama_4_scaling_beta"  # setting with the factor by which queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
-    *("num_local_experts", "num_experts_per_tok"),  # in Granite 4 a model may have experts or none
+    *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has models with and without experts
     *("num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
-_MAMBA_EXPANDS = 2  # ratio of the width of all heads of a state together to the model's width
+_MAMBA_EXPANDS = 2  # width of all heads of a state together, relative to the model's width
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# Settings that are refused if the family does not know them, with their meaning in words.
+# Settings that are refused unless the family reads them, each with its meaning in words.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
@@ -121,8 +120,9 @@ def load_config(name: str) -> Any:
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: transformers needs remote code for the architecture, or it is unknown where its text part is.
-        ModelError: a settings file is damaged or far too large, or holds impossible values.
+        UnsupportedModel: transformers cannot load the architecture without remote code.
+        ModelError: a settings file is damaged or far too large, holds impossible values, or describes an unknown text
+            part.
     """
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -155,13 +155,14 @@ def load_config(name: str) -> Any:
 
 
 def text_config(whole: Any) -> Any:
-    """The configuration of a model's text part, with the settings added that only the configuration of the whole model
-    has.
+    """The configuration of a model's text part. Settings that only the configuration of the whole model has are added
+    to it.
     """
     text = getattr(whole, "text_config", None)
     if text is None:
         return _with_both_heads(whole)
-    # If the settings disagree, the files hold both matrices, so transformers does not tie them.
+    # If the settings disagree, the files hold both matrices. True is safe then, because transformers does not tie
+    # matrices that are both in the files.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -171,7 +172,7 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """A setting that only some families know; for all other families ``otherwise``."""
+    """The value of a setting if the model's family reads it; otherwise, or if the setting is missing, ``otherwise``."""
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 
@@ -179,7 +180,7 @@ def _with_both_heads(config: Any) -> Any:
     """Store the head counts of full layers under the names of ``config.json``, for families whose counts transformers
     stores layer by layer.
 
-    If full layers differ from one another the head size becomes 0, which is refused later.
+    If layers of one kind differ, or no layer is full, ``global_head_dim`` becomes 0, which is refused later.
     """
     own = FAMILIES.get(config.model_type, ORDINARY).reads
     if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
@@ -197,7 +198,9 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``text_config`` for a parsed ``config.json`` with any content. Missing numbers get defaults."""
+    """Do what ``text_config`` does, for a parsed ``config.json`` with any content. Missing settings get the family's
+    defaults.
+    """
     text, outer = settings.get("text_config"), {}
     if isinstance(text, Mapping):
         outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
@@ -228,7 +231,7 @@ def check_numbers(config: Any, name: str) -> None:
     Raises:
         ModelError: a setting is impossible; the message has its name and value.
     """
-    # other families name it differently, or have a different number in each layer
+    # Other families name these settings differently, or have a separate number for each layer.
     if config.model_type not in FAMILIES:
         return
     for key, largest in _MAXIMA.items():
@@ -260,7 +263,7 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """Check that settings per kind of layer exist exactly if the kinds of layers have different RoPEs."""
+    """Check that RoPE settings are given per kind of layer exactly if the family has a RoPE per kind."""
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
         if own:
@@ -328,7 +331,7 @@ def is_expanded(config: Any) -> bool:
 
 
 def _other_layers(config: Any) -> str:
-    """Describe the unsupported features of the layers; empty if all are supported."""
+    """Describe the unsupported kinds of layers in words; empty if all layers are supported."""
     others = set(layer_kinds(config)) - {FULL}
     if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
         others -= {FAMILIES[config.model_type].others}
@@ -337,9 +340,7 @@ def _other_layers(config: Any) -> str:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of every layer, with the names of ``layer_types``; empty if all layers are alike and no kind is
-    named.
-    """
+    """The kind of every layer, named as in ``layer_types``; empty if no kind is named and all layers are alike."""
     named = getattr(config, "layer_types", None)
     family = FAMILIES.get(config.model_type, ORDINARY)
     if isinstance(named, list | tuple):
@@ -369,8 +370,8 @@ def sliding_layers(config: Any) -> tuple[int, ...]:
 
 
 def kv_sources(config: Any) -> dict[int, int]:
-    """Maps each layer without its own keys and values to the layer whose KV it reads: the last layer of its kind that
-    has KV.
+    """Map each layer without its own keys and values to the layer whose KV it reads: the last layer of the same kind
+    that has KV.
     """
     return _sources(config) if _shared_kv_layers(config) else {}
 
@@ -381,7 +382,9 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """``kv_sources`` of a model with shared KV; empty if some layer would have no layer to read from."""
+    """``kv_sources`` of a model with shared KV; empty if a layer has no layer to read from, which makes the settings
+    impossible.
+    """
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
     last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
@@ -399,7 +402,7 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 
 def inputs_of_layers(config: Any) -> int:
-    """Width of the per-layer embedding that each token has for every layer; 0 if there is none."""
+    """Width of the embedding that each token has for every layer (per-layer embeddings); 0 if there is none."""
     width = setting(config, "hidden_size_per_layer_input")
     return width if type(width) is int else 0
 
@@ -430,8 +433,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people: a hub id unchanged; for a folder its last two parts, since target and draft often lie
-    in one folder.
+    """The name shown to people. A hub id is unchanged. Of a folder's path it has the last two parts, because target and
+    draft often lie in one folder.
     """
     return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
 
@@ -485,9 +488,9 @@ def logits_cap(config: Any) -> float | None:
 class MixtureShape:
     """A mixture of experts.
 
-    Each of ``layers`` has ``count`` MLPs of inner size ``inner``, of which ``chosen`` are active for a token. All other
-    layers have one MLP. ``shared`` is the inner size of an additional MLP in these layers that is active for every
-    token; 0 without one.
+    ``layers`` is the number of layers with experts; all other layers have one MLP. A layer with experts has ``count``
+    MLPs of inner size ``inner``, of which ``chosen`` are active for a token. ``shared`` is the inner size of an
+    additional MLP of these layers that is active for every token; 0 if there is none.
     """
 
     count: int
@@ -502,7 +505,7 @@ def experts_of(config: Any) -> MixtureShape | None:
     family = FAMILIES.get(config.model_type, ORDINARY)
     if not family.experts or not _count_experts(config):
         return None
-    # experts in every layer or in none, in addition to an MLP that is active for every token
+    # Gemma 4 has experts in every layer or in none, in addition to an MLP that is active for every token.
     if "enable_moe_block" in family.reads:
         if not setting(config, "enable_moe_block"):
             return None
@@ -529,7 +532,9 @@ def is_distilled(config: Any) -> bool:
 
 
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
-    """Choose the dtype of weights and KV: the configured one, or one that fits the device and the size of the model."""
+    """Choose the dtype of weights and KV: ``dtype``, or for "auto" a dtype that fits the device and the size of the
+    model.
+    """
     import torch
 
     from engine import devices
@@ -541,7 +546,7 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # A model whose numbers exceed float16 is refused after its first segment has been read.
+    # A model whose activations exceed float16 is refused after its first segment has been read.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
@@ -556,9 +561,10 @@ def cpu_holds_halves(parameters: int) -> bool:
     """Whether a processor holds weights and KV in bfloat16, which takes half the bytes of float32.
 
     A processor with instructions that multiply pairs of bfloat16 does. A token of the demo pair then takes 7.3 ms
-    instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The processor is asked for its
-    abilities and not timed, because on a busy machine a timing could give a different choice, and all books would have
-    to be read again. Other processors need many instructions to round, so bfloat16 pays only if float32 would not fit.
+    instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The choice depends on the
+    processor's abilities and not on a timing. On a busy machine a timing could give a different choice, and all books
+    would have to be read again. Other processors need many instructions to round, so they use bfloat16 only for models
+    that are too large in float32.
     """
     from engine.model.kernels import native
 
@@ -574,14 +580,14 @@ def parameters_of_block(config: Any, experts: float | None = None) -> int:
     """Parameters of one decoder block, without norms and biases. The mean if blocks differ.
 
     Args:
-        experts: experts that count; None counts all of them.
+        experts: number of experts of a layer to count; None counts all.
     """
     found = experts_of(config)
     return _parameters_of_block(config, (found.count if found else 0) if experts is None else experts)
 
 
 def parameters_asked(config: Any) -> int:
-    """Parameters of one decoder block that are active for a token: of the experts only the chosen ones."""
+    """Parameters of one decoder block that are active for a token. Of the experts only the chosen ones count."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
@@ -591,7 +597,8 @@ def _parameters_of_block(config: Any, experts: float) -> int:
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    of_queries = 3 if family.gated else 2  # the product of queries and the output product, and the gate if there is one
+    # projections as wide as the queries: query, output, and the gate if there is one
+    of_queries = 3 if family.gated else 2
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
     if states := len(recurrent_layers(config)):
@@ -604,7 +611,7 @@ def _parameters_of_block(config: Any, experts: float) -> int:
     if found is None:
         return int(mixing // layers + family.mlp_matrices * width * _inner(config))
     asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    dense = layers - found.layers  # a model without dense layers may lack their size
+    dense = layers - found.layers  # a model without dense layers may lack their inner size
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
@@ -647,6 +654,8 @@ def embedding_parameters(config: Any) -> int:
 
 
 def parameters_of_inputs(config: Any) -> int:
-    """Parameters of the per-layer embeddings: a table, of which a token uses one row, and a matrix."""
+    """Parameters of the per-layer embeddings: a table, of which a token uses one row, and a projection of the hidden
+    states.
+    """
     inputs = config.num_hidden_layers * inputs_of_layers(config)
     return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

@@ -1,6 +1,6 @@
 """Computes exact attention over pieces of the context, and merges the pieces.
 
-``attend`` computes attention to keys that all queries see, ``attend_causal`` attention of new tokens to themselves.
+``attend`` computes attention to keys that all queries see. ``attend_causal`` computes attention among new tokens.
 ``joined`` merges such parts exactly by their log-sum-exp, so that pieces may lie in different buffers (resident and
 streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The rows of one KV head's queries
 (the GQA group times the queries) are packed together, so each key and value is read once.
@@ -8,9 +8,9 @@ streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous bu
 Also owns the bridge to transformers: ``register`` installs an attention function that passes the layer's queries, keys
 and values to a cache's view, the call's argument ``kv``.
 
-Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
-(heads,) is an additional score in the softmax that takes weight and adds no value, in models that have one. ``cap`` is
-the cap of the scores (``engine.model.kernels``), in models that have one.
+Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n), the log-sum-exp of
+the scores, in float32. ``sinks`` (heads,) is an additional score in the softmax that takes weight and adds no value, in
+models that have one. ``cap`` is the cap of the scores (``engine.model.kernels``), in models that have one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 IMPLEMENTATION = "trifold"
 """The name of the attention function that ``register`` installs in transformers."""
 
-_WINDOW_ROWS = 512  # tokens that are computed together under one sliding window
-# query rows of a KV head that a processor computes at once: their scores for a piece of keys stay in its cache
+_WINDOW_ROWS = 512  # maximum tokens of a piece, if a sliding window is computed in pieces
+# Maximum query rows of a KV head that a processor computes at once, so that their scores for a piece of keys stay in
+# its cache.
 _TURN_ROWS = 96
 
 
@@ -87,7 +88,7 @@ def attend(
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
     """Measure the attention kernels on a model's GPUs while memory is free. ``heads`` is the number of query heads. If
-    memory is short, the first pass measures the kernels instead, because it can spill layers.
+    memory is short, the first pass measures them instead, because a pass can spill layers.
     """
     for part in shape.parts:
         if part.device.type not in cuda.MEASURED:
@@ -104,7 +105,8 @@ def choose_kernels(shape: KvShape, heads: int) -> None:
 
 
 class Seen:
-    """The keys that each of n tokens of a pass sees, as the kernels take them. Made once for all layers.
+    """The keys that each of n tokens of a pass sees, in the forms that kernels take. One object serves all layers of
+    the pass.
 
     Args:
         keys: (n, seq) bool.
@@ -146,8 +148,8 @@ def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tens
     """Merge parts (out, lse) over disjoint keys into the attention over all keys. A part may itself be several parts,
     stacked along the first axis.
 
-    Sinks are applied only here, because their weight depends on all keys of a query. The heads of a token fill whole
-    vectors, so a token's result has the same bits whatever other tokens are in the pass.
+    Sinks are applied only here, because their weight depends on all keys of a query. The heads of a token are padded to
+    whole vectors, so that a token's result has the same bits whatever other tokens are in the pass.
     """
     out = merge(parts)
     if sinks is None:
@@ -167,14 +169,14 @@ def attend_newest(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute causal attention of n new tokens, whose keys are the last n keys, as a forward pass needs it.
+    """Compute the causal attention of n new tokens, whose keys are the last n keys.
 
     With a ``window`` a token sees that many of the newest keys, including its own. Shapes as in ``attend``; returns
     only out, on the device of q. k and v may be in the 8-bit storage format if ``reads_levels`` allows it. A single
-    token needs no mask. A few tokens on a CPU are computed in one call with a mask, which takes half the time of two
-    calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is faster than torch's, or if
-    torch's kernel has no cap. Otherwise the attention to past keys and the attention among the new tokens are computed
-    separately and merged.
+    token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which takes half
+    the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is faster than
+    torch's, or if scores have a cap, which torch's kernel lacks. Otherwise a window is computed in pieces. Without a
+    window, the attention to past keys and the attention among the new tokens are computed separately and merged.
     """
     if q.device != k.device:  # a layer may read the KV of a layer on a different card
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
@@ -237,7 +239,9 @@ def _attend_windows(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """Compute ``attend_newest`` with a window in pieces, so that a piece reads few keys beyond its window."""
+    """Compute ``attend_newest`` with a window in pieces of tokens. A piece reads few keys beyond the windows of its
+    tokens.
+    """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
     for start in range(0, n, _WINDOW_ROWS):
@@ -275,9 +279,11 @@ def attend_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute the attention of n tokens to the keys that ``seen`` marks. All other keys must be finite.
+    """Compute the attention of n tokens to the keys that ``seen`` marks. The keys and values that it does not mark must
+    be finite too.
 
-    Shapes as in ``attend``; returns only out. Used by passes whose shapes must not depend on the number of held tokens.
+    Shapes as in ``attend``; returns only out. Passes use this if their shapes must not depend on the number of held
+    tokens.
     """
     return joined([_attend_masked(q, k, v, scaling, seen, cap)], sinks)
 
@@ -292,8 +298,8 @@ def attend_past_and_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute ``attend`` if every query sees the first ``past`` keys, and ``seen`` marks which of the remaining keys it
-    sees. The kernel for many keys then computes all keys but a few.
+    """Compute the attention of queries that all see the first ``past`` keys; ``seen`` marks which of the remaining keys
+    each query sees. So the kernel without a mask computes all but a few keys.
     """
     newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen, cap)
     return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer], sinks)
@@ -311,9 +317,7 @@ def _attend_masked(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute causal attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as in ``attend`` with
-    seq = n.
-    """
+    """Compute causal attention among n new tokens: token i sees tokens 0..i. Shapes as in ``attend`` with seq = n."""
     if cap is not None:
         seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()
         return _attend_masked(q, k, v, scaling, Seen(seen), cap)

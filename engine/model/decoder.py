@@ -41,8 +41,8 @@ class Decoder(Pieces):
         window: maximum tokens of a context; some kinds of RoPE depend on it.
         dtype: dtype of the activations; None takes the dtype of the weights. Packed weights may have a different dtype.
         split: the device of each layer; None puts all layers on the model's device.
-        host_weights: weights that wait in host memory, keyed by layer and name. They are on the device only while their
-            layer computes.
+        host_weights: weights that wait in host memory, keyed by parameter name. They are copied to the device while
+            their layer computes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Decoder(Pieces):
 
     @property
     def layers_in_host(self) -> int:
-        """Layers whose weights wait in host memory."""
+        """Number of layers whose weights wait in host memory."""
         return len({name.split(".")[2] for name in self._host_weights})
 
     @property
@@ -75,7 +75,9 @@ class Decoder(Pieces):
         return sum(held.nbytes for held in self._host_weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight tensor with its name, sorted by name."""
+        """Yield every weight tensor with its name, sorted by name. Weights that wait in host memory are yielded from
+        there.
+        """
         for name, held in sorted(self.model.named_parameters()):
             yield name, self._host_weights.get(name, held)
 
@@ -89,8 +91,8 @@ class Decoder(Pieces):
         return any(isinstance(part, PackedBlocks) for part in self.model.modules())
 
     def end_prefill(self) -> None:
-        """Free what only a prefill uses, where none follows: unpacked weights and, on a processor, the memory of its
-        activations.
+        """Free the memory that only a prefill uses: unpacked weights and, on a processor, the memory of activations.
+        Call it if no other prefill follows at once.
         """
         for part in self.model.modules():
             if isinstance(part, PackedLinear):
@@ -100,8 +102,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out, and so is an
-        embedding that is not also the head, because a step reads only one row of it.
+        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out. So is an embedding
+        that is not also the head, because a step reads only one of its rows.
         """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
@@ -123,8 +125,8 @@ class Decoder(Pieces):
 
     @cached_property
     def block_parameters(self) -> int:
-        """Parameters of one layer that are active for a token, whatever their format. The work of a block of a prompt
-        is proportional to them.
+        """Number of parameters of one layer that are active for a token, whatever their format. The work of prefill is
+        proportional to this number.
         """
         return parameters_asked(self.config)
 
@@ -149,7 +151,7 @@ class Decoder(Pieces):
 
     @property
     def num_passages(self) -> int:
-        """Number of passages of the book that the model's own settings ask for with a question
+        """Number of passages of the book that are given with a question, according to the model's own settings
         (``engine.passages``).
         """
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
@@ -157,8 +159,9 @@ class Decoder(Pieces):
 
     @property
     def wants_pointing(self) -> bool:
-        """Whether a question is to be preceded by the passage that it is likely about (``engine.passages``): a model of
-        a size for which that was measured to help, without settings of its own for passages or quotations.
+        """Whether a question is to be preceded by the passage that it is likely about (``engine.passages``). This is so
+        for models of a size for which it was measured to help, if they have no settings of their own for passages or
+        quotations.
         """
         own = getattr(self.model, "generation_config", None)
         settled = any(getattr(own, name, None) is not None for name in ("passages", "exact_quotes"))
@@ -202,7 +205,7 @@ class Decoder(Pieces):
         else is shared.
 
         On a processor the head has 8 bits; on a GPU it is unchanged. None if our own kernels cannot compute the layers,
-        or if the GPU lacks torch's product with 4-bit weights.
+        or, on a GPU, if ``can_round`` forbids it or torch's product with 4-bit weights cannot be used.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None

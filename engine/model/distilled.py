@@ -1,12 +1,12 @@
 """Loads and saves distilled drafts: a few layers between the target's embedding and some rows of the target's head.
 
-The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The latter has
+The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The weights are
 the layers, the last norm, the ids of the tokens that the draft can produce, and a few rows of the target's embedding,
-which identify the right target. Tokenizer, embedding and head are the target's. All other tokens have probability 0 in
-the draft's distribution. The text stays exact with such a distribution as with any other, because rejection sampling
-makes up for tokens that are never proposed.
+by which ``load`` recognises the target. Tokenizer, embedding and head are the target's. All other tokens have
+probability 0 in the draft's distribution. The text stays exact, because rejection sampling makes up for tokens that are
+never proposed.
 
-``engine.distill`` makes such folders. Knows no training.
+``engine.distill`` trains drafts and makes such folders.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from engine.model_files import SETTINGS
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
 # Number of rows of the target's embedding that are kept, evenly spaced, and the maximum relative difference when they
-# are compared. Weights are stored and loaded in several dtypes, so rows are never exactly equal.
+# are compared. Weights are stored and loaded in several dtypes, so equal rows can differ by rounding.
 _SAMPLED_ROWS, _TOLERANCE = 16, 0.01
 # Maximum ratio of the parameters that the configuration describes to the parameters in the file.
 _MAX_DESCRIBED = 2
@@ -79,8 +79,8 @@ def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Make a transformers causal LM with a draft's configuration. Its weights are uninitialised; embedding and head are
-    placeholders.
+    """Make a transformers causal LM with a draft's configuration, before its weights are loaded or copied. Embedding
+    and head are placeholders.
     """
     from transformers import AutoModelForCausalLM
 
@@ -98,7 +98,7 @@ def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
-    """Make a head from the rows of a target's head for tokens (n,). ``target`` is a transformers causal LM, packed or
+    """Make a head for tokens (n,) from their rows of a target's head. ``target`` is a transformers causal LM, packed or
     not.
     """
     ids = token_ids.to(target.device)
@@ -195,7 +195,7 @@ def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torc
 
 
 def _sample(target: Any) -> torch.Tensor:
-    """A few rows of a target's embedding, as its first layer receives them."""
+    """A few evenly spaced rows of a target's embedding, as its embedding module returns them."""
     ids = torch.linspace(0, target.config.vocab_size - 1, _SAMPLED_ROWS, device=target.device).long()
     with torch.inference_mode():
         rows: torch.Tensor = target.get_input_embeddings()(ids)

@@ -7,8 +7,8 @@ give a token the same bits whatever other tokens are in the pass, so a verificat
 step.
 
 A GPU with a kernel for grouped products, and weights in their stored format, keeps transformers' products
-(``devices.multiplies_groups``). They choose experts on the device, whereas the experts of this module need the host to
-know the choice.
+(``devices.multiplies_groups``). transformers' products choose experts on the device, whereas this module needs to know
+the choice on the host.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
 
 _Asked = tuple[int, torch.Tensor]
-"""A chosen expert, with the places that it has in the list of choices."""
+"""An expert, with the indices at which it stands in the flattened list of all tokens' choices."""
 
 
 class Router(nn.Module):
-    """Chooses the experts of a token, and the weight of each expert's output.
+    """Chooses the experts of a token, and the weight of each chosen expert's output, called its share.
 
     Args:
         router: transformers' router.
@@ -40,17 +40,18 @@ class Router(nn.Module):
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # Shares are relative to all experts or to the chosen ones. In the first case they may have to be normalised.
+        # The softmax is over all experts (Qwen) or over the chosen ones only. ``_to_whole``: whether the shares of the
+        # chosen experts are then scaled to sum 1.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
-        # factor that shares are multiplied by
+        # Factor that shares are multiplied by. Only routers that use a sigmoid instead of the softmax have one.
         self._factor: float | None = getattr(router, "routed_scaling_factor", None)
 
     def forward(
         self, hidden_states: torch.Tensor, expert_bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Score experts (n, experts) for tokens (n, hidden). Return the scores, and the shares and numbers of the
-        chosen experts, both (n, chosen).
+        """Score the experts for tokens (n, hidden). Return the scores (n, experts), and the shares and the indices of
+        the chosen experts, both (n, chosen).
 
         Args:
             expert_bias: (experts,), added to the shares only to make the choice.
@@ -95,7 +96,7 @@ class NormedRouter(nn.Module):
 
 
 class _ChoiceRMSNorm(nn.Module):
-    """Keeps its weights (width,) in float32."""
+    """An RMS norm that keeps its weights (width,) in float32."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """Applies the activation to the gates, and multiplies the result by the numbers that they gate."""
+        """The activation: applied to the gates, and multiplied by the up projection."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
@@ -123,7 +124,7 @@ class Experts(nn.Module):
         self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
         """Iterates over the chosen experts. During each iteration the expert's weights are on the compute device."""
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """Functions that compute one expert each for at most ``most_rows`` tokens
+        """One function for each expert that computes it in one call, for at most ``most_rows`` tokens
         (``engine.model.backends.program``).
         """
         self.most_rows = 0
@@ -131,8 +132,8 @@ class Experts(nn.Module):
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """The outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden), weighted by their shares and
-        summed.
+        """Compute the outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden). Return their sum, weighted by
+        ``shares`` (n, chosen).
         """
         (count, chosen), width = ids.shape, hidden_states.shape[1]
         answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
@@ -143,7 +144,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # Added one after another, because the order in which torch sums over an axis depends on the shape.
+        # Add one after another, because the order in which torch sums over an axis depends on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -154,7 +155,7 @@ class WithShared(nn.Module):
     """A mixture with an additional gated expert that is active for every token.
 
     Args:
-        block: transformers' block, with the replaced parts above.
+        block: transformers' block, whose router and experts ``install`` has already replaced.
     """
 
     def __init__(self, block: Any) -> None:
@@ -170,7 +171,9 @@ class WithShared(nn.Module):
 
 
 def install(blocks: Iterable[Any]) -> None:
-    """Replace the experts of a transformers causal LM by linear layers, in those layers that have experts."""
+    """Replace the routers and experts in the decoder blocks of a transformers causal LM. Blocks without experts do not
+    change.
+    """
     for layer in blocks:
         block = _mixture_of(layer)
         if block is None:
@@ -184,7 +187,7 @@ def install(blocks: Iterable[Any]) -> None:
 
 
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:
-    """The layers of a transformers block that choose experts and weight their outputs."""
+    """Yield the linear layers of a transformers block that choose experts or weight their outputs."""
     for part in block.modules():
         if isinstance(part, Router | NormedRouter):
             yield part.product
@@ -219,7 +222,7 @@ def _mixture_of(layer: Any) -> Any:
 
 
 def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
-    """Yield each expert in ``ids`` (places,) with its places there."""
+    """Yield each expert in ``ids`` (places,) with the indices at which it stands there."""
     order = ids.argsort(stable=True)
     at = 0
     for expert, group in itertools.groupby(ids[order].tolist()):  # reading the ids waits for a GPU
@@ -254,8 +257,7 @@ def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterato
     """Make a linear layer from the same matrix of each of transformers' experts.
 
     Args:
-        interleaved: whether the rows of gates and of gated numbers alternate in the file. In the layers, all gates come
-            first.
+        interleaved: whether the rows of gate and up projections alternate. In the layers, all gates come first.
     """
     if hasattr(experts, "linear_layers"):  # experts in the blocks of a GGUF file
         yield from experts.linear_layers(name)

@@ -1,6 +1,6 @@
-"""Tables the families of supported models: the facts in which each differs from Llama.
+"""Tabulates the families of supported models: the facts in which each family differs from Llama.
 
-Holds facts and names of settings only. ``architectures`` derives from them what a configuration means.
+This module holds facts and names of settings only. ``architectures`` derives from them what a configuration means.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Family:
-    """The facts about an architecture that the walk needs and that transformers' layers do not implement by themselves.
+    """The facts about an architecture that passes need and that transformers' layers do not implement by themselves.
 
     Args:
         title: the family's name for people.
-        mlp_matrices: matrices of a block's MLP: three with a gate, two without.
-        tied: whether embedding and output head are one matrix if ``config.json`` does not say.
-        norms_after_rope: names of the norms of queries and of keys, if they come after RoPE instead of before it.
-        plain: whether its blocks differ from Llama's only in names, so that ``engine.model.backends.program`` can
-            compute them.
+        mlp_matrices: number of matrices of an MLP: three with a gate, two without.
+        tied: whether embedding and output head are one matrix, if ``config.json`` does not say.
+        norms_after_rope: names of the norms of queries and of keys, if they follow RoPE instead of preceding it.
+        plain: whether ``engine.model.backends.program`` can compute its layers: Llama's, possibly with biases, with
+            norms of queries and keys, or with fused input projections.
         gated: whether the attention output is multiplied by a gate, which is as wide as the queries.
-        others: the one supported kind of layers that do not keep the whole context; empty if there is none.
-        experts: whether its MLPs are mixtures of experts.
-        stored: the format of quantized weights that can be expanded; empty if there is none.
-        full_every: every how many layers one keeps the whole context, if ``config.json`` names no kinds.
+        others: the supported kind of layers that do not keep the whole context; empty if there is none.
+        experts: whether its MLPs can be mixtures of experts.
+        stored: the ``quant_method`` of quantized weights that can be loaded; empty if there is none.
+        full_every: every how many layers one keeps the whole context, if ``config.json`` does not name the kinds of
+            layers.
         overflows: whether its activations are known to leave the range of float16.
         norm_offset: the number that RMS norms add to their weights.
         last_norm_offset: the number that the last norm adds; None if it is ``norm_offset``.
-        rotates_apart: whether its RoPE rotates queries and keys in separate calls.
-        rope_by_kind: whether each kind of layers has its own RoPE. rope_in_windows: whether only layers with a window
-            have RoPE, in a model with such layers.
-        rope_left_out: whether a layer without RoPE must not be given cosines and sines. In other families the layer
-            ignores them.
+        rotates_apart: whether transformers' RoPE function rotates queries and keys in separate calls.
+        rope_by_kind: whether each kind of layers has its own RoPE.
+        rope_in_windows: whether, in a model with a sliding window, only the layers with the window have RoPE.
+        rope_left_out: whether a layer without RoPE must be called without cosines and sines. In other families such a
+            layer ignores them.
         last_norm: the name of the norm after the last layer.
-        dense_inner: the setting with the inner size of an MLP.
+        dense_inner: the setting with the inner size of a dense MLP.
         without_head: whether transformers lacks a causal LM of the family (``muse``).
-        logits_factor: the setting with the factor of logits; empty if there is none.
-        reads: settings that have a meaning in this family and are ignored in others (``setting``).
-        defaults: numbers that ``config.json`` may leave out.
+        logits_factor: the setting with the number that logits are multiplied by; empty if there is none.
+        reads: settings that have a meaning in this family and are ignored in other families (``setting``).
+        defaults: values of settings that ``config.json`` may leave out.
     """
 
     title: str
@@ -73,10 +74,12 @@ class Family:
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 MAMBA = "mamba"
-"""Kinds of layers, named as in ``layer_types``. transformers uses ``linear_attention`` for Mamba's layers too."""
+"""Kinds of layers, named as in ``layer_types``, except Mamba's. transformers uses ``linear_attention`` for Mamba's
+layers too.
+"""
 
 MXFP4 = "mxfp4"
-"""A format of 4-bit weights, named as in ``quant_method``."""
+"""The format of 4-bit weights that can be loaded, named as in ``quant_method``."""
 
 _GEMMA_2 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -220,7 +223,7 @@ FAMILIES = {
         others=MAMBA,
         experts=True,
         full_every=10,
-        dense_inner="shared_intermediate_size",  # the other setting is the inner size of experts
+        dense_inner="shared_intermediate_size",  # ``intermediate_size`` is the inner size of experts
         reads=("position_embedding_type",),
         defaults=_GRANITE_4,
     ),
@@ -250,4 +253,4 @@ FAMILIES["qwen3_next"] = replace(
 """Supported families, keyed by ``model_type``. All or some of their decoder layers keep the whole context."""
 
 ORDINARY = Family("")
-"""Used for a family that is not supported."""
+"""Stands in for a family that is not supported."""

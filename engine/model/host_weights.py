@@ -1,13 +1,13 @@
 """Keeps weights of a GPU's layers in pinned host memory, and brings them to the device before their layer computes.
 
 If a card cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the card.
-The card has two buffers for them: while a layer computes from one, a separate stream copies the next layer into the
-other. Between two calls of a layer its parameters are the tensors in host memory, so that other readers of weights find
-complete tensors.
+The card has two buffers for these weights: while a layer computes from one buffer, a separate stream copies the next
+layer into the other buffer. Between two calls of a layer its parameters are the tensors in host memory, so that all
+other code that reads weights finds complete tensors.
 
-Of experts only the chosen ones are copied, after their router has chosen: while one expert computes, the next one is
-copied. Their buffers on the card have room for the experts of two layers. The experts used last stay there for tokens
-that choose them again.
+Of a layer's experts, only the chosen ones are copied, after the router has chosen them. While an expert computes, the
+next one is copied. The buffers for experts have room for the experts of two layers. The experts that were used last
+stay on the card for tokens that choose them again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from engine.devices import KINDS, pin, stream_of
 from engine.model.experts import Experts
 from engine.model.products import fixed
 
-# Alignment of weights in bytes: more than any kernel needs.
+# Alignment of weights in bytes, larger than any kernel needs.
 _ALIGNED = 256
-# Number of layers whose weights have room on the card at the same time.
+# Number of layers whose weights fit on the card at the same time.
 _LAYERS = 2
 
 
@@ -34,7 +34,8 @@ class _Piece:
 
     Args:
         named: the modules that own the weights, with the names of the weights there.
-        held: memory of ``size`` bytes. It is a part of ``whole``, which stays pinned as long as it exists.
+        held: host memory of ``size`` bytes, a part of ``whole``.
+        whole: host memory of several pieces, which stays pinned as long as it exists.
     """
 
     def __init__(self, named: Sequence[tuple[nn.Module, str]], held: torch.Tensor, whole: torch.Tensor) -> None:
@@ -51,7 +52,7 @@ class _Piece:
         return sum(_whole(weights.nbytes) for weights in _found(named))
 
     def _within(self, memory: torch.Tensor) -> list[nn.Parameter]:
-        """The weights as views of memory that has a copy of ``held``."""
+        """The weights as views of ``memory``, which has the layout of ``held``."""
         made, start = [], 0
         for shape, dtype in self._kinds:
             count = shape.numel() * dtype.itemsize
@@ -60,7 +61,7 @@ class _Piece:
         return made
 
     def compute_in(self, memory: torch.Tensor) -> None:
-        """Make the modules compute with a copy of ``held``."""
+        """Make the modules compute with the weights in ``memory``, a copy of ``held``."""
         self._use(self._within(memory))
 
     def wait(self) -> None:
@@ -94,12 +95,14 @@ class _Places:
         size = max(len(piece.held) for piece in pieces.values())
         # ordered by use; the last item was used last
         self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]
-        if self._stream is not None:  # a copy in progress would write to memory that has been freed and reused
+        # Before a buffer or the pinned memory is freed, wait for copies in progress. Otherwise they would use memory
+        # that has been given to another tensor.
+        if self._stream is not None:
             for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False
 
     def bring(self, key: Hashable, following: Hashable = None) -> None:
-        """Make a piece ready to compute on the device, and begin to copy the next piece."""
+        """Make a piece ready to compute on the device, and begin to copy the piece ``following``."""
         slot = self._begin(key)
         if self._streams:
             torch.cuda.current_stream(self._device).wait_event(slot.filled)
@@ -126,7 +129,7 @@ class _Places:
         if not self._streams:
             memory.copy_(held)
             return
-        # Work that is already enqueued may still read this slot.
+        # Work that is already enqueued may still read this slot, so the copy waits for it.
         before = torch.cuda.current_stream(self._device).record_event()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
@@ -135,8 +138,8 @@ class _Places:
 
 
 def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[str, torch.Tensor]:
-    """Let the weights of decoder blocks wait in host memory. ``blocks`` is keyed by layer number. Calls of the blocks
-    copy the weights to the device. Returns the weights, keyed by their names in the model.
+    """Let the weights of decoder blocks wait in host memory. ``blocks`` is keyed by layer number. When a block is
+    called, its weights are copied to the device. Return the weights in host memory, keyed by their names in the model.
     """
     mixtures = {
         number: part for number, block in blocks.items() for part in block.modules() if isinstance(part, Experts)
@@ -177,12 +180,12 @@ def _whole(count: int) -> int:
 
 
 def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
-    """The weights of the modules that have these names."""
+    """The tensors of the weights that ``named`` lists."""
     return [weights.detach() for part, name in named if (weights := part._parameters[name]) is not None]
 
 
 def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list[tuple[nn.Module, str]]:
-    """The weights of modules, without those of one inner module."""
+    """List the weights of modules, without those of the inner module ``without``."""
     apart = set() if without is None else {id(part) for part in without.modules()}
     modules = (part for whole in parts for part in whole.modules() if id(part) not in apart)
     return [(part, name) for part in modules for name, weights in part._parameters.items() if weights is not None]
@@ -198,7 +201,7 @@ def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.dev
 
 
 def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The functions to call before and after a layer. Copies of a block share them."""
+    """Make the functions to call before and after a layer. Copies of a block share these functions."""
 
     def before(*_: object) -> None:
         places.bring(number, following)

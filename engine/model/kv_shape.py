@@ -1,16 +1,16 @@
 """Describes the shape of a model's KV, and its storage format: the model's dtype, or 8 bits.
 
-KV in 8 bits, on request, takes half the memory of bfloat16 and a quarter of float32. It is the engine's only
+KV in 8 bits is used on request. It takes half the memory of bfloat16 and a quarter of float32, and is the engine's only
 approximation. A key or value of one head, head_dim numbers, is stored as head_dim levels of one byte followed by its
 own scale in two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127,
 zero stays zero, and the value of a level is the level times the scale. Each token and head has one scale, so a token is
-quantized by itself when it is written. Later tokens do not change it, and it can be cropped, moved and saved alone. (A
-scale per channel fits keys better, but needs tokens that do not exist yet.) Keys are stored, and quantized, after RoPE;
-a rotation mixes pairs of channels and keeps the norm.
+quantized by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved
+alone. (A scale per channel fits keys better, but depends on tokens that do not exist yet.) Keys are quantized and
+stored after RoPE, which mixes pairs of channels and keeps the norm.
 
-The scale is bfloat16, whose range is that of float32; float16 for models in float16. Rounding the scale costs no
-accuracy, since levels are computed with the rounded scale. Even the pass that writes KV reads the dequantized numbers
-(``dequantize``), so all ways of decoding compute with the same KV.
+The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
+Rounding the scale costs no accuracy, because levels are computed with the rounded scale. Even the pass that writes KV
+reads the dequantized numbers (``dequantize``), so all ways of decoding compute with the same KV.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.quantization import (
 )
 
 LEVELS = 127
-"""The largest level."""
+"""The largest magnitude of a level."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of a token in all these layers. ``itemsize`` is the model's."""
+        """Bytes of a token in all these layers. ``itemsize`` is the number of bytes of the model's dtype."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
@@ -91,7 +91,8 @@ class Recurrent:
 class KvShape:
     """Shape and format of one model's KV.
 
-    Layers that keep the whole context have their own numbering; ``place_of`` maps a layer of the model to it.
+    Layers that keep the whole context have their own numbering; ``place_of`` maps a layer of the model to its number.
+    Other layers are numbered as in the model.
 
     Args:
         layers: number of layers that keep the whole context.
@@ -102,7 +103,7 @@ class KvShape:
         split: the device of each layer of the model; None puts all of them on ``device``.
         sliding: the model's layers with a sliding window; None if there are none.
         recurrent: the model's layers with a state; None if there are none.
-        sources: the model's layers without KV of their own, each with the layer whose KV it reads.
+        sources: pairs of a layer of the model without KV of its own and the layer whose KV it reads.
     """
 
     layers: int
@@ -138,7 +139,7 @@ class KvShape:
         return dict(self.sources)
 
     def source_of(self, layer: int) -> int:
-        """The layer of the model whose KV a layer reads: in most families the layer itself."""
+        """The layer of the model whose KV a layer of the model reads. In most families it is the layer itself."""
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
@@ -152,7 +153,7 @@ class KvShape:
         return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
 
     def has_kv(self, layer: int) -> bool:
-        """Whether a layer of the model has keys and values of its own."""
+        """Whether a layer of the model stores its own keys and values."""
         return layer not in self._source_of and not (self.recurrent and layer in self.recurrent.layers)
 
     def heads_of(self, layer: int) -> tuple[int, int]:
@@ -189,7 +190,9 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers on a device that keep the whole context, in order."""
+        """The layers on a device that keep the whole context, by their own numbers, in order. ``part`` is the index of
+        the device.
+        """
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property
@@ -201,7 +204,7 @@ class KvShape:
         return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
-        """The shape for the device that a layer is on."""
+        """The shape for the device of a layer that keeps the whole context."""
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
@@ -235,7 +238,7 @@ class KvShape:
 
     def bounded_bytes(self, tokens: int) -> int:
         """Bytes of all windows and states after ``tokens`` tokens, including their copies. Windows are copied at the
-        end of the book; states also at the places to which a chat may be cropped.
+        end of the book. States are copied there and at the places to which a chat may be cropped.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
@@ -266,8 +269,8 @@ class KvShape:
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a token in a buffer for spilled layers. On a processor the buffer also holds KV in the 8-bit storage
-        format.
+        """Bytes of a token in a buffer for spilled layers. On a processor the buffer also holds quantized KV in its
+        storage format.
         """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored

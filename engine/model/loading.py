@@ -1,5 +1,5 @@
-"""Loads target and draft with unmodified transformers code. Accepts only safetensors, runs no remote code, and checks
-models before it loads them.
+"""Loads target and draft with unmodified transformers code. Accepts only safetensors and described GGUF files, runs no
+remote code, and checks models before it loads them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from engine.model.products.quantized import Linear4, Linear8, quantize
 from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
-# Maximum ratio of the parameters that the settings describe to the stored parameters: the first number is an estimate,
-# and heads can be tied.
+# Maximum ratio of the parameters that the settings describe to the stored parameters. It is far above 1, because the
+# first number is an estimate and a tied head is stored once.
 _MAX_DESCRIBED = 3
-# Share of the stored bytes to which rounding must reduce weights, for rounding again to pay.
+# Maximum bytes of rounded weights, relative to their stored bytes, for which rounding again is allowed.
 _WORTH_ROUNDING = 0.75
 
 
@@ -64,7 +64,7 @@ def load(
 
     Args:
         window: maximum tokens of a context; None takes the model's own limit.
-        weights: "stored", or "8bit" or "4bit" to quantize weights, which the decoder's name then mentions.
+        weights: "stored", or "8bit" or "4bit" to quantize the weights. The decoder's name then states the bits.
         packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
             is transformers' own.
         split: the device of each layer; its first device is ``device``. None puts all layers on ``device``.
@@ -98,11 +98,11 @@ def load(
         wanted = model.dtype
     model.requires_grad_(False)
     recurrent.install(model)
-    # If GPUs can choose experts on the device, transformers' products stay. All devices must be able to.
+    # If every device can choose experts itself, transformers' products stay.
     grouped = all(multiplies_groups(each, wanted) for each in (split.devices if split else (device,)))
     by_host = not grouped and packed
     title = display_name(name)
-    for number, block in enumerate(model.model.layers):  # experts that are being expanded take the memory of one layer
+    for number, block in enumerate(model.model.layers):  # only one layer at a time has expanded experts in memory
         if by_host or weights in BITS or number in in_host:
             experts.install([block])
         if weights in BITS:
@@ -172,7 +172,7 @@ def settings_of(name: str, window: int | None) -> Any:
 
 
 def check_embedding(name: str, config: Any, largest_id: int) -> None:
-    """Refuse a model whose embedding has fewer rows than its tokenizer has tokens.
+    """Refuse a model whose embedding lacks rows for ids of its tokenizer.
 
     Raises:
         ModelError: the embedding is too small; the message has both numbers.
@@ -188,8 +188,9 @@ def check_embedding(name: str, config: Any, largest_id: int) -> None:
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
     """Refuse a draft whose tokens differ from the target's.
 
-    Tokens are compared, not sizes, because models of one family pad their vocabularies differently and add a few
-    different special tokens. These are harmless: a proposed token that the target does not know is rejected.
+    Tokens are compared instead of sizes, because models of one family pad their vocabularies differently and add a few
+    special tokens of their own. Such tokens are harmless, because a proposed token that the target does not know is
+    rejected.
 
     Raises:
         VocabularyMismatch: the vocabularies differ; the message has both sizes and a token that differs.
@@ -237,9 +238,9 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
-    """Refuse weights whose expanded form exceeds the free memory. Weights that need no expansion are read from their
-    files as needed. If weights are rounded, one layer at a time is expanded. From a GGUF file, however, all layers are
-    expanded before the first is rounded.
+    """Refuse weights whose expanded form exceeds the free memory. Weights that need no expansion are not checked. If
+    weights are rounded, one layer at a time is expanded. From a GGUF file, however, all layers are expanded before the
+    first is rounded.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
@@ -305,7 +306,9 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 
 def _expanding(config: Any) -> dict[str, Any]:
-    """Arguments that make transformers expand 4-bit weights, which it would otherwise keep packed if it can."""
+    """The arguments that make transformers expand 4-bit weights instead of keeping them packed; empty if the weights
+    are not in 4 bits.
+    """
     if not is_expanded(config):
         return {}
     from transformers.utils.quantization_config import Mxfp4Config

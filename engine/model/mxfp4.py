@@ -1,7 +1,7 @@
 """Loads experts in their stored 4-bit format (MXFP4), and expands them one by one while they are rounded.
 
-transformers expands the experts of all layers at once, which takes three times the memory of the files before anything
-can be rounded. With this module the experts keep the stored numbers, and transformers' own function expands one matrix
+transformers expands the experts of all layers at once, which takes three times the memory of the files before any
+weight can be rounded. In this module experts keep the stored format, and transformers' own function expands one matrix
 at a time.
 """
 

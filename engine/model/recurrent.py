@@ -167,13 +167,15 @@ class DeltaNet(nn.Module):
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
         self.order: torch.Tensor | None
-        # set for a layer from a GGUF file
+        # None, except for layers from some GGUF files
         self.register_buffer("order", getattr(net, "output_order", None), persistent=False)
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if its widths fill whole vectors."""
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if the layer's widths fill whole
+        vectors.
+        """
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -222,18 +224,18 @@ class DeltaNet(nn.Module):
         )
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
-        """Scale vectors (n, heads, key_dim) to this L2 norm."""
+        """Scale vectors (n, heads, key_dim) to L2 norm ``length``."""
         if kernels is None:
             return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
-        # ``kernels.norm`` divides by the root mean square, so weights of length / sqrt(key_dim) give vectors of this L2
-        # norm.
+        # ``kernels.norm`` divides by the root mean square, so weights of ``length / sqrt(key_dim)`` give vectors of L2
+        # norm ``length``.
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
 
 
 class Mamba(nn.Module):
-    """A Mamba-2 layer with the weights of transformers' layer. The caller stores its states. Mamba's B is called key
-    here, its C query, and its x times the step size the written value.
+    """A Mamba-2 layer with the weights of transformers' layer. The caller stores its states. The names here are those
+    of the delta rule: Mamba's B is the key, its C the query, and its x times the step size the value that is written.
 
     Args:
         net: transformers' layer.
@@ -253,7 +255,9 @@ class Mamba(nn.Module):
         self._kernels: Native | None = None
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if its widths fill whole vectors."""
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if the layer's widths fill whole
+        vectors.
+        """
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
         if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
@@ -342,7 +346,7 @@ output, write rates, decays of the state.
 
 
 def install(model: Any) -> None:
-    """Replace the recurrent layers of a transformers causal LM by layers whose states the caller stores."""
+    """Replace the recurrent layers of a transformers causal LM by layers whose states a cache stores."""
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = DeltaNet(layer.linear_attn)
@@ -353,8 +357,8 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """Sum each token's inputs and the preceding ones with the weights ``taps``, channel by channel. Returns (n,
-    channels) in float32.
+    """Sum the inputs of each token and of the taps - 1 tokens before it with the weights ``taps``, channel by channel.
+    Returns (n, channels) in float32.
 
     Args:
         inputs: (taps - 1 + n, channels), beginning before the first token.
@@ -377,14 +381,15 @@ def in_chunks(
     *,
     corrects: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the gated delta rule over n tokens. All in float32.
+    """Run the gated delta rule, or Mamba-2's rule, over n tokens. All tensors are in float32.
 
     Args:
         q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
         decays: (n, heads), logarithms.
-        rates: (n, heads), the share of each token that is written.
+        rates: (n, heads), the factor that a token's value, or its correction, is multiplied by before it is written.
         memory: (heads, key_dim, value_dim), the state before the tokens.
-        corrects: whether a token writes its value minus the value read under its key, instead of its whole value.
+        corrects: whether a token writes its value minus the value read under its key (the delta rule) instead of its
+            whole value (Mamba-2).
 
     Returns:
         The tokens' output and the values that they add, both (n, heads, value_dim), and the memory after the last
@@ -408,15 +413,16 @@ def in_chunks(
         return x if group == 1 else x.repeat_interleave(group, dim=1)
 
     queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
-    # Only differences of these sums of logarithms matter, and they are small compared with the sums, hence float64.
+    # Only differences between these sums of logarithms matter. The differences are small compared with the sums, so the
+    # sums are in float64.
     faded = cut(decays).double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
-    # A token adds its value minus the value read under its key, which depends on the memory before the chunk and on
-    # earlier tokens of the chunk. This gives one triangular system for each chunk, solved for both parts before the
-    # memory is known.
+    # The value read under a token's key depends on the memory before the chunk and on earlier tokens of the chunk. So
+    # the added values of a chunk are the solution of a triangular system. It is solved for the part that depends on the
+    # tokens alone and for the factor of the memory, before the memory is known.
     own, of_memory = values * rate, None
     if corrects:
         system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
