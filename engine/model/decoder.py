@@ -125,8 +125,8 @@ class Decoder(Pieces):
 
     @cached_property
     def block_parameters(self) -> int:
-        """Number of parameters of one layer that are active for a token, whatever their format. The work of prefill is
-        proportional to this number.
+        """Number of parameters of one layer that are active for a token, whatever their format. Apart from attention,
+        the work of prefill is proportional to this number.
         """
         return parameters_asked(self.config)
 

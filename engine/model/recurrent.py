@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
 _CHUNK = 64  # tokens of a chunk, whose effects on each other are one triangular system
-_LEAST_SQUARE = 1e-6  # added to the square of a key's L2 norm, before the key is divided by its root
+# added to the square of a key's or query's L2 norm, before the vector is divided by the square root
+_LEAST_SQUARE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,11 @@ class InputTrace:
 
 @dataclass(frozen=True)
 class DeltaTrace:
-    """The trace of a layer with the gated delta rule.
+    """The trace of a layer with the gated delta rule, or of a Mamba-2 layer.
 
     Args:
         inputs: (taps - 1 + n, channels), inputs of the convolution, including those before the first token.
-        keys: (n, key_heads, key_dim) with L2 norm 1, in float32.
+        keys: (n, key_heads, key_dim) in float32; under the delta rule their L2 norm is 1.
         updates: (n, heads, value_dim), the value that each token added under its key.
         decays: (n, heads), logarithms of the factor by which each token fades the state.
         kernels: the kernels that computed the trace; None if it was computed in chunks.

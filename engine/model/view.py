@@ -1,9 +1,9 @@
-"""Defines a cache's side of a pass: a view of its keys and values, which the pass reads and extends.
+"""Defines views: a view is a cache's side of one pass, which reads the cache's keys and values and adds its own.
 
-A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). Where all KV lies in one
-memory in the compute dtype, the view also gives that memory as tensors (``in_place``), from which a backend takes
-addresses. Where a pass can be repeated on the same memory with other numbers, the view has a ``fixed`` form for
-recording.
+A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). If every layer's KV is
+resident on the compute device in the compute dtype, the view gives that memory as tensors (``in_place``), and a backend
+takes their addresses. If a pass can be repeated on the same memory with only a few numbers changed, the view has a
+``fixed`` form for recording.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from engine.model.recurrent import States
 class Blocks:
     """The memory of all layers' keys and values, each (kv_heads, capacity, head_dim), in the model's dtype.
 
-    ``unturned`` is the memory of keys before RoPE; None if they are not stored. A cache that reallocates makes a new
-    object.
+    ``unturned`` is the memory of keys before RoPE; None if they are not stored. A cache that reallocates its memory
+    makes a new object, so that addresses can be cached by object.
     """
 
     keys: tuple[torch.Tensor, ...]
@@ -49,8 +49,8 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """The view through which one forward pass attends. A layer that reads another layer's KV stores no KV; the other
-    layer runs earlier in every pass.
+    """The view through which one forward pass attends. A layer that reads another layer's KV stores none of its own.
+    The other layer runs earlier in every pass.
     """
 
     def positions(self, count: int) -> torch.Tensor | None:
@@ -71,8 +71,8 @@ class View(States, Protocol):
         """Store the new tokens' k and v, and compute their attention. Shapes as in ``engine.model.attention``."""
 
     def in_place(self, count: int) -> InPlace | None:
-        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the compute dtype; else
-        None. The caller writes the KV of the new tokens into it.
+        """The memory of the KV for a pass over ``count`` new tokens, into which the caller writes their KV; None if
+        some KV is not resident on the compute device in the compute dtype, or if the memory is too small.
         """
 
     def fixed(self, count: int) -> FixedForm | None:
@@ -80,7 +80,7 @@ class View(States, Protocol):
 
 
 class KeepsQueries(View, Protocol):
-    """A view that keeps each layer's queries of its pass for an observer."""
+    """A view that keeps the queries of each layer for an observer."""
 
     @property
     def queries(self) -> Sequence[torch.Tensor]: ...
@@ -90,7 +90,7 @@ class FixedForm(Protocol):
     """A form of a pass in which operations and memory do not depend on the position of its tokens.
 
     The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from pass
-    to pass. ``bound`` is everything else that a recording depends on.
+    to pass, such as the position of the first token. ``bound`` is everything else that a recording depends on.
     """
 
     @property
@@ -106,11 +106,11 @@ class FixedForm(Protocol):
         """The view for the ordinary pass, which is not recorded."""
 
     def at(self, places: torch.Tensor) -> KeepsQueries:
-        """The view for a pass at places that only the device knows."""
+        """The view for a pass at ``places``, a tensor, so that only the device needs to know their values."""
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Show an observer the queries of the pass's tokens in each layer, without padding. ``scaling`` gives the
-        scaling of a layer.
+        """Show the queries of each layer to an observer, without those of padding tokens. ``scaling`` gives the scaling
+        of a layer.
         """
 
 
@@ -121,7 +121,7 @@ class FixedView:
         raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
 
     def in_place(self, count: int) -> None:
-        """Return None, because a recording knows the tokens' places only as tensors."""
+        """Return None, because in a recording the places of tokens are tensors, whereas ``InPlace`` needs numbers."""
 
     def fixed(self, count: int) -> None:
         """Return None, because this view is itself the fixed form."""

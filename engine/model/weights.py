@@ -1,8 +1,9 @@
 """Checks weights on disk: they must be safetensors, complete, and have the shapes that the settings describe.
 
-Reads headers, never tensors, and allocates no memory for a size that a file only claims. Standard library only. Values
-are not checked: a file with different values of the right shape is a different model. The format: eight bytes with the
-length of the header, the header in JSON, then the tensors without gaps (https://huggingface.co/docs/safetensors).
+This module reads headers, never tensors, and allocates no memory for sizes that a file only claims. Standard library
+only. Values are not checked, because a file with other values of the right shapes is simply a different model. The
+format: eight bytes with the length of the header, the header in JSON, then the tensors without gaps
+(https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BITS = {
 """Bits of one value, keyed by the format's name of the type."""
 
 GGUF_INDEX = "gguf.json"
-"""Name of the index in a folder whose weights lie in GGUF files elsewhere."""
+"""Name of the index in a folder whose weights lie in GGUF files outside of the folder."""
 
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
@@ -57,7 +58,7 @@ def check_folder(folder: Path) -> int:
 
 
 def gguf_index(folder: Path) -> dict[str, Any]:
-    """The index of a folder whose weights lie in GGUF files (``engine.model.gguf``).
+    """Read the index of a folder whose weights lie in GGUF files (``engine.model.gguf``).
 
     Raises:
         ModelError: a GGUF file is missing or has changed.
@@ -104,8 +105,8 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 @contextmanager
 def with_whole_index(folder: Path) -> Iterator[Path]:
     """Give transformers a folder whose index has ``metadata``, which transformers needs and some converters leave out.
-    If it is missing, the context manager yields a folder of links to the same files with a complete index; otherwise it
-    yields the folder itself.
+    If ``metadata`` is missing, yield a temporary folder of links to the files, with a complete index. Otherwise yield
+    ``folder``.
     """
     index = folder / INDEX
     described = read_object(index) if index.is_file() else {"metadata": {}}
@@ -121,15 +122,17 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
 
 
 def link(file: Path, place: Path) -> None:
-    """Make the file available under another path as well, by a link."""
+    """Make a file available under another path too, by a symbolic link or, where those are not allowed, by a hard
+    link.
+    """
     try:
         place.symlink_to(file.resolve())
-    except OSError:  # on Windows links need a right that few people have
+    except OSError:  # on Windows a symbolic link needs a privilege that few users have
         os.link(file, place)
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """The files to check, each with the tensors that the index expects in it."""
+    """The weights files to check, each with the names of the tensors that the index expects in it."""
     index = folder / INDEX
     if os.path.lexists(index):
         return _of_index(index)
@@ -159,7 +162,9 @@ def _of_index(index: Path) -> dict[str, frozenset[str]]:
 
 
 def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
-    """Check that the tensors fill the body in order and without gaps, and that each is as large as its shape says."""
+    """Check that the tensors fill the file after its header without gaps or overlaps, and that each is as large as its
+    shape says. Return the number of values.
+    """
     spans: list[tuple[int, int]] = []
     values = 0
     for name, entry in header.items():

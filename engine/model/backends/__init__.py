@@ -1,8 +1,9 @@
-"""Defines backends, which run passes. They are the only boundary to the hardware.
+"""Defines backends, which run passes. All differences between kinds of hardware in a pass are behind this interface.
 
-``Walk`` runs transformers' layers and defines the right result. ``ProgramBackend`` runs a processor's passes as one
-program of our own kernels. ``TiledBackend`` has weights in 4 bits on a GPU. ``RecordedBackend`` replays another
-backend's passes on a GPU. Draft models and the middle level use the same kinds of backends.
+``Walk`` runs transformers' layers, and its result is the reference for all other backends. ``ProgramBackend`` runs a
+processor's passes as one program of our own kernels. ``TiledBackend`` uses 4-bit copies of the weights on a GPU.
+``RecordedBackend`` replays another backend's passes on a GPU. Draft models and the middle level use the same kinds of
+backends.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Backend(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """Maximum rows of a pass that is computed row by row, if there are such passes. Wider passes may give different
-        bits.
+        """Maximum rows of a pass in which, with our own kernels, a row has the same bits whatever other rows are in the
+        pass. Wider passes may give different bits.
         """
 
     @property

@@ -2,11 +2,11 @@
 
 transformers runs a layer as about forty small operations. In a one-token step of a small model, starting these
 operations costs more time than computing them. Here the packed products and the operations between them are one program
-of kernels for all layers (``FusedLayers``). If the KV of all layers lies in one memory, the program includes attention,
-so that a pass is one call: a step of SmolLM2-135M after 64 tokens takes 10.2 ms, where two calls for each layer took
-11.8 ms; with 8-bit weights a step takes 5.8 ms instead of 7.9 (2 cores with AVX-512 BF16, bfloat16). Families whose
-layers differ from Llama's only in names (``engine.model.families``) share the program. Other families, layers with an
-unknown part, and passes with more rows are run by transformers.
+of kernels for all layers (``FusedLayers``). If every layer's KV is resident in the compute dtype (``View.in_place``),
+the program includes attention, and one call runs all layers. A step of SmolLM2-135M after 64 tokens then takes 10.2 ms
+instead of 11.8 ms with two calls for each layer, and with 8-bit weights 5.8 ms instead of 7.9 (2 cores with AVX-512
+BF16, bfloat16). Families with Llama's layers (``Family.plain``) share the program. transformers runs other families,
+models whose layers have an unknown part, and passes with more rows.
 
 Each expert is its own program (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits instead of
 2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-_GATE_PIECE = 1024  # numbers of gates in a tile
+_GATE_PIECE = 1024  # gates that a tile computes
 
 
 def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
@@ -60,10 +60,10 @@ def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None
 class FusedLayers:
     """Runs packed decoder layers over at most ``MOST_ROWS`` rows, as one program of kernels.
 
-    If a cache has the KV of all layers in one memory, a pass is one call (``through``). Otherwise a layer takes two
-    calls, and attention through the cache's view runs between them (``layer``). A layer computes in float32 from input
-    to output, except that the inputs of products of pairs are bfloat16. Both ways give a row the same bits, whatever
-    other rows are in the pass.
+    If a view gives the memory of its KV (``in_place``), ``through`` runs all layers. Otherwise a layer takes two calls,
+    and between them its attention runs through the view (``layer``). Inside a layer all numbers are in float32, except
+    queries, keys, values, attention outputs, and the inputs of products with weights in pairs. Both ways give a row the
+    same bits, whatever other rows are in the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
@@ -90,8 +90,8 @@ class FusedLayers:
         self._begun = int(self._places[0, 2])
 
     def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
-        """Append a layer to the program. Return its entry of ``_places``: the indices of six kernels: the first, the
-        one after the joint product, attention, the one after attention, the one after the output product, and the last.
+        """Append a layer to the program. Return its entry of ``_places``, the indices of six calls: the first, the one
+        after the joint product, attention, the one after attention, the one after the output product, and the last.
         """
         kernels, memory, program, head_dim = self._kernels, self._memory, self._program, self._head_dim
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
@@ -208,7 +208,7 @@ class FusedLayers:
         size = heads, group * rows, self._head_dim
         seen, first = newest_seen(rows, place.start, group), from_first(group * rows)
         q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
-        if place.observe is not None:  # an observer needs each layer's queries
+        if place.observe is not None:  # an observer needs the queries of every layer, so they must not be overwritten
             q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
             queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:
@@ -228,7 +228,9 @@ class FusedLayers:
             arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
-            program.run(0, self._begun)  # workers that went to sleep are woken at the end of a call
+            # Two calls, because sleeping workers are woken only at the beginning of a call. The second call wakes
+            # workers that were still going to sleep when the first one began.
+            program.run(0, self._begun)
             program.run(self._begun)
         if place.observe is not None:
             for layer, own in enumerate(q):
@@ -236,7 +238,7 @@ class FusedLayers:
         return out
 
     def _memory_of(self, blocks: Blocks) -> _KvMemory:
-        """The addresses of a cache's blocks. Addresses are taken only here."""
+        """The addresses of a cache's blocks, which are taken only once."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = _KvMemory.of(blocks)
@@ -301,8 +303,8 @@ class ProgramBackend(Walk):
 
 
 class FusedExpert:
-    """Runs an expert of packed layers as one program: gate and up product, activation, down product. A row has the same
-    bits whatever other rows are in the pass.
+    """Runs an expert of packed layers as one program: gate and up projection, activation, down projection. A row has
+    the same bits whatever other rows are in the pass.
 
     Args:
         gates, down: the expert's layers, without biases.
@@ -323,7 +325,9 @@ class FusedExpert:
         self._out = down.add_to(program, gated, memory)[:, : down.out_features]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the expert's output for x (n, hidden), in float32. The next expert overwrites the output."""
+        """Compute the expert's output for x (n, hidden), in float32. The next call of any expert overwrites the
+        output.
+        """
         rows = x.shape[0]
         self._x[:rows] = x
         self._program.resize(rows)
@@ -332,7 +336,7 @@ class FusedExpert:
 
 
 def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
-    """Append the activation of an MLP's gates to the program. ``bias`` is an address."""
+    """Append the activation of an MLP to the program. ``bias`` is the address of the gates' bias."""
     width = gated.shape[1]
     pieces = -(-width // _GATE_PIECE)
     program.add(
@@ -346,8 +350,8 @@ def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: i
 
 
 def fuse_experts(model: Any, kernels: Native) -> None:
-    """Make each expert of a packed transformers causal LM compute a few tokens in one call, if the experts are Llama's
-    MLPs.
+    """Make each expert of a packed transformers causal LM compute a few tokens in one call, if the experts are like
+    Llama's MLPs: SiLU gates and no biases.
     """
     memory = Memory()
     for part in model.modules():
@@ -365,10 +369,10 @@ def fuse_experts(model: Any, kernels: Native) -> None:
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:
-    """Fuse the layers of a packed transformers causal LM; None if a layer has an unknown part.
+    """Fuse the layers of a packed transformers causal LM; None if the program cannot compute them.
 
     Args:
-        weights: "8bit" or "4bit" to round their products, in a copy; "stored" uses the model's own weights.
+        weights: "8bit" or "4bit" to use rounded copies of the weights; "stored" uses the model's own weights.
     """
     found = [parts_of(layer) for layer in model.model.layers]
     if not all(found) or dtype not in KIND or (kernels := native.own()) is None:
@@ -387,12 +391,12 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
 
 
 def _lanes(most: int, *widths: int) -> int:
-    """The number of lanes of the widest vectors that divide all widths; 0 if none do."""
+    """The lanes of the widest vectors, up to ``most``, whose lanes divide all widths; 0 if there are none."""
     return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
 
 
 def parts_of(layer: Any) -> dict[str, Any] | None:
-    """The parts of a packed layer, keyed by purpose; None if the layer has other parts than these."""
+    """The parts of a packed layer, keyed by purpose; None if the program cannot compute the layer."""
     names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
     if names != set(_PARTS):
         return None
@@ -417,7 +421,7 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 
 
 def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
-    """The product that computes the layers with these names jointly, or the layer ``whole`` if the model has it."""
+    """The joint product of the layers with these names, or the layer ``whole`` if the model has it."""
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]

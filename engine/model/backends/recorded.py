@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecordedBackend:
-    """Replays the passes for which a view has a fixed form. The inner backend runs all other passes.
+    """Records and replays the passes for which a view has a fixed form. The inner backend runs all other passes.
 
     Args:
         inner: the backend whose passes are recorded.
@@ -52,7 +52,9 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """Run ``forward`` of the inner backend. Afterwards the view's observer gets the queries of the pass."""
+        """Replay a pass whose view has a fixed form, and show its queries to the view's observer. Run any other pass in
+        the inner backend.
+        """
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
         if form is None:

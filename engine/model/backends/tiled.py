@@ -1,4 +1,4 @@
-"""Runs the decoder blocks of a GPU on a few rows with 4-bit weights, which torch's own product reads directly."""
+"""Runs decoder blocks on a GPU for a few rows with 4-bit weights, which torch's own product reads directly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Runs passes over a few rows through tiled blocks, and all other passes through the model's own blocks.
+    """Runs passes over at most ``MOST_TILED_ROWS`` rows through tiled blocks, and wider passes through the model's own
+    blocks.
 
     Args:
         tiled: the blocks.
@@ -62,13 +63,13 @@ class TiledBackend(Walk):
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # the hooks would bring the block's weights from host memory in every pass
+        hooks.clear()  # without this the block's weights would be brought from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
             layer.at_hand = iter
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
-    for part in twin.modules():  # weights that wait in host memory are copied to the device
+    for part in twin.modules():  # unquantized weights that wait in host memory are copied to the device
         for name, held in part._parameters.items():
             if held is not None and held.device.type == "cpu":
                 part._parameters[name] = fixed(held.detach().to(device))

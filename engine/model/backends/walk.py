@@ -55,7 +55,9 @@ class Walk:
         return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)
 
     def logits(self, hidden: torch.Tensor, rows: int | None) -> torch.Tensor:
-        """The logits of the last ``rows`` hidden states (1, n, hidden) after the last layer."""
+        """Compute the logits of the last ``rows`` tokens from the hidden states (1, n, hidden) after the last layer; of
+        all tokens if ``rows`` is None.
+        """
         return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:

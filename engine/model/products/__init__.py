@@ -8,12 +8,12 @@ from torch.nn import functional
 
 WHOLE = 64
 """Rows are padded to a multiple of this many numbers, so that they fill whole vectors. torch computes the last numbers
-of a tensor with different instructions, so the result of an unpadded row would depend on its place.
+of a tensor with other instructions, so that an unpadded row's result would depend on its place in the tensor.
 """
 
 
 class SmallLinear(nn.Module):
-    """A linear layer whose parameters take fewer numbers than its weights."""
+    """A linear layer whose parameters have fewer elements than its weights."""
 
     in_features: int
     out_features: int

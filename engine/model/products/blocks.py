@@ -3,11 +3,11 @@
 ``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks rows on use. A linear layer
 is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels of the same size
 (``engine.model.kernels.emit.blocks``), and the file's pages are released. The layers of a joint product may have
-different formats. Each format is a segment with its own call, and all segments write into one result.
+different formats. Each tensor is a segment with its own call, and all segments write into one result.
 
-Blocks are interleaved instead of read in place, so that a lane holds an output, as in all packed products. Then one
-multiplication computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB,
-once.
+Blocks are not read in place, but interleaved, so that each lane of a vector holds an output, as in all packed products.
+Then one multiplication computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for
+each GB, once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Formats without blocks, keyed by GGML's number for the kind of a tensor."""
 
 ROWS_AT_ONCE = 64
-"""Rows of a packed embedding that are unpacked at once, since each row needs a whole panel."""
+"""Number of rows of a packed embedding that are unpacked at once. The number is small, because each row needs memory
+for a whole panel.
+"""
 
 
 class Stored(NamedTuple):
@@ -41,7 +43,7 @@ class Stored(NamedTuple):
     Args:
         data: the rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
-        order: (outputs,), the row of each output; None if rows are in the order of outputs.
+        order: (outputs,), the index of each output's row; None if rows are in the order of outputs.
         let_go: called after the rows have been read for the last time.
     """
 
@@ -56,7 +58,9 @@ class Stored(NamedTuple):
         return self.data.shape[0] if self.order is None else len(self.order)
 
     def values(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Outputs (n,) as float32 (n, inputs), computed by gguf's reference; all outputs if no ids are given."""
+        """The weights (n, inputs) of the outputs ``ids`` (n,) in float32, dequantized by the package gguf; of all
+        outputs if ``ids`` is None.
+        """
         from gguf import GGMLQuantizationType, dequantize
 
         rows = self.data.numpy()
@@ -68,7 +72,7 @@ class Stored(NamedTuple):
 
 
 class BlockLinear(nn.Module):
-    """A linear layer that is not packed yet: each product unpacks the weights, which is slow.
+    """A linear layer in the blocks of a file. Until it is packed, each product dequantizes its weights, which is slow.
 
     Args:
         parts: the layer's weights, or those of several joined layers in the order of outputs.
@@ -93,7 +97,7 @@ class BlockLinear(nn.Module):
 
 
 class BlockEmbedding(nn.Module):
-    """An embedding that unpacks rows on use.
+    """An embedding that dequantizes rows on use.
 
     Args:
         embedding: transformers' embedding, which this replaces.
@@ -155,7 +159,7 @@ class BlockExperts(nn.Module):
             yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
 
     def expanded(self, name: str) -> torch.Tensor:
-        """A parameter of transformers' experts, expanded to float32."""
+        """A parameter of transformers' experts with this name, dequantized to float32."""
         if name.endswith("_bias"):
             held: Mapping[str, torch.Tensor] = self._biases
         else:
@@ -166,12 +170,12 @@ class BlockExperts(nn.Module):
 
 
 _PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""The GGUF tensors that form a weight of transformers' experts, in the order of the weight's outputs."""
+"""The GGUF tensors that form a weight of transformers' experts, in the order in which its outputs are joined."""
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. After the last one is read, the file's
-    pages are released.
+    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Only the last matrix releases the file's
+    pages.
     """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
@@ -180,7 +184,7 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
 
 
 class Segment:
-    """Outputs of a joint product that share one format, as panels with their product.
+    """The part of a joint product that one tensor of a file computes: its weights, packed in panels, and their call.
 
     Args:
         stored: the weights.
@@ -216,8 +220,8 @@ class Segment:
         return packed
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, out: torch.Tensor) -> Call:
-        """Make the call for the product of x, in the form that this segment ``takes``, into the segment's place in
-        ``out``.
+        """Make the call that computes the product of x and writes it to the segment's columns of ``out``. x has the
+        form that ``takes`` names.
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
@@ -231,8 +235,8 @@ class Segment:
         return kernels.panels_call(kernel, x, self.packed, out, others)
 
     def unpack(self, panels: torch.Tensor, out: torch.Tensor, start: int) -> None:
-        """Write the weights of some panels (n,) into ``out`` (in, ...), beginning at a column, rounded to the dtype of
-        ``out``.
+        """Write the weights of the panels with these indices (n,) into ``out`` (in, ...), beginning at column
+        ``start``, rounded to the dtype of ``out``.
         """
         kernels, slot = self._kernels, abi.Expanded
         if self.form is None:
@@ -248,5 +252,5 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype of x in the form that a segment ``takes``, if it has to be arranged."""
+    """The dtype of x in the form ``takes``, if x has to be converted to that form."""
     return torch.bfloat16 if takes == "pairs" else torch.float32

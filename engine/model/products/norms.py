@@ -36,8 +36,8 @@ class PackedNorm(nn.Module):
 
 
 class FusedNorm(nn.Module):
-    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers launches up to eight. Rounds once, at
-    the end.
+    """An RMS norm on a GPU, computed by one torch kernel instead of transformers' up to eight. It rounds only its
+    result.
 
     Args:
         norm: transformers' norm.

@@ -2,9 +2,10 @@
 
 The weights of every linear layer are packed once (``PackedLinear``). The skinny products of
 ``engine.model.kernels.native`` read them at the speed of memory, and give a row the same bits whatever other rows are
-computed. A wide product, as in reading a book, unpacks the layer's weights again. Weights that bfloat16 holds exactly
-are stored in bfloat16, even where activations are float32: the values are the same in half the bytes. With activations
-in bfloat16, weights are stored in pairs if the processor multiplies pairs (``engine.model.kernels.emit.products``).
+computed. A product of more than ``MOST_ROWS`` rows (a wide product), as in reading a book, unpacks the layer's weights
+first. Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the values are
+the same in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor multiplies pairs
+(``engine.model.kernels.emit.products``).
 
 Each format of weights is a subclass. It defines how weights are packed, which kernel calls compute the product, and how
 weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read levels directly, in half or a quarter
@@ -49,7 +50,7 @@ class PackedLinear(nn.Module):
     Args:
         layers: layers whose weights (out, in) are packed, one after another.
         kernels: the kernels that compute its skinny products.
-        unpacked: caches the weights that wide products have used last.
+        unpacked: the cache of the weights that wide products used last.
     """
 
     scale: nn.Parameter | None
@@ -68,7 +69,7 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > MOST_ROWS:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
-            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype
+            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype than x
             return out.view(*x.shape[:-1], self.out_features)
         self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
@@ -84,12 +85,12 @@ class PackedLinear(nn.Module):
         return weight.dtype
 
     def _can_pair(self, dtype: torch.dtype) -> bool:
-        """Whether weights may be stored in pairs if activations have this dtype."""
+        """Whether the weights of layers in this dtype may be stored in pairs."""
         return dtype is torch.bfloat16 and self.in_features % 2 == 0
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The dtype of the skinny product's input."""
+        """The dtype in which the skinny product takes its input."""
         return input_dtype(self.weight)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
@@ -113,7 +114,7 @@ class PackedLinear(nn.Module):
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (in, out) in the dtype of wide products."""
+        """The weights (in, out) in the dtype in which wide products are computed."""
         return self._as_columns(self.kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
 
     def _as_columns(self, panels: torch.Tensor) -> torch.Tensor:
@@ -165,7 +166,9 @@ class PackedLinear4(PackedLinear):
 
 
 class PackedBlocks(PackedLinear):
-    """``PackedLinear`` for layers in the formats of GGUF files. Each format is a segment of the joint product."""
+    """``PackedLinear`` for layers in the formats of GGUF files. Each tensor of the file is a segment of the joint
+    product.
+    """
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         dtype: torch.dtype = layers[0].dtype
@@ -175,7 +178,7 @@ class PackedBlocks(PackedLinear):
         for part in (part for layer in layers for part in layer.parts):
             self._segments.append(Segment(part, self.kernels, self._pairs, start))
             start += part.outputs
-        # The padding columns after a segment's outputs are overwritten by the next segment.
+        # The padding columns of a segment are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
@@ -231,7 +234,8 @@ class PackedBlocks(PackedLinear):
 
 
 class JointLayer(nn.Module):
-    """One layer of a joint product. The first of these layers that is called computes the product for all of them.
+    """One layer of a joint product. The layer that is called first with an input computes the product for all layers of
+    the joint product.
 
     Args:
         product: the joint product.
@@ -243,7 +247,7 @@ class JointLayer(nn.Module):
         super().__init__()
         self.in_features, self.out_features = product.in_features, stop - start
         if start == 0:
-            self.product = product  # so that only one layer has the product as a submodule
+            self.product = product  # only the first layer has the product as a submodule
         self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -293,7 +297,7 @@ class Unpacked:
         return weight
 
     def forget(self) -> None:
-        """Free the cached weights when no wide product follows."""
+        """Free the cached weights. Call this when no wide product is expected."""
         self._held.clear()
 
 
@@ -341,14 +345,14 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
 
 
 def head_dims(model: Any) -> set[int]:
-    """The head_dim of each layer with attention in a transformers causal LM."""
+    """The different head_dims of the layers with attention in a transformers causal LM."""
     found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
     return {int(attention.head_dim) for attention in found if attention is not None}
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """The length of the vectors that a norm without weights normalises, if they are heads; 0 if the norm is not on a
-    processor.
+    """The length of the vectors that a norm without weights normalises: the head_dim of the attention it belongs to; 0
+    if it belongs to none, or is not on a processor.
     """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
@@ -373,13 +377,13 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
 
 
 def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """The weights in bfloat16 if that holds all values exactly, otherwise unchanged."""
+    """The weights in bfloat16 if bfloat16 holds all values exactly, otherwise unchanged."""
     half = weight.to(torch.bfloat16)
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
 def rounded(product: PackedLinear, weights: str) -> PackedLinear:
-    """A copy of a packed product with "8bit" weights, or with "4bit" weights if its width allows them."""
+    """Copy a packed product, with its weights rounded to "8bit" or "4bit"; to 8 bits if its width does not allow 4."""
     linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
     linear.weight = fixed(product.unpacked().t().to(product.dtype))
     linear.register_parameter("bias", product.bias)
@@ -388,7 +392,7 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the parameters of a model, whatever the number of bits of each."""
+    """Count the parameters of a model, regardless of the format in which they are stored."""
     kinds = (Linear8, Linear4, SmallLinear, PackedLinear, BlockLinear, BlockEmbedding)
     small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())

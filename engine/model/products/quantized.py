@@ -1,14 +1,14 @@
 """Linear layers with 8-bit or 4-bit weights, and products of many rows.
 
-Quantized weights let a larger model fit in the same memory; answers are exact with respect to the rounded weights. The
+Quantized weights let a larger model fit in the same memory. Answers are exact for the model with rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded. Embedding, head, norms and the routers of
 experts are not quantized. In 8 bits there is one scale per output row (``Linear8``), in 4 bits a scale and a middle per
 group of 32 inputs (``Linear4``). If neither ``packed`` nor ``tiled`` can be used, a layer's weights are unpacked for
 each product, which saves memory but no time.
 
-No quantization package is used. torchao 0.18 works with these layers, but without compilation its 8-bit layers also
-unpack in every pass. Its 4-bit layers for processors take a byte for each weight or are a prototype. If torchao is
-installed, transformers imports it at every start. bitsandbytes needs CUDA.
+No quantization package is used. torchao 0.18 would work, but without compilation its 8-bit layers also unpack in every
+pass, and its 4-bit layers for processors take a byte for each weight or are a prototype. transformers also imports
+torchao at every start if it is installed. bitsandbytes needs CUDA.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Linear4(nn.Module):
         self.dtype = weight.dtype
         groups = weight.float().reshape(self.out_features, -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16  # scales take two bytes in any case
+        # scales take two bytes even if weights are in float32
+        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16
         scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
         middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
         levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_LEVEL
@@ -105,7 +106,7 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        # routers stay exact, because a different choice of experts would make it a different model
+        # Routers stay exact, because another choice of experts would make a different model.
         kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:
@@ -121,8 +122,8 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a processor computes matrix products, if activations have ``dtype``.
 
-    A processor without instructions for bfloat16, as most machines have, takes 80 times as long in bfloat16 as in
-    float32 (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 anyway.
+    Most processors have no instructions for bfloat16. They take 80 times as long in bfloat16 as in float32 (measured
+    with AVX2: 1.4 against 113 GFLOP/s). On such processors, products are computed in float32 and rounded to bfloat16.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
@@ -132,8 +133,8 @@ def computes_in_half() -> bool:
     """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. The test takes 0.1 s and runs
     once.
 
-    The test measures the processor time of one thread instead of elapsed time. On a busy machine, where float32
-    products had to wait for a core, bfloat16 products seemed equally fast although they were 30 times slower.
+    The test measures the processor time of one thread, because elapsed time misled it on a busy machine: float32
+    products had to wait for a core, and bfloat16 products seemed equally fast although they were 30 times slower.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)
@@ -152,7 +153,7 @@ def computes_in_half() -> bool:
 
 
 def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``functional.linear``; on a processor in its ``wide_dtype``."""
+    """``functional.linear``; on a processor computed in ``wide_dtype`` and rounded to the dtype of x."""
     kind = wide_dtype(x.dtype) if x.device.type == "cpu" else x.dtype
     if kind is x.dtype:
         return functional.linear(x, weight, bias)

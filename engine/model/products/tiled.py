@@ -2,8 +2,8 @@
 
 torch's product with weights in 4 bits (int4mm.cu) reads the weights once for every 16 rows. A weight in 8 bits is
 stored as two 4-bit weights, one after the other along the inputs; the input is repeated, and the sum of both products
-is the result. torch's own product with 8-bit weights (int8mm.cu) is not used: each of its threads reads the weights of
-one output byte by byte, far from those that the next threads read (pytorch 190529).
+is the result. torch's own product with 8-bit weights (int8mm.cu) is not used, because each of its threads reads the
+weights of one output byte by byte, so that neighbouring threads read distant addresses (pytorch 190529).
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ MOST_TILED_ROWS = 16
 """Maximum rows for which the product reads the weights only once."""
 
 TILE_OUT = 8
-"""Outputs of a tile. The outputs of a layer must be a multiple of it."""
+"""Number of outputs of a tile. The outputs of a layer must be a multiple of this number."""
 
-# Number of rows above which unpacking a layer moves fewer bytes than reading it once for every 16 rows.
+# Minimum rows for which unpacking a layer moves fewer bytes than reading it once for every 16 rows.
 _UNPACKED_FROM = 128
-# Layout of torch's product: inputs of a tile, and numbers of tiles that are stored together, the fastest first. Next
-# line: the minimum compute capability (Ampere), and the maximum error on the probe, as a share of the largest output.
+# Layout of torch's product: inputs of a tile, and numbers of tiles that can be stored together, the fastest first.
 _TILE_IN, _TILES = 16, (8, 4, 2)
+# Minimum compute capability (Ampere), and maximum error of the probe as a share of the largest value.
 _CAPABILITY, _NEAR = (8, 0), 2e-2
-# Possible numbers of inputs that share a scale, as the product supports them; larger groups take fewer bytes of scales.
+# Numbers of inputs that can share a scale in torch's product. The largest one that divides a layer's inputs needs the
+# fewest bytes for scales.
 _GROUPS = (256, 128, 64, 32)
 
 
 class TiledLinear(SmallLinear):
-    """The base class of both formats.
+    """A linear layer in the layout of torch's 4-bit product: the base class of both formats.
 
     Args:
         levels: (out, in) from 0 to 15, as bytes.
         scales_and_middles: (out, groups, 2) in bfloat16, for each group of ``group`` inputs.
         bias: added to the outputs.
-        copies: how many times the input is repeated.
+        copies: how many times the input is repeated: twice if a weight is stored as two levels.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class TiledLinear(SmallLinear):
         self.out_features, width = levels.shape
         self.in_features, self._copies, self._group = width // copies, copies, group
         tiles = next(tiles for tiles in _TILES if width % (tiles * _TILE_IN) == 0)
-        # torch expects the first of two levels in the upper bits
+        # torch expects the first of two levels in the upper four bits
         halves = (levels[:, 0::2] << LEVEL_BITS) | levels[:, 1::2]
         self.weight = fixed(torch.ops.aten._convert_weight_to_int4pack(halves, tiles))
         self.scales_and_middles = fixed(scales_and_middles.transpose(0, 1).contiguous())
@@ -74,7 +75,7 @@ class TiledLinear(SmallLinear):
         return out.view(*x.shape[:-1], self.out_features)
 
     def levels(self) -> torch.Tensor:
-        """The levels (out, in) that were given to the constructor."""
+        """The levels (out, in) that the constructor was given."""
         outs, wide, _, words = self.weight.shape
         held = self.weight.view(torch.uint8)  # two levels in a byte, of eight rows of four bytes each
         both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
@@ -87,8 +88,8 @@ class TiledLinear(SmallLinear):
 
 
 class TiledLinear4(TiledLinear):
-    """A ``Linear4`` on a GPU. Its weights are rounded to bfloat16 once, whereas ``Linear4`` rounds twice; otherwise
-    they are equal.
+    """A ``Linear4`` on a GPU. Its weights are rounded to bfloat16 once, whereas ``Linear4`` rounds them twice.
+    Otherwise both have equal weights.
     """
 
     def __init__(self, given: Linear4) -> None:
@@ -101,8 +102,8 @@ class TiledLinear4(TiledLinear):
 
 
 class TiledLinear8(TiledLinear):
-    """A ``Linear8`` on a GPU, with the same weights: sixteen times an upper half from -8 to 7, plus a lower half from 0
-    to 15. Each half is rounded to bfloat16.
+    """A ``Linear8`` on a GPU, with the same weights. Each level is stored as an upper half from -8 to 7, which counts
+    sixteen times, and a lower half from 0 to 15.
     """
 
     def __init__(self, given: Linear8) -> None:
@@ -120,8 +121,8 @@ class TiledLinear8(TiledLinear):
 
 
 def tiled(given: nn.Module) -> TiledLinear | None:
-    """Make a tiled layer from a quantized one, on a GPU where ``multiplies_tiles``; None if the layer's widths or dtype
-    do not allow it.
+    """Make a tiled layer from a quantized one, on a GPU for which ``multiplies_tiles`` is true; None if the layer's
+    widths or dtype do not allow it.
     """
     if not isinstance(given, Linear4 | Linear8) or given.in_features % GROUP or given.out_features % TILE_OUT:
         return None
@@ -131,14 +132,16 @@ def tiled(given: nn.Module) -> TiledLinear | None:
 
 
 def tile(block: nn.Module, device: torch.device) -> None:
-    """Replace the quantized layers of a decoder block by tiled ones, on a GPU where ``multiplies_tiles``."""
+    """Replace the quantized layers of a decoder block by tiled ones, on a GPU for which ``multiplies_tiles`` is true.
+    Layers that ``tiled`` cannot convert stay quantized layers.
+    """
     for path, layer in list(block.named_modules()):
         if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
             replace(block, path, made)
 
 
 def multiplies_tiles(device: torch.device) -> bool:
-    """Whether torch's product gives right results on this GPU for both formats, compared with the unpacked weights."""
+    """Whether torch's product, and the weights that tiled layers unpack, are right on this GPU for both formats."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
         return False  # on older GPUs the product fails in a way that ends the process
     width = _TILES[0] * _TILE_IN
