@@ -420,7 +420,6 @@ def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
 
 
 def state_size(config: Any) -> StateSize:
-    """The size of a recurrent layer's state."""
     if FAMILIES[config.model_type].others == CONVOLUTION:
         return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
     if FAMILIES[config.model_type].others == MAMBA:

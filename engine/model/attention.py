@@ -5,8 +5,8 @@
 streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The rows of one KV head's queries
 (the GQA group times the queries) are packed together, so each key and value is read once.
 
-Also owns the bridge to transformers: ``register`` installs an attention function that passes the layer's queries, keys
-and values to a cache's view, the call's argument ``kv``.
+The module also connects attention to transformers: ``register`` installs an attention function that passes a layer's
+queries, keys and values to a cache's view, which layers get as the argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n), the log-sum-exp of
 the scores, in float32. ``sinks`` (heads,) is an additional score in the softmax that takes weight and adds no value, in

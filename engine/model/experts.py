@@ -1,14 +1,14 @@
 """Runs mixtures of experts: a router chooses a few of a layer's many MLPs for every token.
 
 transformers holds the experts of a layer as tensors of three axes. In this module each expert is two ordinary linear
-layers. They are packed and rounded like all linear layers, and are brought from host memory one by one
+layers. These layers are packed and rounded like all linear layers, and are copied from host memory one by one
 (``host_weights``), so that only the chosen experts are read. On a processor with our own kernels, router and experts
 give a token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain
 step.
 
-A GPU with a kernel for grouped products, and weights in their stored format, keeps transformers' products
-(``devices.multiplies_groups``). transformers' products choose experts on the device, whereas this module needs to know
-the choice on the host.
+A model whose weights are not rounded keeps transformers' products on a GPU with a kernel for grouped products
+(``devices.multiplies_groups``). Such a kernel reads the choice of experts on the device, whereas this module needs the
+choice on the host.
 """
 
 from __future__ import annotations

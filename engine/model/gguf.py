@@ -2,7 +2,7 @@
 
 ``describe`` writes a folder with everything in a file except its weights: settings (``engine.model.gguf_kinds``), the
 vocabulary in transformers' form (made in a bounded child process), and ``INDEX``, which gives the place of each tensor.
-``build`` makes the model of such a folder. Linear layers and embeddings keep the file's blocks
+``build`` makes the model of such a folder. Linear layers, embeddings and experts can keep the file's blocks
 (``engine.model.products.blocks``), with the rows in transformers' order. ``app.models.gguf_files`` has already checked
 the header: the file is complete and of a supported kind.
 """

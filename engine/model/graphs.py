@@ -208,8 +208,8 @@ class _Capture:
         # Restores the current stream, because a failed or refused capture leaves its own stream in place.
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
         # thread_local: another thread may be bringing spilled layers or saving the book. Its work is not captured and
-        # need not pause. It never synchronises the device, but waits for events of its own store
-        # (``HostStore.arrived``), and it uses streams that do not block a capture.
+        # need not pause. It never synchronises the device, which would abort the capture, but waits for events of its
+        # own store (``HostStore.arrived``). Its streams do not block a capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         self._running.enter_context(capture)
 

@@ -1,12 +1,12 @@
 """Describes the shape of a model's KV, and its storage format: the model's dtype, or 8 bits.
 
 KV in 8 bits is used on request. It takes half the memory of bfloat16 and a quarter of float32, and is the engine's only
-approximation. A key or value of one head, head_dim numbers, is stored as head_dim levels of one byte followed by its
-own scale in two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127,
-zero stays zero, and the value of a level is the level times the scale. Each token and head has one scale, so a token is
-quantized by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved
-alone. (A scale per channel fits keys better, but depends on tokens that do not exist yet.) Keys are quantized and
-stored after RoPE, which mixes pairs of channels and keeps the norm.
+approximation. A key or value of one head (head_dim numbers) is stored as head_dim levels of one byte, followed by one
+scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127, zero
+stays zero, and a level stands for the level times the scale. A scale belongs to one token, so a token is quantized by
+itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
+scale per channel fits keys better, but depends on tokens that do not exist yet.) Keys are quantized and stored after
+RoPE, which mixes pairs of channels and keeps the norm.
 
 The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
 Rounding the scale costs no accuracy, because levels are computed with the rounded scale. Even the pass that writes KV
@@ -96,6 +96,7 @@ class KvShape:
 
     Args:
         layers: number of layers that keep the whole context.
+        kv_heads, head_dim: of the layers that keep the whole context.
         dtype: dtype of the computation.
         device: where passes begin and end.
         quantized: whether KV is stored in 8 bits.
@@ -125,7 +126,6 @@ class KvShape:
 
     @property
     def model_layers(self) -> int:
-        """The number of layers of the model."""
         return self.layers + len(self.bounded) + len(self.sources)
 
     @cached_property
@@ -164,11 +164,9 @@ class KvShape:
 
     @property
     def device_kind(self) -> DeviceKind:
-        """The abilities of the device's kind."""
         return KINDS[self.device.type]
 
     def device_of(self, layer: int) -> torch.device:
-        """The device of a layer of the model."""
         return self.split.devices[self.split.part_of[layer]] if self.split else self.device
 
     @cached_property

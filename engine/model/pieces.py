@@ -191,7 +191,6 @@ class Pieces:
         return cos[:, :-1], sin[:, :-1]
 
     def _cos_sin_of(self, layer: int, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ``cos`` and ``sin`` for a layer."""
         return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:

@@ -1,15 +1,15 @@
 """Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
 
-For each head, a token fades the state, reads the value stored under its key, adds there the difference to its own
-value, and reads the result with its query. In Mamba-2 a token adds its whole value. A short convolution over the newest
-tokens comes first; some models have only the convolution. A ``Trace`` records the changes that each of a few tokens
-makes. The state after any of these tokens can be computed from the trace, which is about fifty times smaller than a
-state for each token. The states themselves are in the cache, which is the call's argument ``kv``
-(``engine.kv.states``).
+For each head, a token first fades the state. It reads the value stored under its key, and adds the difference between
+its own value and the stored value, times a rate, under the same key. Then it reads the state with its query. In Mamba-2
+a token adds its own value instead of the difference. In all kinds a short convolution over the newest tokens comes
+first. LFM2's layers are only such a convolution. A ``Trace`` records the changes that each of a few tokens makes. The
+state after any of these tokens can be computed from the trace, which is about fifty times smaller than a state for each
+token. The states are stored in the cache, which layers get as the argument ``kv`` (``engine.kv.states``).
 
 On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
-whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Many tokens,
-and any number on other devices, are computed in chunks by matrix products.
+whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Passes over
+many tokens, and all passes on other devices, are computed in chunks by matrix products.
 
 Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3. Mamba-2 (arXiv 2405.21060).
 """

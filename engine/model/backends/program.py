@@ -268,7 +268,6 @@ class _KvMemory:
 
     @classmethod
     def of(cls, blocks: Blocks) -> _KvMemory:
-        """Take the addresses of a cache's memory."""
         addresses = np.array([[held.data_ptr() for held in kind] for kind in (blocks.keys, blocks.values)])
         unturned = np.zeros(len(blocks.keys), np.int64)
         if blocks.unturned is not None:

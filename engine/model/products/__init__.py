@@ -30,7 +30,6 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
 
 
 def replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the module at a path."""
     parent, _, last = path.rpartition(".")
     setattr(model.get_submodule(parent), last, new)
 

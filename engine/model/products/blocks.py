@@ -186,6 +186,9 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
 class Segment:
     """The part of a joint product that one tensor of a file computes: its weights, packed in panels, and their call.
 
+    ``takes`` names the form of x that the call takes: "same" is x itself, and ``Native.arranged_call`` makes all other
+    forms.
+
     Args:
         stored: the weights.
         pairs: whether activations are pairs of bfloat16.

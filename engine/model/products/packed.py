@@ -1,15 +1,15 @@
 """Linear layers on a processor whose weights are packed for our own kernels.
 
 The weights of every linear layer are packed once (``PackedLinear``). The skinny products of
-``engine.model.kernels.native`` read them at the speed of memory, and give a row the same bits whatever other rows are
-computed. A product of more than ``MOST_ROWS`` rows (a wide product), as in reading a book, unpacks the layer's weights
-first. Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the values are
-the same in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor multiplies pairs
-(``engine.model.kernels.emit.products``).
+``engine.model.kernels.native`` read packed weights at the speed of memory, and give a row the same bits whatever other
+rows are computed. A product of more than ``MOST_ROWS`` rows (a wide product), as in reading a book, unpacks the layer's
+weights first. Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the
+values are the same in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor
+multiplies pairs (``engine.model.kernels.emit.products``).
 
-Each format of weights is a subclass. It defines how weights are packed, which kernel calls compute the product, and how
-weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read levels directly, in half or a quarter
-of the bytes of bfloat16.
+Each format of weights is a subclass of ``PackedLinear``. The subclass defines how weights are packed, which kernel
+calls compute the product, and how weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read
+levels directly, in half or a quarter of the bytes of bfloat16.
 """
 
 from __future__ import annotations
