@@ -643,8 +643,8 @@ def _inner(config: Any) -> int:
 
 
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head if it is a separate matrix. A distilled draft has only copies
-    of some rows.
+    """Parameters of the embedding, and of the output head if it is a separate matrix. A distilled draft has only a copy
+    of some rows of its target's head.
     """
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)

@@ -118,7 +118,7 @@ class Seen:
         self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def rows(self, group: int) -> torch.Tensor:
-        """The mask (group * n, seq) for the packed query rows of a KV head that serves ``group`` heads."""
+        """The mask (group * n, seq) for the packed query rows of a KV head that serves ``group`` query heads."""
         if group not in self._rows:
             self._rows[group] = self.keys.repeat(group, 1)
         return self._rows[group]
@@ -138,7 +138,9 @@ def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[to
 
 
 def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Merge parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
+    """Merge parts (out, lse) over disjoint keys into the attention over all keys. The result is exact up to
+    rounding.
+    """
     if len(parts) == 1:
         return parts[0][0]
     return join(*(torch.cat(part) for part in zip(*parts, strict=True)))

@@ -1,8 +1,9 @@
 """Defines the kinds of models that are read from GGUF files: translates a header into a ``config.json``, and names the
 weight that each tensor holds.
 
-Refuses unsupported files by the fields of the header alone. This module names the changes that llama.cpp's converter
-makes to tensors; ``engine.model.gguf`` undoes them. Standard library only, because the app asks before any other work.
+This module refuses unsupported files by the header alone. It names the changes that llama.cpp's converter makes to
+tensors, and ``engine.model.gguf`` undoes them. Standard library only, because the app uses this module before any other
+work.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ _EXPERT_NAMES = {
     "ffn_gate_inp": "mlp.gate",
     **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
 }
-"""Names of experts' weights. transformers joins gate and up weights in ``gate_up_proj``."""
+"""Names of experts' weights. ``mlp.experts.gate`` and ``.up`` are our own names: transformers joins both weights in
+``gate_up_proj``.
+"""
 
 _AFTER_ATTENTION = {
     **{name: here for name, here in _EXPERT_NAMES.items() if name != "ffn_norm"},
@@ -247,8 +250,8 @@ def generation_of(header: Header) -> dict[str, Any]:
 
 
 def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) -> None:
-    """Change RoPE settings according to the factors that stretch positions. ``factors`` has one factor for each pair of
-    a head's numbers, keyed by the names in ``FACTORS``.
+    """Change RoPE settings according to the factors that stretch positions. ``factors`` holds lists, keyed by the names
+    in ``FACTORS``, with one factor for each pair of a head's numbers.
 
     Raises:
         ModelError: the factors are of an unsupported kind.

@@ -235,7 +235,9 @@ def _handing_over(capture: _Capture) -> Iterator[None]:
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send a tensor to another GPU. The host does not wait: torch makes the two streams wait for each other."""
+    """Send a tensor to another GPU. The host does not wait, because torch makes the streams of both GPUs wait for each
+    other.
+    """
     if x.device == device:
         return x
     capture: _Capture | None = getattr(_here, "capture", None)
@@ -369,8 +371,8 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager: Pass, replay: Pass) -> bool:
-        """Time the replay against the ordinary pass, once for each key: a recording that differs only in ``bound`` is
-        equally fast.
+        """Time the replay against the ordinary pass, once for each key, because recordings that differ only in
+        ``bound`` are equally fast.
         """
         slow, fast = (min(self._recorder.milliseconds(work) for _ in range(_TIMED)) for work in (eager, replay))
         what = "replayed" if fast < slow else "not replayed"

@@ -143,8 +143,8 @@ class KvShape:
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
-        """The number of a layer of the model, or of its source, among the layers that keep the whole context; None for
-        any other layer.
+        """The number of a layer of the model, or of the layer whose KV it reads, among the layers that keep the whole
+        context; None if that layer does not keep the whole context.
         """
         return self._places.get(self.source_of(layer))
 

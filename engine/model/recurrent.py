@@ -62,7 +62,7 @@ class Trace(Protocol):
         """The trace of only the first tokens."""
 
     def after(self, state: RecurrentState) -> RecurrentState:
-        """The state after the trace's last token, computed from the state before its first."""
+        """The state after the trace's last token, computed from the state before the trace's first token."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class DeltaTrace:
 
 
 class Step(NamedTuple):
-    """The result of a pass over n tokens: ``out`` (n, ...) in float32, the state after the last token, and the trace
-    that leads from the state before the first token to it.
+    """The result of a pass over n tokens: ``out`` (n, ...) in float32, the state after the last token, and the trace of
+    the tokens.
     """
 
     out: torch.Tensor
@@ -299,8 +299,8 @@ class Mamba(nn.Module):
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
-    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next fuses them into two,
-    whose outputs are interleaved by key head. These are split into the four.
+    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next fuses the four into
+    two, whose outputs are interleaved by key head. This function splits the two into the four.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]

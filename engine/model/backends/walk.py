@@ -23,7 +23,7 @@ class Walk:
     Args:
         pieces: the model's pieces.
         head: the product from hidden states to logits; None takes the model's own.
-        bits: bits of this backend's weights, if they are not the model's own.
+        bits: bits of this backend's weights; 0 if they are the model's own.
     """
 
     most_rows = MOST_ROWS
