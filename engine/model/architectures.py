@@ -62,7 +62,7 @@ embedding, and these tokens' rows of the target's head.
 """
 
 SHARED_VOCABULARY = 0.95
-"""Minimum number of tokens that draft and target must share, as a share of the larger vocabulary."""
+"""Minimum number of common tokens of draft and target, as a share of the larger vocabulary."""
 
 # Maximum parameters of a model that a processor without instructions for pairs of bfloat16 holds in float32. A larger
 # model is held in bfloat16.
@@ -531,8 +531,8 @@ def is_distilled(config: Any) -> bool:
 
 
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
-    """Choose the dtype of weights and KV: ``dtype``, or for "auto" a dtype that fits the device and the size of the
-    model.
+    """Choose the dtype of weights and KV: ``dtype``, or for "auto" a dtype that fits the device, the model's size and
+    its stored dtype.
     """
     import torch
 

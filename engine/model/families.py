@@ -74,9 +74,7 @@ class Family:
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 MAMBA = "mamba"
-"""Kinds of layers, named as in ``layer_types``, except Mamba's. transformers uses ``linear_attention`` for Mamba's
-layers too.
-"""
+"""Kinds of layers, named as in ``layer_types``. transformers uses ``linear_attention`` for Mamba's layers too."""
 
 MXFP4 = "mxfp4"
 """The format of 4-bit weights that can be loaded, named as in ``quant_method``."""

@@ -87,7 +87,7 @@ _EXPERT_NAMES = {
     "ffn_gate_inp": "mlp.gate",
     **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
 }
-"""Names of experts' weights. ``mlp.experts.gate`` and ``.up`` are our own names: transformers joins both weights in
+"""Names of experts' weights. Those below ``mlp.experts`` are our own, because transformers joins gate and up weights in
 ``gate_up_proj``.
 """
 

@@ -1,4 +1,4 @@
-"""Defines backends, which run passes. All differences between kinds of hardware in a pass are behind this interface.
+"""Defines backends, which run the passes of a model on a kind of hardware.
 
 ``Walk`` runs transformers' layers, and its result is the reference for all other backends. ``ProgramBackend`` runs a
 processor's passes as one program of our own kernels. ``TiledBackend`` uses 4-bit copies of the weights on a GPU.
