@@ -1,6 +1,6 @@
 """Plans where models and KV are placed in memory, and estimates times on this machine, from probes and costs.
 
-The names below can judge a model before it is downloaded, and without torch.
+The names below judge a model before it is downloaded. Only ``machine_rates`` needs torch.
 """
 
 from engine.plan.hardware import MachineRates, machine_rates

@@ -1,8 +1,8 @@
 """Models the costs of a model's passes on this machine, and derives choices from them. Pure arithmetic.
 
-A pass over n tokens costs each layer a share for its weights and a share for every token of context. The cost of a
-whole model is computed from measured passes of one of its layers (``probe``). Every constant in this module is a rule,
-not a measurement, and states its origin. The measurements of a machine are saved in a file from one start to the next.
+A pass through a layer costs a base time, plus a time for each token of context. The cost of a whole model is computed
+from measured passes through one of its layers (``probe``). The constants in this module are rules, not measurements.
+A machine's measurements are saved in a file, so that later starts need not repeat them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ MIN_BUDGET, MAX_BUDGET = 1024, 8192
 """
 
 BUDGET_SHARE = 10
-"""For a long book the retrieval budget is raised to its tokens divided by this number, because a longer book is more
-expensive to verify, and more tokens compete. TriForce takes one in 32 at 128K. Measured in assets/measurements.
+"""For a long book the retrieval budget is raised to the book's tokens divided by this number: a longer book is more
+expensive to verify, and more of its tokens compete for the budget. TriForce divides by 32 at 128K. Measured in
+assets/measurements.
 """
 
-# Maximum slowdown of a middle pass by its retrieval cache, as a share of the pass's time without context.
+# Maximum time that the retrieval cache adds to a middle pass, as a share of the pass's time without context.
 _MIDDLE_SLOWDOWN = 0.25
-# Minimum ratio of window to budget for which selecting chunks makes sense.
+# Minimum ratio of window to budget. Below it, selecting chunks would save too little.
 _WINDOW_PER_BUDGET = 16
-# Minimum tokens of a block that counts; smaller blocks mean that the probe ran out of time.
+# Minimum tokens of a chosen prefill block. A smaller one means that the probe ran out of time.
 _MIN_BLOCK = 128
-# Maximum seconds of a prefill block in one layer, so that stopping feels immediate.
+# Maximum seconds of a prefill block in one layer, so that Stop takes effect at once.
 _BLOCK_S = 0.25
-# Share of the best rate from which on a rate counts as equally fast, because other programs disturb a short probe.
+# Minimum share of the best rate at which a rate counts as equally fast. It is below 1, because other programs disturb
+# a short probe.
 _EQUAL_RATE = 0.75
 # Seconds after which probes are repeated, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Maximum share of the processors that other programs use during probes that stay valid for ``_FRESH_S``.
+# Maximum share of the processors that other programs use during probes. Above it the next start measures again.
 _MAX_OTHERS = 0.1
 
 
@@ -62,11 +64,11 @@ class CostModel:
         bus: rate from pinned host memory to the device; 0 without a bus.
         disk: rate of reading a file in the folder for spilled KV; 0 if the disk was too full to measure it.
         layers: number of the model's layers.
-        head: cost of the output head, in layers; one row of the embedding counts as 0.
-        step: a pass over one token.
-        middle: a pass over ``middle_tokens``.
-        blocks: prefill blocks that were tried, (tokens, seconds without context).
-        block_per_token: additional seconds for each pair of a token of a block and a token of context before it.
+        head: cost of the output head, as a multiple of a layer's cost. The input embedding counts as 0.
+        step: a pass over one token through one layer.
+        middle: a pass over ``middle_tokens`` tokens through one layer.
+        blocks: the prefill blocks that were tried: (tokens, seconds in one layer without context).
+        block_per_token: seconds that a token of context adds for each token of a block, in one layer.
     """
 
     memory: float
@@ -82,8 +84,8 @@ class CostModel:
 
     @property
     def prefill_block(self) -> int:
-        """The largest block that ends soon enough and is about as fast as the fastest; 0 if only small blocks were
-        tried.
+        """Tokens of the largest block that takes at most ``_BLOCK_S`` and has about the best rate; 0 if there is no
+        such block of at least ``_MIN_BLOCK`` tokens.
         """
         best = max(tokens / seconds for tokens, seconds in self.blocks)
         short = ((tokens, tokens / seconds) for tokens, seconds in self.blocks if seconds <= _BLOCK_S)
@@ -91,7 +93,9 @@ class CostModel:
         return block if block >= _MIN_BLOCK else 0
 
     def retrieval_budget(self, window: int) -> int:
-        """Tokens of the retrieval cache: the largest power-of-two step that hardly slows a middle pass."""
+        """Tokens of the retrieval cache: ``MIN_BUDGET``, doubled while a middle pass is hardly slowed down, and within
+        ``MAX_BUDGET`` and the window.
+        """
         free = _MIDDLE_SLOWDOWN * self.middle.base / max(self.middle.per_token, 1e-15)
         budget = MIN_BUDGET
         while 2 * budget <= min(free, MAX_BUDGET, window // _WINDOW_PER_BUDGET):
@@ -99,23 +103,27 @@ class CostModel:
         return budget
 
     def reading_s(self, tokens: int, kv: KvBytes) -> float:
-        """Seconds to read a book, in which spilling to disk overlaps with computation."""
+        """Seconds to read a book of ``tokens`` tokens. Spilling to disk overlaps with computation."""
         per_token = min(seconds / tokens for tokens, seconds in self.blocks)
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
 
     def row_ms(self, context: int) -> float:
-        """Milliseconds that one more token adds to a pass after a context, if only computation grows."""
+        """Milliseconds of computation that one more token adds to a pass after ``context`` tokens."""
         token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
         return 1000.0 * (token + self.layers * self.block_per_token * context)
 
     def computing_ms(self, part: LayerCost, context: int) -> float:
-        """Milliseconds of computation in one pass of this kind after a context."""
+        """Milliseconds of computation in one pass after ``context`` tokens.
+
+        Args:
+            part: the pass, ``step`` or ``middle``.
+        """
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
-        """Milliseconds of one plain step. Meanwhile spilled KV, and ``waiting`` bytes of weights in host memory, are
-        moved over ``buses`` parallel buses.
+        """Milliseconds of one plain step. Computation overlaps with moving spilled KV and ``waiting`` bytes of weights
+        from host memory over ``buses`` parallel buses.
         """
         moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
@@ -138,7 +146,7 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
 
 
 def is_quiet(others: float) -> bool:
-    """Whether other programs used so little of the machine that probes measure the machine itself."""
+    """Whether other programs used so little of the machine that probes are valid."""
     return others <= _MAX_OTHERS
 
 
@@ -165,19 +173,19 @@ def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
     return LayerCost(min(one.base, other.base), min(one.per_token, other.per_token))
 
 
-# The file -----------------------------------------------------------------------------------------------------------
+# Saved measurements -------------------------------------------------------------------------------------------------
 
 
 def load(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the measurements under this key, if they are usable and at most a week old at ``now`` (Unix seconds)."""
+    """Load the measurements under this key. None if there are none, or they are damaged, more than a week old at
+    ``now`` (Unix seconds), or were disturbed by other programs.
+    """
     found = _load(file, key, now)
     return found[0] if found and found[1] else None
 
 
 def load_rough(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the known costs even if other programs ran while they were measured. They are the best known until the next
-    measurement.
-    """
+    """Load the measurements like ``load``, but also if other programs disturbed them."""
     found = _load(file, key, now)
     return found[0] if found else None
 
@@ -191,10 +199,10 @@ def _load(file: Path, key: str, now: float) -> tuple[CostModel, bool] | None:
 
 
 def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> None:
-    """Add measurements to the file. If the folder cannot be written to, the next start has to measure again.
+    """Add measurements to the file. If the file cannot be written, nothing is saved, so the next start measures again.
 
     Args:
-        quiet: whether the machine had no other work.
+        quiet: whether other programs were idle during the measurement (``is_quiet``).
     """
     saved: Any = {}
     with suppress(OSError, ValueError, RecursionError):
@@ -211,7 +219,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 
 
 def _from(entry: dict[str, Any]) -> CostModel:
-    """Make a cost model from a file, after checking its numbers, because the file may have been changed."""
+    """Make a cost model from an entry of the file. Checks the numbers, because the file may have been changed."""
     known = {field.name for field in fields(CostModel)}
     step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])

@@ -27,8 +27,8 @@ _USUAL_LENGTHS = (32_768, 131_072)  # tokens of a novel, and of the usual window
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that torch can compute on, with sizes in bytes. ``trouble`` is a sentence if torch cannot use the
-    device. ``gflops`` are measured speeds of matrix products in GFLOP/s, keyed by dtype.
+    """A device that torch sees, with sizes in bytes. ``trouble`` says why torch cannot use the device, or is None.
+    ``gflops`` are measured speeds of matrix products, pairs of dtype and GFLOP/s.
     """
 
     device: str
@@ -54,8 +54,8 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected times of reading a book of ``tokens`` tokens and of a plain step after it, from probes and
-    arithmetic.
+    """Expected times of reading a book of ``tokens`` tokens and of a plain step after the book, computed from probes.
+    ``kv`` describes in words where the book's KV is placed.
     """
 
     tokens: int
@@ -66,15 +66,15 @@ class Expected:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about a model from its configuration. ``context_in_memory`` is the longest context that the free memory
-    holds.
+    """Facts about a model on this machine, from the model's configuration and from probes.
 
-    ``context_in_all`` is the longest context with host memory and disk in addition. ``window_kv`` are the bytes of a
-    full window's KV, keyed by tier. ``speeds`` are short probes of this machine with a layer of this shape;
-    ``expected`` are the estimated times for books of several lengths. ``prefill_block`` (0: the usual one),
-    ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every book) are the planner's choices.
-    ``kv_note`` is a note about the format of KV. ``others`` is the share of this machine that other programs used
-    during the probes. ``probed_busy``: whether that was too much for valid probes.
+    ``context_in_memory`` is the longest context whose KV fits on the compute devices. ``context_in_all`` is the longest
+    context with host memory and disk in addition, and ``window_kv`` describes in words where its KV is placed ("" if
+    there is no room). ``speeds`` are short probes of this machine with a layer of this shape. ``expected`` are the
+    estimated times for books of several lengths. ``prefill_block`` (0: the usual one), ``retrieval_budget`` and
+    ``retrieval_share`` (0: the budget holds for every book) are the planner's choices. ``kv_note`` is a note about the
+    format of KV. ``others`` is the share of this machine that other programs used during the probes. ``probed_busy``:
+    whether that was too much for valid probes.
     """
 
     name: str
@@ -99,9 +99,11 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class MachineRates:
-    """The speeds of this machine for any model. ``flops``: floating point operations a second in large matrix products.
-    In bytes a second: ``memory`` as in ``CostModel``, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
-    ``quiet``: whether other programs were idle during the measurement.
+    """The speeds of this machine for any model.
+
+    ``flops`` are floating point operations a second in large matrix products. In bytes a second: ``memory`` and
+    ``disk`` as in ``CostModel``, ``bus`` (0 if the device has no memory of its own). ``quiet``: whether other programs
+    were idle during the measurement.
     """
 
     flops: float
@@ -111,7 +113,7 @@ class MachineRates:
     quiet: bool = True
 
     def best_of(self, other: MachineRates) -> MachineRates:
-        """The better of each speed, because other work makes all speeds worse."""
+        """Combine two measurements: take the better of each speed, because other work can only make a speed worse."""
         flops, memory = max(self.flops, other.flops), max(self.memory, other.memory)
         return MachineRates(
             flops, memory, max(self.bus, other.bus), max(self.disk, other.disk), self.quiet or other.quiet
@@ -130,7 +132,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # Without instructions for a dtype a processor computes products in the other dtype.
+    # A processor that lacks instructions for one dtype computes in the other, so the faster rate counts.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -186,7 +188,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     free = planner.free_resources(device, config, None, layout.others)
-    # The person's limit applies only to the caches, whereas the free memory has to hold the weights too.
+    # A limit set by the person applies to the caches alone. Free memory has to hold the weights too.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     left, (size, taken) = free, planner.model_bytes(config, model, draft, device)
     waiting = planner.host_weights(model, len(layout.in_host) * size.weights).step
@@ -227,7 +229,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
 
 def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
-    """Bytes of the weights in memory. The weights of decoder blocks may be quantized."""
+    """Bytes of a model's weights in memory. Only decoder blocks are quantized to the format ``weights``."""
     from engine.model import architectures
     from engine.quantization import bytes_per_weight
 

@@ -1,7 +1,7 @@
 """Computes how KV is spread over device, host memory and disk, and whether a book fits.
 
-Used by the planner, and by the list of models and for servers elsewhere, before a model or torch is installed. Imports
-no torch, and does not inspect the machine.
+Used by the planner. Imports no torch and does not inspect the machine, so it also serves the list of models before
+torch is installed, and models on servers elsewhere.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ swapped out.
 """
 
 WEIGHTS_SHARE = 0.95
-"""Maximum share of a GPU's free memory for weights; beyond it some weights wait in host memory. It is larger than for
-KV, because every pass has to wait for such weights, but only verifications wait for spilled KV.
+"""Maximum share of a GPU's free memory for weights. Beyond it some weights wait in host memory. It is larger than
+``MEMORY_SHARE``, because every pass waits for such weights, whereas only verifications wait for spilled KV.
 """
 
 DISK_SHARE = 0.8
+"""Maximum share of the free disk for spilled KV."""
 
 CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk in the retrieval cache: TriForce's size, and the size that finds the quotations of the bundled pair
-(assets/measurements).
+"""Tokens of a chunk in the retrieval cache: TriForce's size, and a smaller size, with which the bundled pair quotes
+correctly (assets/measurements).
 """
 
 RETRIEVAL_TAIL = 2048
@@ -41,20 +42,20 @@ RETRIEVAL_TAIL = 2048
 _STAGING_BUFFERS = 2
 # Number of layers from host memory whose weights are on the device at once: one computes, the next is being copied.
 _WEIGHT_BUFFERS = 2
-# Approximate number of passes over all weights between two verifications. In each a layer in host memory has to be
-# copied.
+# Approximate number of passes over all weights between two verifications. Each pass copies all layers whose weights
+# wait in host memory.
 _PASSES = 4
 
 
 @dataclass(frozen=True)
 class BookFit:
-    """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the cache once it is read.
+    """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the read book's cache.
 
-    ``kv`` are these bytes, keyed by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
-    ``estimate`` states them in words. For a model elsewhere the tokens are a guess, and the cache takes no memory here.
-    The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
-    indices of documents without which the rest fits. ``page_tokens`` are the tokens of each page, without those of the
-    template. ``room`` is the number of a book's tokens that fit.
+    ``kv`` are these bytes by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
+    ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
+    The first ``kept`` tokens are restored from disk. If several documents are too long together, the rest fits without
+    the documents with the indices ``leave_out``. ``page_tokens`` are the tokens of each page, without those of the
+    template. ``room`` is the maximum number of a book's tokens that fit.
     """
 
     tokens: int
@@ -74,8 +75,8 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose documents (by index) to leave out, so that the rest takes at most ``most`` tokens: few documents, and no
-    larger than needed.
+    """Choose the indices of documents to leave out, so that the rest takes at most ``most`` tokens. Prefers few
+    documents, and the smallest that suffices.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -100,7 +101,7 @@ def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """The number of layers in each tier, and bytes of the buffers for their KV."""
+    """The number of layers in each tier. ``staging`` are the bytes of buffers for spilled and quantized KV."""
 
     resident: int
     in_host: int
@@ -110,15 +111,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class KvSize:
-    """Bytes of a token's KV in all layers.
+    """Bytes of a token's KV in all ``layers`` layers that keep the whole context.
 
     Args:
         stored: bytes in storage.
         computed: bytes in a buffer of resident layers, in the compute dtype.
         staged: bytes in a buffer of spilled layers.
         quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
-        index: bytes of the retrieval cache's mean keys, which are on the device in any case.
-        fixed: bytes of layers with a sliding window or a state, also on the device, whatever the number of tokens.
+        index: bytes of the retrieval cache's mean keys, which are always on the device.
+        fixed: bytes of the sliding windows and states of other layers, which are also on the device. They do not depend
+            on the number of tokens.
     """
 
     layers: int
@@ -151,8 +153,8 @@ class KvSize:
 def spread_over(
     sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
 ) -> list[Spread] | None:
-    """Place the KV of ``tokens`` tokens, if the layers are on several devices. Returns the placement by device. Each
-    device has its own bytes; host memory and disk are shared. None if there is no room.
+    """Place the KV of ``tokens`` tokens if the layers are on several devices. Host memory and disk are shared by all
+    devices. Returns one ``Spread`` for each device, or None if there is no room.
     """
     found = []
     for size, room in zip(sizes, devices, strict=True):
@@ -173,8 +175,8 @@ def retrieval_bytes(size: KvSize, budget: int) -> int:
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """The retrieval budget in tokens. It is ``budget``, halved until the cache leaves as much context as a budget of
-    ``least`` tokens would.
+    """Halve ``budget`` (tokens) until the retrieval cache leaves room for as long a context as with ``least`` tokens.
+    Returns at least ``least``.
 
     Args:
         sizes: KV sizes of each device's layers.
@@ -206,9 +208,9 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a full window, and one buffer for
-    spilled KV. ``asked`` is the share of the weights that a pass over a few tokens copies if they wait in host memory:
-    of a mixture's experts only the chosen ones.
+    """Bytes of one layer. ``kv``: KV of a full window. ``buffer``: one buffer for spilled KV. ``beside``: retrieval
+    cache, mean keys, sliding window and state. ``asked``: the share of the weights that a pass over a few tokens copies
+    if they wait in host memory (of a mixture's experts only the chosen ones).
     """
 
     weights: int
@@ -235,7 +237,9 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Free bytes of a device, and how many of them are needed for things other than layers."""
+    """``free`` bytes of a device, of which ``taken`` are needed for things other than layers. ``kv_limit``: the
+    configured maximum of bytes for KV, or None.
+    """
 
     free: int
     taken: int = 0
@@ -257,15 +261,15 @@ class Share:
         return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
-        """Whether everything that must be on the device fits, whatever is placed elsewhere."""
+        """Whether the device holds everything except the KV and the weights that wait elsewhere."""
         held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
         needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
         return needed <= int(room.free * WEIGHTS_SHARE)
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """Choose how many of ``layers`` layers keep their weights and KV on a device. Weights have priority over KV,
-    because every pass needs them.
+    """Choose how many of ``layers`` layers keep their weights on a device, and how many their KV. Weights have
+    priority, because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken + layers * size.beside
@@ -282,8 +286,8 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Share layers over devices so that as few bytes as possible are moved over parallel buses. An earlier device is
-    filled before the next one gets layers.
+    """Divide layers among devices. Each layer goes to the device whose bus then moves the fewest bytes, because buses
+    work in parallel; if several move equally few, to the first of these devices.
     """
     shares = [Share() for _ in rooms]
     for _ in range(layers):
@@ -296,9 +300,9 @@ def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> 
 def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
     """The device of every layer, as an index into ``shares``.
 
-    Each device's layers form as many runs as it has spilled layers, and the devices' runs alternate: while one device
-    computes with the spilled layer of its run, the other device receives its next one over its own bus. Without spilled
-    layers each device has one run, and hidden states cross once.
+    Each device's layers form as many runs as it has spilled layers. The runs of different devices alternate: while one
+    device computes a run, the others receive their next spilled layer over their own buses. Without spilled layers each
+    device has one run, and hidden states move to the next device once.
     """
     runs: list[tuple[float, int, int]] = []
     for place, share in enumerate(shares):

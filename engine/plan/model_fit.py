@@ -1,8 +1,8 @@
 """Computes, before a pair of models is downloaded, whether it fits on a machine.
 
 Uses the planner's arithmetic for the longest book; for a real book the planner itself decides. Also estimates the time
-for a book. Reading is bound by computation: every weight, and the attention of every token to all tokens before it.
-Writing is bound by memory: a plain step reads weights and cache once. ``machine_rates`` measures the machine.
+for a book, from the rates of ``machine_rates``. Reading is bound by computation: every weight, and the attention of
+every token to all tokens before it. Writing is bound by memory: a plain step reads weights and cache once.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _CLASS_BOOK = 32_768
 """Tokens of a book that a GPU of a model's class has to hold."""
 
 _REACHED = 0.6
-"""Share of the rate of its largest products that a machine reaches over a whole model."""
+"""Share of the rate of large matrix products that a machine reaches over a whole model."""
 
 _WIDTH = 12
-"""Weights of an ordinary block, as a factor of its width squared."""
+"""Weights of an ordinary block, as a multiple of its squared width."""
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -66,10 +66,12 @@ Verdict = Literal["whole", "part", "none"]
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """The memory of this machine, in bytes. ``memory`` is free on the compute device, once the present model is gone;
-    ``host`` is host memory to which a GPU's cache can spill, 0 without a GPU; ``disk`` is free disk. ``others`` is the
-    memory of further GPUs that may be used, none of which has more than the first. ``kv`` is the format of this start's
-    cache: "model" or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
+    """The memory of this machine, in bytes.
+
+    ``memory`` is free on the compute device without the loaded model. ``host`` is host memory to which a GPU's cache
+    can spill, 0 without a GPU. ``disk`` is free disk. ``others`` is the memory of further GPUs that may be used; none
+    has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
+    format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int
@@ -82,18 +84,19 @@ class FreeMemory:
 
     @property
     def cards(self) -> tuple[int, ...]:
-        """The memory of each device."""
+        """The memory of each compute device."""
         return (self.memory, *self.others)
 
 
 @dataclass(frozen=True)
 class ModelFit:
-    """The memory that running a pair takes, and whether ``free`` memory holds it.
+    """The memory that running a pair takes, and whether the ``free`` memory holds it.
 
-    ``verdict``: "whole" if the window fits on the device; "part" if a part of it does, or all of it with slower tiers;
-    else "none". ``tokens`` of context fit next to the weights, or ``spilled`` tokens with slower tiers. Bytes:
-    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes of the
-    ``loading_room`` bytes; ``loads``: whether this is enough.
+    ``tokens`` of context fit next to the weights, or ``spilled`` tokens with slower tiers. ``verdict``: "whole" if
+    ``tokens`` are the whole window, "part" if ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". Bytes:
+    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` of
+    ``loading_room`` bytes. ``loads`` is False, and the verdict "none", if weights that are expanded while loading do
+    not fit there.
     """
 
     verdict: Verdict
@@ -142,10 +145,10 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
-    """The maximum factor by which the middle level speeds up answers after a book of ``tokens``. None if every layer
-    reads the whole book, because then other limits apply.
+    """The maximum factor by which the middle level speeds up answers after a book of ``tokens`` tokens. None if every
+    layer reads the whole book, because then other limits apply.
 
-    A plain step moves weights and cache; a middle pass moves hardly more than the weights.
+    A plain step reads weights and cache. A middle pass reads hardly more than the weights.
     """
     if target.reading_layers == target.layers:
         return None
@@ -162,8 +165,9 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
     """The layers of each device, as the planner divides them.
 
-    If the command line asks for it, the planner lets weights wait in host memory, from which every pass brings them.
-    Models are offered only if all weights are on the devices, so such a model counts as not fitting.
+    For a model that the command line names, the planner may let weights wait in host memory, from which every pass
+    copies them. Here such a model counts as not fitting, so that only models with all weights on the devices are
+    offered.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -171,9 +175,7 @@ def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[Device
 
 
 def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
-    """The KV of each device's layers. Layers with a window or a state are assumed to be spread evenly among the
-    others.
-    """
+    """The KV of each device's layers. Assumes that layers with a sliding window or a state are spread evenly."""
     ends = list(accumulate(share.layers for share in shares))
     parts = []
     for first, last in zip([0, *ends], ends, strict=False):
@@ -202,8 +204,8 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
 
 @dataclass(frozen=True)
 class Rounding:
-    """The formats with which a model fits that otherwise would not: of the weights ("" or a key of ``BITS``), and of
-    the cache ("" or "8bit").
+    """Formats with which a model fits that would not fit otherwise: ``weights`` (a key of ``BITS``) and ``kv``
+    ("8bit"). "" leaves a format as it is.
     """
 
     weights: str
@@ -217,8 +219,8 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """Formats with which a pair fits that does not fit unchanged, the mildest first; empty if the pair fits
-    unchanged.
+    """The formats with which a pair fits that does not fit unchanged, the mildest first. Empty if the pair fits
+    unchanged, or with no format.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
@@ -227,8 +229,8 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest of these formats with which a book of 300 pages, or the whole window, fits on the device; otherwise
-    the mildest of all. None if no format helps or is needed.
+    """The mildest of ``roundings`` with which a book of 300 pages, or the whole window, fits on the device. If there is
+    none, the mildest of all; None if no format is needed or helps.
     """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
@@ -246,7 +248,7 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) -> int:
-    """Bytes of weights in memory. Embedding and output head keep their format."""
+    """Bytes of weights in memory. Embedding and output head are not quantized."""
     if _keeps_blocks(shape, quantization, on_gpu):
         return int(shape.parameters * shape.stored)
     blocks = shape.parameters - shape.embeddings
@@ -254,7 +256,7 @@ def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) 
 
 
 def _keeps_blocks(shape: ModelShape, quantization: str, on_gpu: bool) -> bool:
-    """Whether weights in memory keep the format of a GGUF file."""
+    """Whether weights in memory keep the format of their GGUF file."""
     return shape.stored > 0 and not on_gpu and quantization not in BITS
 
 
@@ -264,9 +266,7 @@ def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
 
 @dataclass(frozen=True)
 class BookTimes:
-    """The times of a book of ``tokens`` on a machine: seconds to read all of it, and seconds of a plain step
-    after it.
-    """
+    """Seconds to read a book of ``tokens`` tokens on a machine, and seconds of a plain step after the book."""
 
     tokens: int
     reading_s: float
@@ -310,9 +310,9 @@ def measure_free_memory(
         folder: a folder on the disk to measure.
         status: status of the running engine, whose weights count as free.
         kv_bytes: bytes of the open book's KV, in the memory that the engine uses.
-        kv: format of this start's cache.
-        quantization: format of weights.
-        device: device that may compute.
+        kv: configured format of the cache.
+        quantization: configured format of the target's weights.
+        device: configured devices, as in ``planner.pick_devices``.
     """
     existing = next(folder for folder in (folder, *folder.parents) if folder.exists())
     disk = shutil.disk_usage(existing).free
@@ -331,8 +331,8 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes of the GPUs that the engine may use, after it has freed its memory, the largest first. Empty if it computes
-    on a processor. Asks torch only if the engine has loaded torch.
+    """Free bytes of the GPUs that the engine may use, once the engine has freed its own memory, the largest first.
+    Empty if the engine computes in the processor's memory, or has not loaded torch, which this function never does.
     """
     if "torch" not in sys.modules:
         return ()

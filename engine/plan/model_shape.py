@@ -37,22 +37,23 @@ from engine.quantization import SCALE_BYTES, StateSize, sliding_capacity
 CONFIG = "config.json"
 
 _LARGEST = 1 << 31
-"""An upper bound of every number in a settings file."""
+"""Every number in a settings file must be below this bound."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of one model.
 
-    ``weights_bytes`` are the bytes of its files. ``window`` is the longest context in tokens that its settings allow.
-    ``embeddings`` are the parameters of embedding and output head, which are never quantized. ``sliding_layers`` layers
-    hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``, whatever the context.
-    ``sliding_kv`` are KV heads and head_dim of sliding layers, if they differ from those of the other layers.
-    ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of a layer that keeps
-    the whole context. ``inputs`` are the parameters of embeddings that give each layer a row for the token. ``asked``
-    are the parameters that are active for a token, if not all are: of experts only the chosen ones. ``expanded``: the
-    files hold 4-bit weights, which are expanded in memory, layer by layer if they are rounded. ``stored``: bytes of a
-    weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
+    ``weights_bytes`` are the bytes of the model's files. ``window`` is the longest context in tokens that the settings
+    allow. ``embeddings`` are the parameters of embeddings and output head, which are never quantized.
+    ``sliding_layers`` layers hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``,
+    whatever the length of the context. ``sliding_kv`` are KV heads and head_dim of sliding layers, if they differ from
+    those of the other layers. ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the
+    cache of a layer that keeps the whole context. ``inputs`` are the parameters of the per-layer input embeddings,
+    included in ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen
+    ones), 0 if all are. ``expanded``: the files hold 4-bit weights that are expanded in memory, layer by layer if they
+    are quantized again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0
+    for other files.
     """
 
     layers: int
@@ -94,7 +95,7 @@ class ModelShape:
         return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
 
     def bounded_bytes(self, itemsize: int = 2) -> int:
-        """Bytes of the windows and states of all other layers, whatever the number of tokens."""
+        """Bytes of sliding windows and recurrent states, whatever the number of tokens."""
         held = sliding_capacity(self.sliding_window) + self.sliding_window
         heads, width = self.sliding_kv or (self.kv_heads, self.head_dim)
         windows = 2 * self.sliding_layers * heads * width * itemsize * held
@@ -103,9 +104,7 @@ class ModelShape:
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
-        """Bytes of a token's cache in 8 bits: one byte for each number, plus a scale for each key and value of a
-        head.
-        """
+        """Bytes of a token's cache in 8 bits: a byte for each number, plus a scale for each head's key and value."""
         return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 
@@ -148,7 +147,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * width
     chooses = "enable_moe_block" in family.reads
-    # in a model without experts the settings say so
+    # settings of a model without experts, in a family with experts, give 0 experts or do not enable the MoE block
     has_experts = family.experts and config.get("num_local_experts") != 0
     has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
     _check_own(config, family.reads, name)
@@ -191,7 +190,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
 
 
 def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
-    """Check the numbers of settings that only some families know."""
+    """Check the numbers of settings that only some families have."""
     if "global_head_dim" in own:
         _number(config, "global_head_dim", name)
         _number(config, "num_global_key_value_heads", name, 1)
@@ -201,7 +200,7 @@ def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
-    """Check the layers without KV of their own, and the layers whose KV they read."""
+    """Check the number of layers without KV of their own. Returns the layer whose KV each of these layers reads."""
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
         raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")

@@ -1,8 +1,8 @@
 """Plans where model, book and window are placed on this machine, as numbers and a sentence.
 
-Every layer whose KV fits on the device stays there, because each spilled gigabyte has to be moved for every
-verification. The rest goes to host memory, then to disk. The planner looks at free memory and moves nothing. Costs come
-from short probes (``probe``); a plan without them has no times.
+The KV of as many layers as fit stays on the device, because spilled KV has to be moved for every verification. The rest
+goes to host memory, then to disk. The planner looks at free memory and moves nothing. Costs come from short probes
+(``probe``). Without probes no times are estimated.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ from engine.quantization import bytes_per_weight
 
 # Tokens that are reserved for a chat if the window has them.
 _CHAT_TOKENS = 4096
-# Approximate tokens of a pass whose experts come from host memory: most such passes are drafts that the middle level
-# scores.
+# Approximate tokens of a pass whose experts come from host memory. In most such passes the middle level scores drafts.
 _PASS_TOKENS = 4
 
 
@@ -75,8 +74,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model is placed: on ``device`` alone, or split over several devices; and the layers whose weights wait in
-    host memory.
+    """Where a model is placed: on ``device`` alone, or split over several devices. The weights of the layers
+    ``in_host`` wait in host memory.
     """
 
     device: torch.device
@@ -91,8 +90,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the KV of ``tokens`` tokens is placed. ``kv`` are the bytes, keyed by tier; ``staging`` are the bytes of
-    the buffers.
+    """Where the KV of ``tokens`` tokens is placed. ``kv`` are the bytes in each tier; ``staging`` are the bytes of the
+    buffers for spilled and quantized KV.
     """
 
     tokens: int
@@ -102,16 +101,16 @@ class Plan:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device where passes begin and end: the first of ``pick_devices``."""
+    """The first of ``pick_devices``, where passes begin and end."""
     return pick_devices(wanted)[0]
 
 
 def pick_devices(wanted: str) -> tuple[torch.device, ...]:
     """The devices that may compute, the one with the most free memory first.
 
-    "auto" takes all NVIDIA GPUs of the first one's generation, because a much older GPU would slow down all. Without
-    any it takes an Intel GPU if torch was built for it, else the processor. An Apple GPU is used only if named, because
-    it shares the processor's memory.
+    "auto" takes all CUDA devices of the same generation as the one with the most free memory, because a much older GPU
+    would slow down all. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the processor.
+    An Apple GPU is used only if named, because it shares the processor's memory.
 
     Raises:
         OptionError: a device is unknown, absent, or named twice.
@@ -163,8 +162,8 @@ def memory_of_cards(wanted: str) -> tuple[int, ...]:
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
     """Choose the devices of a model's layers before it is loaded.
 
-    The first device has the embedding, the head and the draft model. Further devices are used for the layers that it
-    cannot hold together with the KV of a full window.
+    The first device holds the embedding, the head and the draft model. Further devices are used only if the first one
+    cannot hold all layers together with the KV of a full window.
 
     Args:
         model: the target's configuration.
@@ -196,7 +195,7 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
-    """Make the layout with these shares of the layers."""
+    """Assign each layer to a device according to ``shares``. Later devices without layers are left out."""
     used = [place for place, share in enumerate(shares) if share.layers or place == 0]
     shares, devices = [shares[place] for place in used], [devices[place] for place in used]
     split = Split(tuple(devices), interleaved(shares))
@@ -208,7 +207,9 @@ def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layou
 
 
 def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int) -> list[int]:
-    """Bytes of weights on each device. The first device has ``taken`` more bytes than its layers."""
+    """Bytes of weights on each device, without those that wait in host memory. The first device holds ``taken`` bytes
+    in addition to its layers.
+    """
     parts = layout.split.part_of if layout.split else (0,) * layers
     held = [taken] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
     for layer, part in enumerate(parts):
@@ -217,10 +218,10 @@ def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int)
 
 
 def devices_in_words(device: torch.device, split: Split | None, in_host: int, *, drafts: bool) -> str:
-    """Describe the parts of the model on each device.
+    """Describe in words which parts of the model are on which device.
 
     Args:
-        in_host: layers whose weights wait in host memory.
+        in_host: number of layers whose weights wait in host memory.
         drafts: whether there is a draft model.
     """
     waiting = f", the weights of {in_host} layers in memory" if in_host else ""
@@ -232,7 +233,7 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Bytes of a model's layers with their copies for the middle level, and bytes of everything else on the first
+    """Bytes of one layer of a model, with its copy for the middle level, and bytes of everything else on the first
     device: embedding, head and draft model.
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
@@ -257,7 +258,7 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
 
 
 def host_weights(model: Any, held: int) -> HostWeights:
-    """The weights of a model's layers that wait in host memory, where they take ``held`` bytes."""
+    """Describe layers whose weights wait in host memory and take ``held`` bytes there."""
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
@@ -268,7 +269,7 @@ def host_weights(model: Any, held: int) -> HostWeights:
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
-    """Bytes of a layer's copy for the middle level on a GPU."""
+    """Bytes of one layer's copy for the middle level; 0 if there is no copy."""
     dtype = architectures.pick_dtype(model, config.dtype, device)
     if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
         return 0
@@ -289,10 +290,10 @@ def free_resources(
     given_back: KvBytes | None = None,
     others: Sequence[torch.device] = (),
 ) -> Resources:
-    """Bytes that KV may take on this machine now, within the limits that the configuration sets for each device.
+    """Bytes that KV may take on this machine now. Limits in the configuration replace shares of the free memory.
 
     Args:
-        given_back: bytes of the open book and its buffers, which are freed first.
+        given_back: bytes of the open book and its buffers, which count as free because they are freed first.
         others: further devices with layers of the model.
     """
     given_back = given_back or KvBytes()
@@ -319,7 +320,7 @@ def free_resources(
 def complete_config(
     config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape, free: Resources | None = None
 ) -> EngineConfig:
-    """Complete the configuration: choose settings that it leaves open by measured costs and by memory.
+    """Choose the settings that the configuration leaves open, by measured costs and by memory.
 
     Args:
         free: memory that retrieval cache and KV may take; None takes the memory that is free now, with the models
@@ -342,8 +343,8 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Choose the chunk size. Small chunks find sharply attended tokens better, but their mean keys must fit in addition
-    to the KV of a full window.
+    """Choose the chunk size. Small chunks find sharply attended tokens better, but have more mean keys, which must fit
+    in addition to the KV of a full window. On a GPU always ``CHUNK``.
     """
     if shape.device.type != "cpu":
         return CHUNK
@@ -369,14 +370,16 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """The plan for a book that fits and a chat after it."""
+    """Plan for a book and a chat after it: a usual chat, or a minimum one if there is no room for more. A book that
+    does not fit gets a plan with all layers on the device and no bytes.
+    """
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
     return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """The memory that is left for KV after the retrieval cache, which is not yet allocated."""
+    """The memory that is left for KV once the retrieval cache is allocated, too."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
@@ -405,7 +408,12 @@ def fit_book(
     costs: CostModel | None = None,
     waiting: HostWeights = NO_WEIGHTS,
 ) -> BookFit:
-    """Compare a book with the window and with free memory, and estimate its times."""
+    """Compare a book with the window and with free memory, and estimate its times if ``costs`` are given.
+
+    Args:
+        limit: tokens of the window.
+        waiting: weights that wait in host memory.
+    """
     tokens = len(book.ids)
     longest = longest_context(shape, limit, resources) - MIN_CHAT_TOKENS
     pages = book.pages_within(max(0, longest))
@@ -427,7 +435,7 @@ def fit_book(
 
 
 def tiers_in_words(kv: KvBytes) -> str:
-    """Describe bytes by tier in words. The words mention that spilled KV makes answers slower."""
+    """Describe in words how many bytes are in each tier, and that spilled KV makes answers slower."""
     tiers = [("on the GPU", kv.device), ("of memory", kv.host), ("on disk", kv.disk)]
     words = ", ".join(f"{count / 1e9:.2f} GB {place}" for place, count in tiers if count)
     if kv.disk or (kv.device and kv.host):

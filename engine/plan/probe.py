@@ -1,10 +1,10 @@
 """Runs short probes of this machine: rates of copying and of reading from disk, and times of passes through one layer
 of a model.
 
-One layer of the model's own shape is built with meaningless weights and run over a few lengths; nothing is loaded or
-downloaded for it. All probes together stay within ``LIMIT_S`` seconds: slow ones run on fewer tokens. ``cost_model``
-draws conclusions from the results. The bench also uses the rates at the end of this file: it measures them for longer,
-and compares attention and prefill with them.
+One layer of the model's shape is built with meaningless weights and run over a few lengths. No file of the model is
+loaded. To stay within ``LIMIT_S`` seconds together, slow probes run on fewer tokens. ``cost_model`` draws conclusions
+from the results. The rates at the end of this file take longer to measure. ``hardware`` and the bench use them; the
+bench compares attention and prefill with them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from engine.plan.planner import spill_folder
 from engine.quantization import BITS
 
 LIMIT_S = 2.0
-"""Maximum seconds of all probes together, without building the layer."""
+"""Maximum seconds of all probes of a model together, apart from the time to build the layer."""
 
 Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# Share of the limit above which a probe is not repeated.
+# A probe is not repeated once its runs have taken this share of the limit.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
-# Tokens of context after which passes are timed again.
+# Tokens of context before the passes that are timed with context.
 _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
@@ -73,8 +73,9 @@ _RATE_REPEATS = 10
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
-    If other programs were working meanwhile, the next start measures again, and the better of both values is used. None
-    if the configuration names no such file, or if measuring fails, because a plan can be made without costs.
+    If other programs disturbed the measurement, the next start measures again. If they disturb that measurement too,
+    the better of each value is kept. None if the configuration names no such file, or if measuring fails: a plan can be
+    made without costs.
     """
     if not config.speeds_file:
         return None
@@ -99,13 +100,12 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
 
 
 class OtherPrograms:
-    """Measures the share of this machine that other programs use from now on."""
+    """Measures the share of this machine's processors that other programs use after the object was made."""
 
     def __init__(self) -> None:
         self._began = self._look()
 
     def share(self) -> float:
-        """The share of all processors since this object was made."""
         busy, own, seconds = (now - before for now, before in zip(self._look(), self._began, strict=True))
         return cost_model.others_share(busy, own, seconds, psutil.cpu_count() or 1)
 
@@ -120,7 +120,7 @@ class OtherPrograms:
 
 
 def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:
-    """The key of measurements: a hash of this machine, this torch, and the shape of the model."""
+    """The key of saved measurements: a hash of machine, torch version, and the model's shape and formats."""
     name = devices.name_of(device) if KINDS[device.type].gpu else platform.processor() or platform.machine()
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
     shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
@@ -148,12 +148,13 @@ def measure(
         weights: "stored", or the format to which they are quantized.
         kv: "model", or the format to which KV is quantized.
         clock: returns seconds.
+        limit_s: maximum seconds of the probes that run the layer.
     """
     probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
-        # The retrieval cache, to which middle passes attend, needs no dequantization.
+        # A plain step dequantizes 8-bit KV; a middle pass need not, because the retrieval cache is not quantized.
         step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
@@ -161,7 +162,7 @@ def measure(
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
-    sees_all = reading / layers  # the share of layers that see the whole context, as the probe's layer does
+    sees_all = reading / layers  # share of layers that read the whole context, like the probe's layer
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0
@@ -186,7 +187,7 @@ def _nothing() -> None:
 
 
 class _Probe:
-    """One layer, and a cache with which it can be timed."""
+    """Times passes through one layer with a filled cache."""
 
     def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
@@ -214,7 +215,7 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Time blocks of prefill, each twice as long as the one before, while there is time for the next."""
+        """Time prefill blocks, each twice as long as the one before, as long as there is time for the next."""
         found, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)
@@ -231,12 +232,10 @@ class _Probe:
         self._cache.crop(0)
 
     def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
-        """Seconds of a pass over ``tokens`` tokens through the layer after a context, including the work before the
-        pass.
-        """
+        """Seconds of a pass over ``tokens`` tokens after ``context`` tokens, including ``before()``."""
         layer, cache = self._layer, self._cache
         began = self._clock()
-        # different input in each run, so that each run chooses different experts
+        # Rows differ, so that different tokens choose different experts.
         hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
         self._end += self._clock() - began  # the time of preparation does not count
@@ -248,9 +247,8 @@ class _Probe:
         return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
-        """The best of a few runs; of fewer runs if they are slow. The first run touches memory for the first time. On a
-        GPU it also loads and chooses kernels, so there it never counts, and does not reduce the time for the other
-        runs.
+        """Seconds of the best of a few runs, or of fewer if they are slow. On a GPU an additional first run, which
+        loads and chooses kernels, does not count, nor does its time count towards the limit.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -270,7 +268,9 @@ class _Probe:
 
 
 def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
-    """Make a decoder of the model's shape with one layer, which keeps the whole context. Nothing else has weights."""
+    """Make a decoder of the model's shape with one layer, which keeps the whole context. Embedding and output head have
+    no weights.
+    """
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -314,13 +314,13 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
 
 
 def _noise(*shape: int) -> torch.Tensor:
-    """Numbers around zero, with all rows different."""
+    """Normally distributed numbers: always the same ones for a shape, with all rows different."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
-    """Bytes per second from a file, after the system has been asked to drop the file from memory. 0 if the disk is too
-    full or the folder cannot be written to.
+    """Bytes per second of reading a file that the system was asked to drop from memory. 0 if the disk is too full or
+    the folder cannot be written to.
     """
     try:
         place = Path(tempfile.gettempdir()) if folder is None else folder
@@ -360,8 +360,8 @@ def copy_rate(device: torch.device) -> float:
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from host memory to the device, in copies of ``size`` bytes. The memory is pinned if KV would be
-    pinned.
+    """Bytes per second from host memory to the device, in copies of ``size`` bytes. Host memory is pinned if the device
+    has streams, as it is for KV.
     """
     source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)
@@ -376,7 +376,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    """Seconds of one call: the best of a few calls after a first one."""
+    """Mean seconds of a few calls. A first call, which is not counted, warms up."""
     work()
     devices.synchronize(device)
     began = time.perf_counter()

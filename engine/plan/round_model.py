@@ -1,9 +1,9 @@
 """Computes the time of a round from what a machine moves: the bytes that a pass reads on the device, the bytes that
 cross buses, and the launches by the host. Pure arithmetic, which needs no measurement.
 
-Used to judge a model before its download, to forecast the time of a book (with computation probed by ``cost_model``),
-to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a card. The
-acceptance rate is unknown beforehand, so it is given as a range.
+Used to judge a model before its download, to forecast the time of a book (with computation times from ``cost_model``),
+to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a GPU. The acceptance
+rate is unknown beforehand, so it is given as a range.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 5
-"""Approximate microseconds of the host for one launch."""
+"""Approximate microseconds that the host takes to launch one kernel."""
 
 FEW_TRIPS, TRIPS = 2, 8
-"""Minimum and usual number of passes over the full cache before the first word of a book's first answer. At least there
-are the pass over the question, and a plain step that makes the word. If steps are quick, further plain steps and
-verifications are timed. Tests count these passes on the simulated device.
+"""Number of passes over the full cache before the first word of a book's first answer, with slow and with quick steps.
+With slow steps there are the pass over the question, and the plain step that makes the word. With quick steps further
+plain steps and verifications are timed first. Tests count these passes on the simulated device.
 """
 
 KEPT = (0.8, 0.95)
-"""Range of the share of the middle level's tokens that verifications accept, with the measured pairs
-(assets/measurements).
+"""Range of the middle level's acceptance rate: the share of its tokens that verifications accept, with the measured
+pairs (assets/measurements).
 """
 
 DRAFT_KEPT = 0.7
@@ -38,8 +38,8 @@ _MS = 1000.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of a device's memory, of each of the ``buses`` that bring KV or weights from the host, and of
-    the disk; 0 where there is none, or it was not measured.
+    """Bytes per second of a device's memory, of each of the ``buses`` from host memory, and of the disk. 0 stands for
+    an absent or unmeasured bus or disk.
     """
 
     memory: float
@@ -48,15 +48,15 @@ class Rates:
     disk: float = 0.0
 
     def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
-        """Seconds of a pass that reads and moves these bytes in parallel."""
+        """Seconds of a pass that reads ``read`` bytes on the device and meanwhile moves the others there."""
         return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and launches of the host.
-    ``computing_ms`` are the milliseconds of its computation, if measured. ``experts``: the experts that it brings from
-    host memory, and their share of its time.
+    """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and its kernel launches.
+    ``computing_ms`` are the milliseconds of its computation, 0 if not measured. ``experts``: the experts that the pass
+    copies from host memory.
     """
 
     read: float = 0.0
@@ -67,7 +67,7 @@ class Pass:
     experts: ExpertReads = NO_EXPERTS
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds of the pass: the maximum of moving bytes, computing, and launching."""
+        """Milliseconds of the pass: the longest of moving bytes, computing, and launching, which overlap."""
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
@@ -78,9 +78,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class HostWeights:
-    """Weights that wait in host memory: the bytes that a pass over one token brings, separately for the chosen experts
-    and for all other weights. Each token chooses ``chosen`` of ``count`` experts. ``for_middle``: whether middle passes
-    bring them too, because there is no copy on the device.
+    """Weights that wait in host memory. A pass over one token copies ``experts`` bytes of the chosen experts and
+    ``dense`` bytes of all other weights to the device. Each token chooses ``chosen`` of ``count`` experts.
+    ``for_middle``: whether middle passes copy weights too, because the device holds no copy for them.
     """
 
     dense: float = 0.0
@@ -91,18 +91,18 @@ class HostWeights:
 
     @property
     def step(self) -> float:
-        """Bytes that a pass over one token brings."""
+        """Bytes that a pass over one token copies."""
         return self.dense + self.experts
 
     def reads(self, moved: float) -> ExpertReads:
-        """The experts of a pass over one token that moves ``moved`` bytes, which include these experts."""
+        """The experts of a pass over one token that moves ``moved`` bytes, including the experts' bytes."""
         return ExpertReads(self.count, self.chosen, self.experts / moved) if self.experts else NO_EXPERTS
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The gain of speculation at a given acceptance rate: the best plan, the milliseconds of its round, and its tokens
-    in the time of a plain step.
+    """The gain of speculation at a given acceptance rate. ``plan`` is the best plan, ``round_ms`` are the milliseconds
+    of its round, and ``gain`` is the number of tokens it makes in the time of a plain step.
     """
 
     plan: DraftPlan
@@ -115,10 +115,10 @@ class RoundModel:
     """The passes of a pair on a machine.
 
     Args:
-        draft: one token of the draft model; None without one.
-        middle: a pass over a few tokens on the retrieval cache.
-        verify: a pass over one token or a few on the full cache.
-        drafts: maximum drafted tokens of a middle pass.
+        draft: a pass of the draft model over one token; None without a draft model.
+        middle: a pass of the target over a few tokens on the retrieval cache.
+        verify: a pass of the target over one or a few tokens on the full cache.
+        drafts: maximum number of drafted tokens for each middle pass.
     """
 
     rates: Rates
@@ -144,10 +144,11 @@ class RoundModel:
         return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
     def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
-        """The gain if verifications accept this share of the middle level's tokens.
+        """The gain of speculation.
 
         Args:
-            plain_ms: milliseconds of the plain step to compare with; None takes this machine's.
+            kept: share of the middle level's tokens that verifications accept.
+            plain_ms: milliseconds of the plain step to compare with; None takes this model's own.
         """
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
@@ -157,12 +158,14 @@ class RoundModel:
         return Speed(plan, ms, gain)
 
     def token_ms(self) -> tuple[float, float]:
-        """Milliseconds of a token, at the maximum and at the minimum acceptance rate."""
+        """Milliseconds per token with speculation, at the maximum and at the minimum of ``KEPT``."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
     def kept_for(self, token_ms: float) -> float | None:
-        """The minimum acceptance rate, in hundredths, at which a token takes at most ``ms``; None if there is none."""
+        """The minimum acceptance rate, to a hundredth, at which a token takes at most ``token_ms``; None if no rate
+        below 1 suffices.
+        """
         shares = (hundredth / 100 for hundredth in range(100))
         return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
 
@@ -173,8 +176,8 @@ NO_WEIGHTS = HostWeights()
 def probed(
     costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
 ) -> RoundModel:
-    """Make the passes after a context from probed computation, without a draft model. Spilled KV and waiting weights
-    come over ``buses`` parallel buses. The middle level has the budget of this context.
+    """Make the round model after ``context`` tokens from probed costs, without a draft model. Spilled KV and weights
+    that wait in host memory come over ``buses`` parallel buses. The middle level has the budget for this context.
     """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
     moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
@@ -186,8 +189,8 @@ def probed(
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
-    """A sentence about the time that a book will take, with the origin of the numbers. If verifications wait for a bus,
-    it also states a token's time with speculation, which then depends on little else.
+    """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, also give
+    a token's time with speculation, because then it depends on little else.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
