@@ -1,8 +1,8 @@
 """The bench: compares decoding loops on one book, in one process, with one model load.
 
-Rows take turns (A B C A B C), so that a machine whose speed drifts favours no row, and medians are reported. The
-baseline of every ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``report`` shows; this module is
-the command line.
+A row is one decoding loop. Rows take turns (A B C A B C), so that a machine whose speed drifts favours no row. Medians
+are reported. The baseline of every ratio is a row of the same run. ``workloads`` makes prompts, ``rows`` runs them,
+``report`` formats the results; this module is the command line.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Number of characters of a book that are encoded for each token of the longest context: enough for any tokenizer, and
-# far less than a library.
+# Number of characters of a book that are encoded for each token of the longest context, enough for any tokenizer.
 _CHARACTERS_PER_TOKEN = 16
-# Number of runs of a row: enough to see whether it is ever slower than plain decoding.
+# Number of runs of a row with --never-slower, if none is given.
 _RUNS = 7
 # Number of held-back books over which a table shows medians.
 BOOKS = 6
@@ -65,7 +64,7 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def parser(prog: str = "bench") -> argparse.ArgumentParser:
-    """Make the bench's command line. ``prog`` is the command that the person typed."""
+    """Make the parser of the bench's command line. ``prog`` is the command that the person typed."""
     p = argparse.ArgumentParser(prog=prog, description="Decoding loops side by side on one book.")
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
@@ -171,10 +170,10 @@ def load_session(options: argparse.Namespace) -> Session:
 
 
 def check_window(options: argparse.Namespace) -> None:
-    """Check that the window holds the longest context with the answers.
+    """Check that the window holds the longest context, questions and answers.
 
     Raises:
-        OptionError: the window has too few tokens after the longest context for the answers.
+        OptionError: the window is too short.
     """
     behind = tokens_behind(options.workloads, options.tokens)
     limit = int(loading.settings_of(options.model, None).max_position_embeddings)
@@ -187,9 +186,9 @@ def check_window(options: argparse.Namespace) -> None:
 
 
 def take_real_model(options: argparse.Namespace) -> None:
-    """Put the real model's folder and its GGUF file into the options, with a window for the longest context.
+    """Put the real model's folder and GGUF file into the options, with a window for the longest context.
 
-    The real model comes without a draft. A draft that was distilled from it can be named in the options.
+    The real model has no draft of its own. The options can name a draft that was distilled from it.
     """
     if options.model:
         raise OptionError("--real brings its own model.", "Leave out --model.")
@@ -201,7 +200,7 @@ def take_real_model(options: argparse.Namespace) -> None:
 
 
 def _own_file(model: str) -> Path | None:
-    """Find the GGUF file that a model folder of ours was made for; None for any other folder."""
+    """Find the GGUF file that a model folder refers to (``GGUF_INDEX``); None for any other folder."""
     index = Path(model) / GGUF_INDEX
     if not index.is_file():
         return None
@@ -225,7 +224,7 @@ def _bench_on(session: Session, options: argparse.Namespace, document: Document)
 
 
 def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Measurement]]:
-    """Load the models, read the book, run every row."""
+    """Load the models, read the book, and run every row. Returns the session and the results."""
     bench = open_bench(options, document)
     return bench.session, _results(bench)
 
@@ -244,7 +243,9 @@ def held_back_benches(
     open_book: Callable[[Path], Document],
     leave_out: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Bench]]:
-    """Yield a bench for every held-back book that is long enough, in the order of ``held_back_books``."""
+    """Yield a bench for every held-back book that is long enough and not in ``leave_out``, in the order of
+    ``held_back_books``.
+    """
     for path in held_back_books(options.books):
         bench = None if path in leave_out else _bench_on(session, options, open_book(path))
         if bench is not None and len(bench.ids) >= max(options.context):
@@ -256,8 +257,9 @@ def held_back_benches(
 def run_books(
     options: argparse.Namespace, open_book: Callable[[Path], Document]
 ) -> tuple[Session, list[Measurement], list[Path]]:
-    """Run every row on held-back books, one after another. Return the session, the medians and the books' names. A
-    sweep takes the held-back books that no table uses, so that settings are not chosen on the books of the tables.
+    """Run every row on held-back books, one after another. Returns the session, the medians and the books' paths.
+
+    A sweep takes held-back books that no table uses, so that settings are not chosen on the books of the tables.
 
     Raises:
         OptionError: too few held-back books are long enough.
@@ -279,10 +281,10 @@ def run_books(
 
 
 def check_enough(options: argparse.Namespace, found: int, needed: int) -> None:
-    """Check that there are enough books.
+    """Check that ``found`` books are enough.
 
     Raises:
-        OptionError: fewer books are long enough than are needed.
+        OptionError: fewer than ``needed`` books are long enough.
     """
     if found < needed:
         raise OptionError(
@@ -304,15 +306,15 @@ def main(
     """Run the bench as the command line asks, and print the table.
 
     Args:
-        model, draft, book: used where the arguments do not name others.
+        model, draft, book: used unless ``arguments`` name others.
         open_book: reads a file into a document.
-        prog: as ``parser``.
+        prog: as in ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    if options.processor and not is_limited():  # libraries read the variable when they are imported
+    if options.processor and not is_limited():  # libraries read the variable at import, so start again with it set
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
-    if options.pair:  # the app's command line, which knows the models by name, has put them in its place
+    if options.pair:  # only the app's command line knows these models; it replaces the option by their files
         raise OptionError(
             "The engine alone does not know the reader.", "Name its file and its draft's: --model, --draft."
         )

@@ -1,6 +1,6 @@
-"""``python -m engine.bench``: the bench without the app, where only torch and transformers are installed.
+"""``python -m engine.bench``: the bench without the app. Needs only torch and transformers.
 
-Books are plain text files here. Without --model the demo pair is used, and without --book the sample book.
+Books are plain text files. Without --model the demo pair is used, and without --book the sample book.
 """
 
 from __future__ import annotations

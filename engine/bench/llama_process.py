@@ -1,7 +1,8 @@
-"""llama.cpp in its own process: lines of JSON in, lines of JSON out. A program; it imports neither ours nor torch.
+"""A program that runs llama.cpp in its own process: lines of JSON in, lines of JSON out. Imports neither the engine nor
+torch.
 
-The first line loads a model; every further line asks for tokens. The binding reads only the part of a prompt that its
-cache does not hold yet.
+The first line loads a model. Every further line asks for tokens. The binding computes only the part of a prompt that
+its cache does not hold yet.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 
 def loaded(request: dict[str, Any]) -> Any:
-    """Load a model from the request's ``gguf``, ``window`` and ``threads``. ``half_kv`` keeps KV in float16, else in 8
-    bits. ``yarn`` is None, or YaRN's factor with the window that it stretches.
+    """Load the model that a request describes: ``gguf`` (file), ``window`` (tokens), ``threads``, ``half_kv`` (whether
+    KV is kept in float16, otherwise in 8 bits), and ``yarn`` (None, or YaRN's factor and the window that it stretches).
     """
     import llama_cpp
 
@@ -39,11 +40,11 @@ def loaded(request: dict[str, Any]) -> Any:
 
 
 def speculate(llama: Any, most: int) -> None:
-    """Let the binding's prompt lookup propose at most ``most`` tokens at once from now on; 0 turns lookup off.
+    """Let the binding's prompt lookup propose at most ``most`` tokens at once; 0 turns lookup off.
 
-    When lookup is set at loading, the binding keeps the logits of every token of a book: 600 KB a token with a
-    vocabulary of 151,936. Lookup is therefore set after the book has been read, where logits that are never written
-    take no memory.
+    If lookup is set at loading, the binding keeps the logits of every token of a book: 600 KB a token with a vocabulary
+    of 151,936. Lookup is therefore set after the book has been read. Rows of logits that are never written then take no
+    memory.
     """
     llama.draft_model, llama._logits_all = None, most > 0
     if most:
@@ -56,8 +57,8 @@ def speculate(llama: Any, most: int) -> None:
 
 
 def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Generate at most ``count`` tokens after ``prompt``, until one of ``ends``. Return them with the moment of each in
-    seconds, and the processor time from the first token to the last.
+    """Generate at most ``count`` tokens after ``prompt``, until one of ``ends``. Returns the tokens, the moments of the
+    request and of each token, and the processor time from the first token to the last, all in seconds.
     """
     llama.set_seed(request["seed"])
     speculate(llama, request.get("lookup", 0))

@@ -1,8 +1,8 @@
 """Runs other programs (peers) on the bench's book.
 
-transformers' own generate runs on a copy of the same KV: plain, with prompt lookup, and with the draft model as
-assistant. llama.cpp runs on its own file of the same model. The first step of every peer is not counted in its time per
-token, since a peer copies the KV or reads the whole context there.
+transformers' generate runs on a copy of the same KV: plain, with prompt lookup, and with the draft model as assistant.
+llama.cpp runs on a GGUF file of the same model. The time per token leaves out a peer's first step, in which it copies
+the KV or reads the whole context.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def generate(
     """Generate at most ``count`` tokens after ``prompt``. ``full`` holds the KV of all prompt tokens except the last.
 
     Args:
-        end_ids: tokens that end the text; None decodes all.
-        sampling: temperature, top_p and seed; greedy at temperature 0.
+        end_ids: tokens that end the text; None generates ``count`` tokens.
+        sampling: temperature, top_p, seed and, optionally, top_k; greedy at temperature 0.
     """
     from transformers import DynamicCache, StoppingCriteriaList
 
@@ -70,7 +70,7 @@ def generate(
         spent.append(time.process_time())
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
-    # Switch off the model's own sampling settings, which generate would fall back to: the rows do not use them.
+    # Without these options generate would use the model's own sampling settings, which no other row uses.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
         options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
@@ -98,23 +98,23 @@ def generate(
 
 
 def has_llama_cpp() -> bool:
-    """Tell whether llama.cpp's Python binding is installed."""
+    """Whether llama.cpp's Python binding is installed."""
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
 class LlamaCpp:
-    """llama.cpp on a GGUF file, with its own kernels and threads, the file's weights, and KV in float16 or 8 bits.
-    llama.cpp runs in its own process (``llama_process``), apart from torch's threads: a build that does not fit this
-    processor crashes that process alone.
+    """llama.cpp on a GGUF file, with the file's weights, and KV in float16 or 8 bits. It runs in its own process
+    (``llama_process``), apart from torch's threads, so that a build that does not fit this processor crashes only that
+    process.
 
     Args:
-        gguf: the same model as the target.
-        target: gives the stretching of RoPE and the size of the vocabulary.
+        gguf: file of the same model as the target.
+        target: decoder whose RoPE scaling and vocabulary size the file's model must share.
         window: tokens to reserve.
-        half_kv: keeps KV in float16, else in 8 bits.
+        half_kv: whether to keep KV in float16, otherwise in 8 bits.
 
     Raises:
-        OptionError: the binding is not installed, or the file holds another model.
+        OptionError: the binding is not installed, cannot load the file, or the file holds a different model.
     """
 
     def __init__(self, gguf: Path, target: Decoder, window: int, half_kv: bool = True) -> None:
@@ -166,16 +166,14 @@ class LlamaCpp:
     def _generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Generate tokens. Return them with the moment of the request, the moment of each token, and the processor time
-        after the first token (all in seconds).
-        """
+        """Generate tokens. Returns the reply of ``llama_process.answered``."""
         return self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
 
     def _call(self, **request: Any) -> dict[str, Any]:
         """Send a request and return the reply.
 
         Raises:
-            OptionError: the process ended, or reports an error.
+            OptionError: the process has ended, or reports an error.
         """
         pipe, answer = self._process.stdin, self._process.stdout
         assert pipe is not None
@@ -192,7 +190,7 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """Return YaRN's factor and the window that it stretches, where the target has one."""
+    """YaRN's factor and the window that it stretches; None if the target does not use YaRN."""
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None
@@ -200,7 +198,9 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run from tokens and their times. The tokens of the first step get the mean time of all later tokens."""
+    """Make a run from tokens and the times of steps, each with the number of tokens after it. The tokens of a step
+    share its time equally. The first step has no time.
+    """
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):
         made = min(after, start + len(tokens)) - before
@@ -224,7 +224,7 @@ def _own_attention(model: Any) -> Iterator[None]:
 def _only_what_is_new(model: Any) -> Iterator[None]:
     """Let transformers' assisted decoding feed only the part of the prompt that the given cache does not hold yet.
 
-    Without this, the first step in version 5.23 feeds the whole prompt, and different tokens come out.
+    Otherwise the first step feeds the whole prompt (transformers 5.23), and different tokens come out.
     """
     own = model.prepare_inputs_for_generation
 

@@ -3,8 +3,8 @@ again, and a verification with all KV on disk with one that has all KV in memory
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 
-The same question is answered each time, and a row says whether the tokens were the same. The system may hold a spilled
-file in memory while it is not needed otherwise; ``doctor`` tells what a device really gives.
+The same question is answered each time, and a row says whether the tokens were the same. The operating system may hold
+a spilled file in free memory, so that reading it is faster than the disk. ``doctor`` measures the disk itself.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from engine.threads import sleep_while_waiting
 _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED, _ANSWER = 3, 24
-# Layers that memory may hold where all KV is to lie on disk: room for the mover's buffers and for no further layer.
+# Limit of memory, in layers of KV, with which all KV is on disk: enough for the buffers of spilled layers, but for no
+# resident layer.
 _BUFFERS = 2.5
 _CHAT = 4_096  # tokens reserved after a book, as in the planner
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One opening of the book: the way it was opened, the answer, and milliseconds of verifications by their number of
-    tokens.
+    """One opening of the book: the result of reading, the model's number of layers, the answer, and milliseconds of
+    verifications, keyed by number of tokens.
     """
 
     read: BookRead
@@ -93,7 +94,7 @@ def _opened(what: str, first: Opened, again: Opened) -> Figure:
 
 
 def _filling(text: str, window: int) -> Document:
-    """Repeat the text's pages until they exceed the window."""
+    """Repeat the text, in pages, until it exceeds the window."""
     wanted = 8 * window
     whole = text * (1 + wanted // len(text))
     pages = (Page(n + 1, str(n + 1), whole[n * _PAGE : (n + 1) * _PAGE]) for n in range(wanted // _PAGE + 1))
@@ -101,14 +102,14 @@ def _filling(text: str, window: int) -> Document:
 
 
 def _all_on_disk(first: Opened, window: int) -> str:
-    """Return the memory limit under which no layer of the book stays in memory."""
+    """The limit of host memory, in bytes, with which no layer of the book stays in memory."""
     read = first.read
     per_token = read.kv_bytes.total / read.tokens / first.layers
     return str(int(_BUFFERS * per_token * min(window, read.tokens + _CHAT)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The script's command line."""
+    """Measure as the command line asks, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.tiers", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--model", default=TARGET, help="target model (the bundled one)")
     parser.add_argument("--draft", default=DRAFT, help="draft model (the bundled one)")

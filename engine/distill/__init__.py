@@ -2,11 +2,11 @@
 
     python -m engine.distill --model FOLDER --books FOLDER --work FOLDER --out FOLDER
 
-The target continues passages of the books and answers questions about them (``corpus``). A model of one or two layers,
-which begins as the target's first and last layer, learns to predict the target's text (``training``). ``--draft`` then
-names its folder (``engine.model.distilled``). Books are plain text files. Books that the bench holds back are left out,
-so that they can measure the draft. A run that was stopped at any moment, also by a loss of power, continues with the
-same command and the same ``--work``, and ends with the same draft on the same machine.
+The target continues passages of the books and answers questions about them (``corpus``). A draft of few layers, which
+begin as copies of the target's first and last layers, learns to predict the target's text (``training``). ``--draft``
+then names the draft's folder (``engine.model.distilled``). Books are plain text files. Books that the bench holds back
+are left out, so that they can measure the draft. A run that was stopped at any moment, also by a loss of power,
+continues with the same command and the same ``--work``. On the same machine it ends with the same draft.
 
 This module is the command line.
 """
@@ -43,13 +43,13 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Number of characters, of all books together, in which tokens are counted.
+# Maximum number of characters, of all books together, in which tokens are counted.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the command line."""
+    """Make the parser of the command line."""
     p = argparse.ArgumentParser(
         prog="python -m engine.distill", description="Distil a draft for a model from the model's own text."
     )
@@ -92,11 +92,11 @@ def books_in(folder: Path) -> list[str]:
 def frequent_tokens(
     tokenizer: BookTokenizer, texts: Sequence[str], written: torch.Tensor, always: Sequence[int], count: int
 ) -> torch.Tensor:
-    """The ``count`` most frequent tokens (count,) of books and of the target's text, ascending.
+    """The ids of the ``count`` most frequent tokens in the books and in the target's text, in ascending order.
 
     Args:
         written: tensor of any shape with the tokens that the target wrote.
-        always: tokens that are included in any case.
+        always: tokens that are included whatever their frequency.
     """
     share = _COUNTED_CHARACTERS // len(texts)
     counts = Counter(token for text in texts for token in tokenizer.words(text[:share]))
@@ -106,7 +106,7 @@ def frequent_tokens(
 
 
 def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
-    """Refuse an impossible command before any work.
+    """Refuse an impossible command before any work. Returns the target's tokenizer and the texts of the books.
 
     Raises:
         OptionError: an option is wrong.
@@ -141,10 +141,10 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
 
 
 def claim(work: Path, facts: dict[str, Any]) -> None:
-    """Record the purpose of a work folder.
+    """Record in a work folder the settings that its files depend on.
 
     Raises:
-        OptionError: the folder already serves a different purpose.
+        OptionError: the folder was begun with other settings.
     """
     work.mkdir(parents=True, exist_ok=True)
     manifest = work / _MANIFEST
@@ -162,8 +162,8 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 
 
 def load_target(name: str, device: torch.device) -> Decoder:
-    """Load the target in the dtype in which it writes batches fastest. On a processor this is the dtype of its wide
-    products.
+    """Load the target in the dtype in which it generates batches fastest. On a processor this is the dtype of wide
+    matrix products (``wide_dtype``).
     """
     dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
     target = loading.load(name, window=None, device=device, dtype=dtype, packed=False)

@@ -1,14 +1,13 @@
-"""Makes the data that a draft learns from: the target's own text, and the target's last hidden state for every token of
-it.
+"""Makes the data that a draft learns from: rows of the target's own text, and the target's last hidden state for every
+token.
 
-A row begins like a prompt of the app, followed by a passage of a book; in every second row a question about the passage
-follows in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or only
+A row begins like a prompt of the app, followed by a passage of a book. In every second row a question about the passage
+follows, in the model's chat format. The target writes the rest, at one of ``TEMPERATURES``. When its text ends or only
 repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions,
-because the head can compute the distributions from them, and a row of hidden states takes a fiftieth of a row of
-logits.
+because they take a fiftieth of the space of logits, and the head computes the distributions from them.
 
-Rows are made in shards. A shard depends only on the seed and its number, and its file is either complete or absent.
-Independent of the draft.
+Rows are made in shards. A shard depends on the target, the books, the seed and the shard's number, but not on the
+draft. A shard's file is either complete or absent.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ from engine.model.architectures import logits_divisor
 from engine.prompt import BookTokenizer
 
 ROWS = 64
-"""Rows of a shard, which the target writes together."""
+"""Rows of a shard. The target writes them as one batch."""
 PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
-"""Temperatures at which rows are written, in turn: half of the rows are written greedily."""
+"""Temperatures at which rows are written, in turn. Half of the rows are greedy."""
 
-# Number of repeated tokens in a row above which the text counts as a loop: further ones would teach little.
+# Minimum number of repeated tokens for which a text counts as a loop and is ended, because further tokens would teach
+# little.
 _REPEATED = 32
-# Tokens of the passage that continues a row whose text has ended or repeats itself.
+# Tokens of the passage that continues a row after its text has ended.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
-"""Characters that are encoded for each token of a passage: enough for any tokenizer."""
-# Words of the passage that a question quotes.
+"""Characters that are encoded for each token of a passage, enough for any tokenizer."""
+# Number of words of the passage that a question quotes.
 _NAMED_WORDS = 5
 _QUESTIONS = (
     "Where does it say “{words}”?",
@@ -64,8 +64,8 @@ _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)?")
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows of the corpus. ``tokens``: (rows, length) int64. ``hidden``: (rows, length, hidden size), from which the
-    target's head computes the distribution of each next token.
+    """Rows of the corpus. ``tokens``: (rows, length) int64. ``hidden``: (rows, length, hidden size) bfloat16, from
+    which the target's head computes the distribution of each next token.
     """
 
     tokens: torch.Tensor
@@ -104,11 +104,11 @@ class Prompts:
                 return ids
 
     def further(self, row: Sequence[int], rng: random.Random, *, chat: bool) -> list[int]:
-        """Make the text that continues a row after its text has ended."""
+        """Make the tokens that continue a row after its text has ended: a question if ``chat``, otherwise a passage."""
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
-        # An answer that the model ended already contains the token that closes its turn.
+        # An answer that the model ended itself already contains the token that closes its turn.
         return asked[1:] if asked[:1] == [row[-1]] else asked
 
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
@@ -123,14 +123,14 @@ class Prompts:
 
 
 class Corpus:
-    """The shards in a folder.
+    """Makes shards, and keeps them in a folder.
 
     Args:
         model: the target as a transformers model, with an attention that takes batches.
-        prompts: beginnings of rows.
+        prompts: makes the beginnings of rows.
         end_ids: tokens that end a text.
-        folder: where the shards lie.
-        seed: source of all randomness.
+        folder: folder of the shards' files.
+        seed: seed of all random choices.
     """
 
     def __init__(self, model: Any, prompts: Prompts, end_ids: frozenset[int], folder: Path, seed: int) -> None:
@@ -138,7 +138,7 @@ class Corpus:
         self._folder, self._seed = folder, seed
 
     def shard(self, number: int) -> Shard:
-        """Read the shard with a number from its file. If there is no file, it is written first."""
+        """Read the shard of this number from its file. If there is no file, the shard is made and saved first."""
         path = self._folder / f"shard-{number:05}.safetensors"
         if not path.exists():
             made = self._write(number)
@@ -155,7 +155,7 @@ class Corpus:
         device = self._model.device
         generator = torch.Generator(device).manual_seed(rng.getrandbits(63))
         rows = [_Row(self._prompts, self._end_ids, rng, chat=bool(index % 2)) for index in range(ROWS)]
-        # Two rows, one of prose and one of a chat, share a temperature.
+        # Each pair of a prose row and a chat row has one temperature.
         cycle = [TEMPERATURES[index // 2 % len(TEMPERATURES)] for index in range(ROWS)]
         temperature = torch.tensor(cycle, device=device)[:, None]
         cache: Any = DynamicCache(config=self._model.config)
@@ -181,7 +181,7 @@ def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class _Row:
-    """A row that grows: the target's text, with a new beginning after each text that has ended."""
+    """A row that grows. After each text of the target that has ended, a new question or passage is inserted."""
 
     def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
         self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat
@@ -190,7 +190,9 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Add a token that the target wrote. Return the next token of the row."""
+        """Append ``token``, which the target chose, or, while a question or passage is inserted, the next token of that
+        instead. Returns the appended token.
+        """
         if self._given:
             token = self._given.popleft()
             self.tokens.append(token)

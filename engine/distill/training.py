@@ -1,9 +1,9 @@
 """Trains the draft to predict the target's distribution.
 
-The draft begins as the target's first and last layers, and shares the target's embedding and head. It sees rows as it
-will in use: the first tokens of a prompt and the newest tokens. In use only the acceptance by the target matters. So
-the loss is the divergence from the target's distribution over the tokens that the draft can produce, and not a loss on
-the text. A training that was stopped continues with the next step. Independent of books.
+The draft begins as copies of the target's first and last layers, and shares the target's embedding and head. Rows look
+like what a draft sees in use: the first tokens of a prompt, then the newest tokens. In use only acceptance by the
+target matters. The loss is therefore the divergence from the target's distribution over the tokens that the draft can
+produce, and not a loss on the text. A training that was stopped continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ LOG_EVERY = 10
 
 
 def ends_of(count: int, kept: int) -> list[int]:
-    """The layers, out of ``count``, that a draft of ``kept`` layers is made from: the first ones and the last one."""
+    """The layers, out of ``count``, from which a draft of ``kept`` layers is made: the first ``kept - 1`` and the last.
+    A draft of one layer is made from the first.
+    """
     return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
 
 
 def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple[Any, Any]:
-    """Make a draft in float32 from layers of the target, and its configuration.
+    """Make a draft in float32 from layers of the target. Returns the draft and its configuration.
 
     Args:
         target: a transformers causal LM.
@@ -65,8 +67,8 @@ class Training:
         draft: the draft that ``started_from`` made.
         corpus: the corpus of the target's own text.
         shards, epochs: number of shards of the corpus, and how often each row is read.
-        folder: the folder of the checkpoint and the log.
-        seed: decides the order of rows.
+        folder: folder of the checkpoint and the log.
+        seed: seed of the order of rows.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Training:
         return self._folder / "checkpoint.pt"
 
     def run(self, progress: TextIO) -> None:
-        """Train to the end. Prints a line of progress now and then."""
+        """Train to the end. Writes a line to ``progress`` every ``LOG_EVERY`` steps."""
         saved = time.monotonic()
         while self.step < self.num_steps:
             found = self.learn()
@@ -103,8 +105,8 @@ class Training:
         self._save()
 
     def learn(self) -> dict[str, float] | None:
-        """Train for one step. For a step that is logged, return the divergence in nats, and the share of the target's
-        tokens that would be accepted.
+        """Train for one step. Returns the divergence in nats and the expected acceptance rate every ``LOG_EVERY``
+        steps, otherwise None.
         """
         tokens, hidden = self._batch()
         expected, given = self._distributions(tokens, hidden)
@@ -122,7 +124,9 @@ class Training:
         return {"divergence": loss.item(), "accepted": self._overlap(hidden, given.detach())}
 
     def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log probabilities that the target and the draft give to the draft's tokens, each (rows, length, tokens)."""
+        """Log probabilities of the target and of the draft over the tokens that the draft can produce, each (rows,
+        length, tokens).
+        """
         head, divisor = self._draft.lm_head.linear, logits_divisor(self._draft.config)
         with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
             own = self._draft.model(input_ids=tokens, use_cache=False).last_hidden_state
@@ -136,14 +140,14 @@ class Training:
         return float(torch.minimum(chance, given.exp()).sum(-1).mean())
 
     def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the rows of one shard: tokens (rows, length) and hidden (rows, length, hidden size). The order differs
-        from epoch to epoch.
+        """The rows of this step, which come from one shard: tokens (rows, length) and hidden (rows, length, hidden
+        size). Every epoch has its own order.
         """
         per_shard = ROWS // BATCH_ROWS
         turn, within = divmod(self.step, per_shard)
         epoch, place = divmod(turn, self._shards)
         number = place
-        if epoch:  # all shards exist from the second epoch on
+        if epoch:  # the first epoch makes the shards, in the order of their numbers
             number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
         if number not in self._held:
             self._held = {number: self._corpus.shard(number)}
