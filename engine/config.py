@@ -1,7 +1,7 @@
-"""Defines the settings of the engine and of one answer. They are checked when they are read, and frozen afterwards.
+"""Defines the settings of the engine and of one answer. Settings are checked when they are made, and frozen afterwards.
 
-An unknown key or a value out of range raises ``OptionError`` that names the nearest key or the allowed range. Values
-that depend on a model (a window larger than the model's) are checked where the model is loaded.
+An unknown key or a value out of range raises an ``OptionError``, which names the nearest key or the allowed range.
+Values that depend on a model (a window larger than the model's) are checked when the model is loaded.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 
 MAX_SEED = 2**63 - 1
-# Minimum values with which float32 still computes: a lower temperature divides logits to infinity, a lower top_p
-# selects no token.
+# Minimum values for float32: a lower temperature makes logits infinite, a lower top_p selects no token.
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
-"""Maximum count of tokens that is accepted: more than any window or vocabulary has."""
+"""Maximum of settings that count tokens: more than any window or vocabulary has."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one answer is sampled. A None among the first five falls back to the model's own settings (``own_sampling``),
-    and then to greedy or off (``GREEDY``).
+    """How one answer is sampled. If one of the first five options is None, the model's own setting is used
+    (``own_sampling``), or else ``GREEDY``.
 
     Args:
         temperature: 0 is greedy; at most 5.
         top_p: keep the most likely tokens up to this share of probability; 1 keeps every token.
         top_k: keep this many of the most likely tokens; 0 keeps every token.
         repetition_penalty: above 1, tokens of the answer are less likely to come again; 1 is off.
-        exact_quotes: only the book's own words come between quotation marks (``decode.quotations``).
-        max_tokens: longest answer, in tokens.
-        seed: makes an answer repeatable; None draws another one every time.
+        exact_quotes: whether only the book's own words may come between quotation marks (``decode.quotations``).
+        max_tokens: maximum length of the answer, in tokens.
+        seed: makes an answer repeatable; None draws a new answer every time.
 
     Raises:
         OptionError: a value is out of its range.
@@ -71,7 +70,7 @@ class SamplingParams:
         return 1.0 if value is None else value
 
     def over(self, own: SamplingParams) -> SamplingParams:
-        """Fill the options that are None from ``own``."""
+        """Replace the options that are None by those of ``own``."""
         return replace(self, **{name: getattr(own, name) for name in OWN_SAMPLING if getattr(self, name) is None})
 
 
@@ -81,47 +80,47 @@ class EngineConfig:
 
     Args:
         model: folder or hub id of the target model.
-        draft: folder or hub id of the draft model; None decodes with the middle level alone.
-        context: window to reserve; None takes the model's own.
-        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both where one cannot hold
+        draft: folder or hub id of the draft model; None speculates with the middle level alone.
+        context: length of the window; None takes the model's own.
+        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both if one cannot hold
             everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
             are then exact with respect to the rounded weights.
         kv: format of the target's KV: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers
             are then approximate, and exact with respect to 8-bit KV.
-        middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
-            rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
+        middle: weights of the middle level, which only proposes: "stored" uses the target's own, "8bit" and "4bit" an
+            additional rounded copy (on a GPU only "4bit"); "auto" makes a copy if it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
             gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
-        num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies it; 0
-            never does.
+        num_lookup_tokens: maximum number of the book's tokens that are proposed at once while the answer copies the
+            book; 0 proposes none.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, as many
             as hardly slow a pass on this machine, or 1,024 if nothing has been measured.
         retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by ``retrieval_share``; 0 does not
-            raise it. If neither this nor the budget is given, it is chosen if the model computes on a processor.
-        chunk_size: neighbouring tokens that are selected together; if not given, few if the model computes on a
-            processor with enough memory for their mean keys.
+            raise it. If neither budget nor share is given, a share is chosen on a processor, and 0 on a GPU.
+        chunk_size: number of neighbouring tokens that are selected together; if not given, 2 on a processor with enough
+            memory for the mean keys, otherwise 8.
         refresh: when the retrieval selection is refreshed: "every" ``refresh_every`` verifications, "drop" (when
             acceptance drops) or "never".
         refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
-        graphs: on a GPU, steps of the draft model, middle passes and verifications are recorded and replayed where that
-            is right and faster: "auto", or "off".
+        graphs: whether passes of the draft model, middle passes and verifications are recorded and replayed on a GPU:
+            "auto" (if that is correct and faster) or "off".
         prefill_block: tokens in one forward step of one layer; if not given, a number that is fast on this machine.
-        prefill_segment: tokens that go through all layers before the next ones start; the part of a book that has been
-            read can be used at each border.
+        prefill_segment: tokens that pass through all layers before the next tokens start. If reading stops, complete
+            segments can be used.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
-        spill_folder: folder for KV that fits in no memory; "auto" takes a place near the snapshots, or the system's
-            temporary folder.
-        speeds_file: file with the results of short probes of this machine; with an empty name nothing is probed.
+        spill_folder: folder for KV that fits in no memory; "auto" takes ``snapshot_folder``, or the system's temporary
+            folder.
+        speeds_file: file with the results of short probes of this machine; "" probes nothing.
         tried_folder: folder that records which tokenizers and chat templates have been tried and do no harm
-            (``engine.foreign``); with an empty name nothing is recorded.
-        kernels_folder: folder for compiled kernels; with an empty name they are compiled at each start.
-        snapshot_folder: folder for the KV of books that were read; with an empty name nothing is stored.
+            (``engine.foreign``); "" records nothing.
+        kernels_folder: folder for compiled kernels; with "" kernels are compiled at each start.
+        snapshot_folder: folder for the KV of books that were read; "" stores nothing.
         snapshot_cap: maximum disk space of all stored books together, such as 20G; "auto" takes a quarter of the free
             space.
     """
@@ -202,7 +201,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 WEIGHTS = ("stored", "8bit", "4bit")
 MIDDLES = ("auto", *WEIGHTS)
 KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
-"""The note that a person is shown for each format of KV."""
+"""Notes that are shown to the person, keyed by format of KV."""
 
 REFRESHES = ("every", "drop", "never")
 GRAPHS = ("auto", "off")
@@ -237,19 +236,22 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
 
 
 OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
-"""Options that a model's own settings can set. For a greedy model only the last two count."""
+"""Options that a model's own settings can give. For a greedy model only the last two are used."""
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
-"""The values of options that neither the person nor the model sets."""
+"""The values of options that neither the person nor the model gives."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
-    """Read how a model's maker wants it sampled from its ``generation_config.json``; None for options that it leaves
-    out.
+    """The sampling that a model's maker wants.
 
-    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` count. ``exact_quotes`` is
-    Trifold's own key, which other programs ignore. transformers' defaults for options that the file leaves out (a top-k
-    of 50, say) are ignored, since they were not chosen for this model. Values out of range are ignored too.
+    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` are read. ``exact_quotes`` is
+    Trifold's own key, which other programs ignore. Options that the file leaves out stay None, because transformers'
+    defaults for them (a top-k of 50, say) were not chosen for this model; only the temperature becomes 1 if the model
+    samples. Values out of range are ignored.
+
+    Args:
+        settings: content of the model's ``generation_config.json``.
     """
     sampled = settings.get("do_sample") is True
     said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-2:])}

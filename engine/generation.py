@@ -1,10 +1,10 @@
 """Makes one answer: from a prompt in the caches to the events of its tokens, its figures and its pages.
 
-``GenerationLoop`` runs a decoding loop on a session's caches. Between questions on the same book it remembers the time
-of a plain step and the queries of the last question. So repeating a question (to regenerate, or to choose the best of
+``GenerationLoop`` runs a decoding loop on a session's caches. Between questions on the same book it keeps the times of
+plain steps, and the last prompt with its queries, so that repeating a question (to regenerate, or to choose the best of
 several samples) prefills no token. ``Generation`` turns rounds into events. ``PageScores`` turns scores of chunks into
-scores of pages, by which the app highlights pages. ``Meter`` computes the figures of an answer from its rounds, with
-the names of the field:
+scores of pages, which the app uses to highlight pages. ``Meter`` computes the figures of an answer from its rounds,
+with the names of the field:
 
 Acceptance rate: accepted / proposed at a level, bonus excluded; tokens copied straight from the book to verification
 are counted separately. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per
@@ -44,23 +44,26 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Number of plain steps timed on a new book for the controller's first costs; their median is used. The first step also
-makes a token, and if steps are slow it is the only one.
+"""Number of plain steps timed on a new book for the controller's first costs, which use the median. The first of them
+also makes a token. If steps are slow it is the only one.
 """
-# A speedup needs plain steps that are spread over the answer. The constants, in this order: their minimum number; the
-# seconds between two of them; the maximum share of the answer's time that they take. Steps that are missing at the end
-# may take a larger share, or a number of seconds that a person does not notice.
+# Minimum number of plain steps, spread over the answer, from which a speedup is computed.
 _LEAST_PLAIN_STEPS = 3
+# Minimum seconds between two plain steps.
 _PLAIN_EVERY_S = 2.0
+# Maximum share of an answer's time for plain steps while the answer is written.
 _PLAIN_SHARE = 0.01
+# Plain steps that are missing at the end are timed if they take less than this share of the answer's time, or less than
+# this number of seconds, which a person does not notice.
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# Number of verifications before and after a plain step that the step is compared with.
+# A plain step is compared with this number of verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio between two speedups within the spread of the comparisons. Beyond it no speedup is given, because the
-# machine was disturbed. The spread of the median is computed from the quartiles (as for a normal distribution), divided
-# by the root of the number of plain steps, because the comparisons of one step share its error.
+# Maximum ratio between the speedups at both ends of the spread of the comparisons. Beyond it no speedup is given,
+# because the machine was disturbed.
 _MOST_SPREAD = 1.5
+# The spread of the median, as a multiple of the distance of the quartiles (for a normal distribution), for one plain
+# step. It is divided by the root of the number of plain steps, because the comparisons of one step share its error.
 _QUARTILES_TO_SPREAD = 0.93
 
 
@@ -91,12 +94,12 @@ class GenerationLoop:
         self._asked = []
 
     def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
-        """Crop the caches to the part of a prompt that they hold. Return the observer for the prefill of the rest.
+        """Crop the caches to the part of a prompt that they hold. Returns the observer for the prefill of the rest.
 
         Args:
             prompt: all tokens of the prompt.
-            reused: number of the prompt's first tokens that are known to be in the caches. For a repeated question
-                there may be more.
+            reused: number of the prompt's first tokens that are known to be in the caches. If the question is repeated,
+                all but the last token may be.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -111,12 +114,10 @@ class GenerationLoop:
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:
-        """Remember ``prompt``, whose tokens except the last are in the cache, so that a repeated question finds them
-        there.
-        """
+        """Remember ``prompt`` for a repeated question. All its tokens except the last must be in the cache."""
         self._asked = list(prompt)
         self._full.keep_place()
-        # becomes lower when the turns of another chat replace tokens of the prompt
+        # This watermark drops if other tokens, such as another chat's, replace tokens of the prompt.
         self._known = self._full.watermark()
 
     def decode(
@@ -129,7 +130,7 @@ class GenerationLoop:
         begun: int = 0,
         quotable: Quotable | None = None,
     ) -> Iterator[Event]:
-        """Yield the events of an answer. Committed tokens are appended to ``tokens``, which begin as the prompt.
+        """Yield the events of an answer. Committed tokens are appended to ``tokens``, which holds the prompt at first.
 
         Args:
             book_tokens: number of the prompt's first tokens that belong to the book, which an answer may repeat.
@@ -148,12 +149,12 @@ class GenerationLoop:
             LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        generation.clock = began = time.perf_counter()  # the work before counts as part of the time to first token
+        generation.clock = began = time.perf_counter()  # earlier work counts only in the time to first token
         if mode == "plain":
             yield from self._tell(rounds.plain(context), generation, tokens)
         else:
             yield from self._speculate(context, sampling, generation)
-        # No token is delayed after the last one, so plain steps that a short answer lacks are timed here.
+        # Plain steps that a short answer lacks are timed after the last token, where they delay no token.
         while generation.meter.plain.wanting(generation.clock - began):
             self._time_plain_step(tokens, generation)
 
@@ -182,7 +183,7 @@ class GenerationLoop:
         yield from self._tell(made, generation, tokens)
 
     def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
-        """Yield the events of rounds. Now and then time a plain step in between, with which rounds are compared."""
+        """Yield the events of rounds. When a plain step is due, time it between two rounds."""
         while (done := self._next(made)) is not None:
             text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
@@ -197,7 +198,7 @@ class GenerationLoop:
 
     @contextmanager
     def _finite_logits(self) -> Iterator[None]:
-        """Turn ``NotFinite`` raised within the context into an error for the person.
+        """Turn ``NotFinite`` raised within this context into an error for the person.
 
         Raises:
             ModelError: the target computed numbers that are not finite.
@@ -208,9 +209,7 @@ class GenerationLoop:
             raise self._target.not_finite() from error
 
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
-        """Time the newest token's pass once more without committing it. The text and its random numbers stay
-        unchanged.
-        """
+        """Time a pass over the newest token without committing a token. Text and random numbers stay unchanged."""
         ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
         generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
 
@@ -220,9 +219,9 @@ class Generation:
     """One answer while it is made: its tokens so far, and the events about them.
 
     Args:
-        meter: counts the rounds.
+        meter: computes the figures.
         stream: turns tokens into text.
-        pages: sums scores by page.
+        pages: computes the pages' scores.
         asked: the moment of the question (``time.perf_counter`` seconds).
     """
 
@@ -236,12 +235,12 @@ class Generation:
     sources: list[TokenSource] = field(default_factory=list)
     pages_scored: list[PagesScored] = field(default_factory=list)
     clock: float = 0.0
-    """The moment of the newest event of a round, or of the beginning of decoding (``time.perf_counter`` seconds)."""
-    _scored: int = 0  # answer tokens whose page scores have been reported
-    _lengths: tuple[int, ...] = ()  # characters that each token of the newest round completed
+    """The moment when the newest round ended, or when decoding began (``time.perf_counter`` seconds)."""
+    _scored: int = 0  # number of answer tokens whose page scores have been reported
+    _lengths: tuple[int, ...] = ()  # number of characters that each token of the newest round completed
 
     def add(self, done: Round) -> str:
-        """Add a round that ends now. Return the text that it completed."""
+        """Add a round that ends now. Returns the text that the round completed."""
         before, self.clock = self.clock, time.perf_counter()
         self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.asked)
         if done.ended:
@@ -260,7 +259,7 @@ class Generation:
         return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
 
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
-        """The event about new chunk scores, for the tokens since the last such event."""
+        """The event that reports new chunk scores, for the tokens since the last such event."""
         first, self._scored = self._scored, len(self.tokens)
         self.pages_scored.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
         return self.pages_scored[-1]
@@ -280,7 +279,8 @@ class Generation:
     def flush(self) -> str:
         """Return the text that the stream still holds at the end.
 
-        A character that the answer cut off is left out, because a continued answer begins with the whole character.
+        "" if the answer was cut off: the stream may then hold a part of a character, and a continued answer begins with
+        the whole character.
         """
         tail = self.stream.flush() if self.reason is StopReason.END else ""
         self.text += tail
@@ -292,7 +292,7 @@ class PageScores:
 
     Args:
         page_starts: index of each page's first token in the context.
-        stop: index after the book's last token; later chunks, of the chat, belong to no page.
+        stop: index after the book's last token. Later chunks are of the chat, and belong to no page.
         chunk_size: tokens in a chunk.
     """
 
@@ -301,12 +301,14 @@ class PageScores:
         self._pages = len(page_starts)
         middles = torch.arange(self._chunks) * chunk_size + chunk_size // 2
         starts = torch.tensor(page_starts, dtype=torch.long)
-        # Words of the template before the first page belong to the first page. Their chunk is the sink and scores zero.
+        # A chunk of the template before the first page is assigned to that page. It is a sink and scores zero.
         self._page_of = (torch.searchsorted(starts, middles, right=True) - 1).clamp_(min=0)
         self._sum = torch.zeros(self._pages)
 
     def add(self, chunk_scores: torch.Tensor | None) -> tuple[float, ...]:
-        """Turn new chunk scores (chunks,) into scores per page, which sum to 1. The running sum includes them."""
+        """Add new chunk scores (chunks,). Returns them as scores per page, which sum to 1, or are zeros if there are
+        none.
+        """
         if chunk_scores is None or not self._pages:
             return self._shares(torch.zeros(self._pages))
         scores = chunk_scores[: self._chunks].float().cpu()
@@ -315,7 +317,7 @@ class PageScores:
         return self._shares(pages)
 
     def overall(self) -> tuple[float, ...]:
-        """Scores per page, summed over all added scores."""
+        """Scores per page over all added chunk scores, normalized to a sum of 1."""
         return self._shares(self._sum)
 
     @staticmethod
@@ -328,10 +330,10 @@ class PlainSteps:
     """Compares an answer's time with plain decoding, using plain steps that are timed while the answer is written.
 
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
-    the cost of a further row in a pass. With this cost, every verification gives an estimate of a plain step's time at
-    that moment. Each round's time is counted in such steps, because a slow moment of the machine affects both. A plain
-    token takes longer than its pass. The factor is taken from rounds of a single plain step. Without such rounds it is
-    1. If there are two, the smaller factor is used, because an answer's second round also starts the cheap levels.
+    the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
+    step's time at that moment. Each round's time is expressed in such steps, because a slow moment of the machine
+    affects both. A plain token takes longer than its pass. This factor is the lower median over rounds that are one
+    plain step, because an answer's second round also starts the cheap levels; without such rounds it is 1.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """
@@ -339,8 +341,8 @@ class PlainSteps:
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Sums over rounds: the round's time divided by its verification's time; and this ratio times the verification's
-        # number of further rows.
+        # Sums over rounds: of the round's time divided by its verification's time, and of this ratio times the
+        # verification's number of further rows.
         self._passes, self._pass_rows = 0.0, 0.0
         self._row_costs: list[float] = []  # costs of a further row, in plain steps, ascending
         self._whole: list[float] = []  # times of rounds that are one plain step, in plain steps, ascending
@@ -381,14 +383,14 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether an answer that took ``answer_s`` lacks plain steps, and they can be timed unnoticed at its end."""
+        """Whether an answer that took ``answer_s`` lacks plain steps that can be timed unnoticed at its end."""
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
 
     def speedup(self) -> float | None:
-        """Tokens of the answer divided by the tokens that plain decoding would have made in the same time. None while
-        there are too few plain steps, or while they disagree.
+        """Tokens of the answer divided by the tokens that plain decoding would have made in the answer's time. None if
+        there are too few plain steps, or if their comparisons disagree.
         """
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
@@ -450,7 +452,7 @@ class Meter:
         self._latencies[place:place] = [elapsed_ms / count] * count
         self._total_ms += elapsed_ms
         self._rounds += 1
-        # Time outside of the stages (sampling, events, Python between rounds) must be counted somewhere, too.
+        # Time outside of all stages (sampling, events, Python between rounds) counts as ``other``.
         spent = done.split
         rest = max(0.0, elapsed_ms - (spent.draft + spent.middle + spent.verify + spent.transfer))
         old = self._split

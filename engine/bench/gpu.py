@@ -5,21 +5,24 @@
     python -m engine.bench.gpu --share gpu.json
 
 The script runs the parts of ``SCRIPT`` one after another, and ends within ten minutes. After seven minutes it starts no
-further part and names the missing ones; after nine minutes it ends itself, whatever it waits for. ``--part`` runs one
+further part and names the missing parts. After nine minutes it ends itself, whatever it waits for. ``--part`` runs one
 part alone, in its full size. Each figure is written to the file as soon as it is measured, with the date and the
-device; the script first tries to write the file. Every row follows an answer in which passes are recorded. ``--table``
-prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
-(``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
-are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens equal those of
-plain decoding. An error ends its part and is recorded. After some errors, such as an illegal access, a card answers a
-process no more. The script then replaces its process by a new one, which runs the parts that are left.
+device. Before measuring, the script checks that it can write the file. ``--table`` prints all figures as Markdown,
+``--share`` prints the text of an issue with them; nothing is sent. An error ends its part and is recorded. After some
+errors, such as an illegal access, a GPU no longer serves the process. The script then replaces its process by a new
+one, which runs the parts that are left.
+
+The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
+Text and acceptance are the small pair's. Weights, KV and arithmetic cost what the real models' would. Each row is
+measured after an answer in which passes are recorded; it says whether its tokens equal those of plain decoding.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention kernels, each compared with the plain path), ``checks``
-(passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
-(TriForce's 7B with all KV on the device, and all in host memory), ``two_cards`` (the same in host memory, over two
-buses), ``gqa`` (8B at 128K, resident, spilled, beside transformers with an offloaded cache), ``reading`` (128K read,
-second question), ``contexts`` (8K to 512K), ``middle`` (the middle level by the weights as they are and by a copy in 4
-bits), ``graphs`` (passes of all levels recorded and not, and how often a round waits for the GPU).
+(passes recorded while a reading is saved, a full GPU, memory that can be pinned), ``resident`` and ``spilled``
+(TriForce's 7B with all KV on the device, and with all KV in host memory), ``two_cards`` (7B with all KV in host memory,
+over one bus and over two), ``gqa`` (8B at 128K, resident and spilled, compared with transformers' offloaded cache),
+``reading`` (128K read, then two questions), ``contexts`` (8K to 512K), ``middle`` (the middle level with the stored
+weights, and with a copy in 4 bits), ``graphs`` (rows with and without recorded passes, and how often a round waits for
+the GPU).
 """
 
 from __future__ import annotations
@@ -77,17 +80,17 @@ from engine.session import Session
 _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which no new measurement begins. A measurement that is running then, such as the reading of a book, ends
-# in time.
+# Seconds after which no new measurement begins. A measurement that is running by then has the rest of ``END_S``.
 LIMIT_S = 420
-# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs. If a
-# driver blocks Python's other threads too, the process is ended this many seconds later.
+# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
+# ``_HELD_S`` seconds later the process is ended even if a driver blocks all threads of Python.
 END_S, _HELD_S = 540, 20
-# Contexts are cut to a multiple of this number of tokens; number of tokens that are left for answers.
+# Contexts that are cut to the memory become a multiple of ``_STEP`` tokens; ``_ANSWERS`` tokens are left for answers.
 _STEP, _ANSWERS = 4096, 1024
-# Bytes of the first piece of pinned memory, and number of pieces. Each piece is twice as large as the one before.
+# Bytes of the smallest piece of memory that is tried to be pinned, and number of pieces, each twice as large as the one
+# before.
 _FIRST_PIN, _PINS = 1 << 30, 5
-# Seconds between two savings of a reading.
+# Seconds between two exports of all KV.
 _KEEP_S = 0.01
 
 
@@ -127,9 +130,7 @@ SCRIPT = (
     ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("spilled", Sizes("llama-2-7b", 32_768, 32)),
 )
-"""The parts that are measured in less than ten minutes, the most informative first. Contexts are cut to the size of the
-memory.
-"""
+"""The parts that the script runs, the most informative first. Contexts are cut to what memory holds."""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
@@ -184,7 +185,7 @@ def _attention(
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"
         try:
             ms = cuda.measure(name, device, dtype, heads, 128, keys, queries * group)
-        except Exception as error:  # noqa: BLE001 - one that does not compile here hides none of the others
+        except Exception as error:  # noqa: BLE001 - a kernel that does not compile must not hide the others
             yield Figure("kernels", what, f"{type(error).__name__}: {error}"[:200], "")
             continue
         if ms is None:
@@ -196,7 +197,7 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check behaviour that can only fail on a card. Each time the tokens must equal those of the first run."""
+    """Check behaviour that can only fail on a GPU. Notes say whether the tokens equal those of the first run."""
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
@@ -223,7 +224,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 @contextmanager
 def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
-    """Export all KV repeatedly on a thread, like a writer of readings. Return how many times."""
+    """Export all KV repeatedly on a thread, as saving a reading does. Yields a function that returns how many times."""
     ended, times = threading.Event(), 0
 
     def work() -> None:
@@ -243,7 +244,7 @@ def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[],
 
 
 def _pinned(device: torch.device) -> int:
-    """Bytes of the largest tried piece of host memory that the system pins."""
+    """Bytes of the largest tried piece of host memory that the system pins; 0 if it pins no piece."""
     most = 0
     for size in (_FIRST_PIN << step for step in range(_PINS)):
         if size > PINNED_SHARE * psutil.virtual_memory().available:
@@ -255,7 +256,7 @@ def _pinned(device: torch.device) -> int:
 
 
 def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """Measure all KV in host memory, moved over one bus and over two."""
+    """Measure rows with all KV in host memory, moved over one bus and over two."""
     cards = [torch.device(sizes.device, index) for index in range(2)]
     if torch.cuda.device_count() < len(cards):
         yield Figure("two_cards", "not measured: there is one card", 0, "")
@@ -269,7 +270,9 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
 
 
 def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
-    """Measure all KV in host memory. ``expected`` receives the tokens of the first answer."""
+    """Measure rows with all KV in host memory. If ``expected`` is empty, it receives the tokens of the first answer;
+    notes compare later answers with it.
+    """
     with _bench(sizes, book, layout) as bench:
         layers = bench.session.full.shape.layers
         bench.session.full.place(Placement.spread(layers, 0, layers), bench.session.target.window)
@@ -285,13 +288,13 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
 
 
 def _same(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Whether two answers are equal."""
+    """Say in words whether two answers are equal, or where they differ."""
     at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
     return "identical to plain" if at is None else f"differs at {at}"
 
 
 def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Sizes) -> Iterator[Figure]:
-    """Read with this placement, then run every row of the bench on it."""
+    """Read the book with this placement of KV, then run every row of the bench."""
     session = bench.session
     session.full.crop(0)
     session.full.place(placement, sizes.context + _ANSWERS)
@@ -338,7 +341,7 @@ def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
 
 
 def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
-    """Measure everything that a person does: read, ask, ask again."""
+    """Measure what a person does: open a book, ask, ask again."""
     text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
     document = Document("Book", "", (Page(1, "1", text),), "text", "0" * 64)
     *_, read = session.read(document)
@@ -370,7 +373,7 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure the same rows with the middle level on the stored weights, and on a copy in 4 bits."""
+    """Measure rows with the middle level on the stored weights, and on a copy in 4 bits."""
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):
@@ -386,8 +389,8 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure the same rows with and without recorded passes, the number of replays, and how often a round waits for
-    the GPU.
+    """Measure rows for each setting of recorded passes (``GRAPHS``), the number of replays, and how often a round waits
+    for the GPU.
     """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
@@ -407,7 +410,9 @@ def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
-    """Count the waits for the GPU in a round, by torch's counter, over one answer by the hierarchy."""
+    """Count how often a round waits for the GPU, over one answer of the row ``hierarchical``. torch warns of each
+    wait.
+    """
     case = bench.workloads.cases("prose", sizes.context)[0]
     rounds = bench.rounds("hierarchical", bench.context_of(case, 0.0, 1.0), bench.start(case))
     next(rounds)
@@ -430,9 +435,7 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-ins. Its memory is freed afterwards, including that of an earlier bench that reference
-    cycles may hold.
-    """
+    """Make a bench on stand-ins. First frees the memory of an earlier bench, which reference cycles may hold."""
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
@@ -446,7 +449,11 @@ def _give_back() -> None:
 
 
 def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
-    """The sizes, with a context that is cut so that its KV fits where the part needs it."""
+    """Cut the context, if necessary, so that its KV fits in the tiers that the part uses.
+
+    Raises:
+        ResourceError: not even ``_STEP`` tokens fit.
+    """
     session = bench.session
     free = planner.free_resources(session.target.device, session.config)
     spilled = Resources(free.device, free.host)
@@ -474,7 +481,7 @@ def _session(sizes: Sizes, window: int, split: Split | None = None) -> Session:
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:
-    """Cut the text to about ``tokens`` tokens; a shorter text is repeated."""
+    """Cut the text to about ``tokens`` tokens. A shorter text is repeated first."""
     per_token = len(text) / max(1, len(session.tokenizer.words(text)))
     wanted = int(0.98 * tokens * per_token)
     return (text * (1 + wanted // len(text)))[:wanted]
@@ -510,10 +517,11 @@ def run(
     is_over: Callable[[], bool] = lambda: False,
     here: dict[str, Any] | None = None,
 ) -> None:
-    """Measure a part, write each figure to the file when it is measured, and print them.
+    """Measure a part. Write each figure to the file when it is measured, and print all figures at the end.
 
     Args:
-        is_over: returns whether the time for all parts is over; called after each figure.
+        label: name of the part in the file; "" uses ``part``.
+        is_over: whether the time for all parts is over; called after each figure.
         here: result of ``report.machine``; None calls it now.
     """
     figures: list[Figure] = []
@@ -531,7 +539,7 @@ def run(
 
 
 def _end() -> None:
-    """End this process at once. The figures so far have been written."""
+    """End this process at once. Figures measured by then are in the file."""
     sys.stdout.write("The time is over. What was measured until now is in the file.\n")
     sys.stdout.flush()
     os._exit(0)
@@ -545,8 +553,8 @@ def run_script(
     first: int = 0,
     used: float = 0.0,
 ) -> None:
-    """Run the parts of ``SCRIPT`` while ``LIMIT_S`` seconds last. The process ends after ``END_S`` seconds in any
-    case.
+    """Run the parts of ``SCRIPT`` that begin within ``LIMIT_S`` seconds. After ``END_S`` seconds the process ends in
+    any case.
 
     Args:
         first: index of the first part to run.
@@ -600,7 +608,7 @@ def _restart(book: Path, out: Path, first: int, used: float) -> None:
 
 
 def shared_text(results: dict[str, Any]) -> str:
-    """The text of an issue with all figures, for a person to send."""
+    """The text of an issue with all figures, which a person may send."""
     cards = ", ".join(dict.fromkeys(run["machine"]["gpu"] or "no GPU" for run in results["runs"]))
     return (
         f"Title: Measured on {cards}\n\n"
@@ -611,7 +619,7 @@ def shared_text(results: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The script's command line."""
+    """Run the script as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--part", choices=PARTS, help="measure this alone, in its full size")
     parser.add_argument("--book", type=Path, default=SAMPLE, help="a text; repeated where it is too short")
@@ -629,7 +637,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("torch sees no NVIDIA GPU here")
     if not options.book.is_file():
         parser.error(f"there is no text {options.book}")
-    try:  # checked first, so that ten minutes of measuring are not in vain
+    try:  # checked before measuring, so that no figures are lost
         results_of(options.out)
         with tempfile.TemporaryFile(dir=options.out.absolute().parent):
             pass

@@ -41,7 +41,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """Measurements of one kind, and the sentence above their table."""
+    """One part of the measurements: its settings, and ``about``, the heading of its table."""
 
     name: str
     about: str
@@ -55,7 +55,7 @@ class Experiment:
     sweep: str | None = None
 
 
-# Contexts only grow: the book is read once.
+# Contexts only grow, so that each book is read once.
 PARTS = (
     Experiment("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=7),
     Experiment("8k", "All rows after 8,192 tokens.", 8192, ROWS, BOTH, repeats=2),
@@ -103,7 +103,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) -> None:
-    """Measure parts and write their files.
+    """Measure the ``chosen`` parts, and write their files to the folder ``out``.
 
     Raises:
         OptionError: too few held-back books are long enough, or a context leaves no room.
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
 
 
 def measure(bench: Bench, part: Experiment) -> list[Measurement]:
-    """Run one part, reading on in the book where it needs more."""
+    """Run one part. Reads on in the book if the part's context is longer."""
     for name in ("rows", "workloads", "tokens", "repeats", "questions"):
         setattr(bench.options, name, getattr(part, name))
     bench.options.context, bench.options.temperature = [part.context], list(part.temperature)
@@ -144,7 +144,7 @@ def measure(bench: Bench, part: Experiment) -> list[Measurement]:
 
 
 def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequence[Measurement]) -> None:
-    """Write a part's file: machine, settings, results."""
+    """Write the file of a part, with the machine, the settings and the results."""
     session = bench.session
     how = {
         "date": datetime.date.today().isoformat(),
@@ -162,7 +162,7 @@ def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequenc
 
 
 def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measurement]]]:
-    """Read the results of the parts that have been measured."""
+    """Read the files of the parts that have been measured. Yields each part, its whole record, and its results."""
     known = {field.name for field in fields(Measurement)}
     for part in PARTS:
         file = out / f"{part.name}.json"
@@ -175,7 +175,7 @@ def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measureme
 
 
 def draw(out: Path) -> None:
-    """Draw the page of tables, with a picture of every sweep and of time against context."""
+    """Write the page of tables, a picture of every sweep, and a picture of time against context."""
     sections: list[str] = []
     against: list[Measurement] = []
     for part, record, results in read(out):

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-# Number of repeated tokens above which a run counts as repeating itself. Below ``LEAST_REPEATED``, because a loop is
-# copied fast long before it stops an answer.
+# Minimum number of repeated tokens for which a text counts as repeating itself. It is less than ``LEAST_REPEATED``,
+# because a loop is copied fast long before it ends an answer.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
-"""Minimum speed, as a factor of plain decoding's over a book's runs, that still counts as never slower, because clocks
-here are no more precise.
+"""Minimum speed on a book, as a multiple of plain decoding's, that counts as not slower. It is below 1, because timing
+is no more precise.
 """
 
 STAND_IN = "stand-in weights"
@@ -45,14 +45,13 @@ STAND_IN = "stand-in weights"
 
 @dataclass
 class Run:
-    """One row's decoding of all cases of a workload, one after another: the tokens, the milliseconds of each, and the
-    rounds.
+    """One run of a row: all cases of a workload, decoded one after another.
 
-    ``cases`` are the lengths of the answers. ``circling_ms`` are the milliseconds of tokens that run in a circle.
-    ``ms`` and ``rounds`` leave these tokens out: a text that repeats itself is copied at any speed, which tells nothing
-    about other texts. ``processor_s`` is the processor time of all threads of the row's process, in seconds; 0
-    where it was not counted. ``first_s`` holds for each case the seconds from the read prompt to the first token; only
-    our own rows fill it.
+    ``tokens`` are the tokens of all answers, and ``cases`` the lengths of the answers. ``ms`` are the milliseconds of
+    each token, and ``circling_ms`` those of tokens in loops. ``ms`` and ``rounds`` leave loops out: a text that repeats
+    itself is copied so fast that its speed says nothing about other texts. ``processor_s`` is the processor time of all
+    threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds for each case the seconds from
+    the read prompt to the first token; it is empty for peers.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -65,20 +64,20 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """Mean over the answer, because tokens come in bursts, which make a median over tokens meaningless. An answer
-        that only repeats itself has the mean of its repetition.
+        """Mean milliseconds of a token. A median would be meaningless, because tokens come in bursts. If all timed
+        tokens are in loops, the mean of these.
         """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append the run of another case. Tokens that repeat earlier ones are counted separately."""
+        """Append the run of another case. Tokens in loops are timed separately."""
         self.processor_s += other.processor_s
         self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # For rows of transformers the time of the first step is not known.
+        # Peers have no time for the tokens of the first step, so the times belong to the last tokens.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -90,27 +89,28 @@ class Run:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the table. Times are milliseconds; acceptance is None where a level does not exist.
+    """One line of the table. Times are milliseconds. A ratio is None if there is nothing to count.
 
-    ``acceptance`` holds ratios by name. "middle", "verify" and "lookup" (the book's words straight to verification) are
-    accepted over proposed tokens. The names with "judged" are accepted over judged tokens, which leave out everything
-    after a rejection, as in TriForce's tables: "verify_judged" counts all of them, "retrieval_judged" those that passed
-    the middle level, "drafted_judged" those that the drafter sent straight to the full cache. ``runs_retrieval_judged``
-    is "retrieval_judged" run by run.
+    ``acceptance`` holds ratios, keyed by name. "middle", "verify" and "lookup" (words of the book, sent straight to
+    verification) are accepted over proposed tokens. The names with "judged" are accepted over judged tokens, which
+    leave out everything after a rejection, as in TriForce's tables: "verify_judged" is over all verifications,
+    "retrieval_judged" over tokens that passed the middle level, "drafted_judged" over tokens that the drafter sent
+    straight to the full cache. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
 
-    ``logit_margin`` belongs to the first two tokens that differ. ``exact`` is the share of uncut quotations that are
-    the book's own words, from the words asked for to the end of a sentence.
+    ``first_difference`` is the position of the first token that differs from plain decoding's, and ``logit_margin`` the
+    difference of the logits of these two tokens. ``exact`` is the share of uncut quotations that are the book's own
+    words, from the words asked for to the end of a sentence.
 
-    ``circling`` is the share of tokens that ran in a circle, ``circling_ms_per_token`` their time; every other field is
-    about the other tokens. ``read_tokens_per_s`` is how fast the row's program read the book, where it read the book.
-    ``cores`` and ``read_cores`` are processor time over wall time of the row's process, while it decoded and while it
-    read. ``first_token_s`` is the time in seconds from the cached prompt to the first token, with everything that is
-    started or timed before the token.
+    ``circling`` is the share of timed tokens in loops, and ``circling_ms_per_token`` their time. Times and acceptance
+    in all other fields leave loops out. ``read_tokens_per_s`` is how fast the row's program read the book, None if it
+    did not read it. ``cores`` and ``read_cores`` are processor time over wall time of the row's process, while it
+    decoded and while it read. ``first_token_s`` is the time in seconds from the cached prompt to the first token, with
+    everything that is started or timed before the token.
 
     ``over_floor`` is measured for plain rows: their time over the time of reading all weights and KV once at
-    ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the ratio of each run to the plain runs
-    before and after it. Over several ``books`` numbers are medians, ``runs_ms_per_token`` holds one number a book, and
-    ``span_to_plain`` is the smallest and the largest ratio.
+    ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
+    the speed of the plain runs before and after it. If ``books`` is more than 1, numbers are medians over the books,
+    ``runs_ms_per_token`` holds one number for each book, and ``span_to_plain`` is the smallest and the largest ratio.
     """
 
     row: str
@@ -145,7 +145,7 @@ class Measurement:
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
-    """Join the lines of one row on several books into one line."""
+    """Combine the lines of one row on several books into one line, mostly of medians."""
     spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
     same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
     parts = [r for r in results if r.first_difference is not None]
@@ -197,8 +197,8 @@ def measurement_of(
     Args:
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
-        exact: share of the row's quotations that are right.
-        read: tokens a second at which the row's program read the book, and the cores that it used.
+        exact: share of the row's quotations that are exact.
+        read: tokens a second at which the row's program read the book, and the cores that the program used.
     """
 
     def median(name: str) -> float | None:
@@ -247,7 +247,7 @@ def measurement_of(
 
 
 def _cores(runs: Sequence[Run]) -> float | None:
-    """Processor time of runs over their wall time; None where processor time was not counted."""
+    """Processor time of runs over their wall time; None if processor time was not counted."""
     wall_s = sum(sum(run.ms) + sum(run.circling_ms) for run in runs) / 1000.0
     spent_s = sum(run.processor_s for run in runs)
     return spent_s / wall_s if spent_s and wall_s else None
@@ -279,7 +279,7 @@ def _judged(levels: list[Acceptance]) -> float | None:
 
 
 def _split(runs: list[Run]) -> dict[str, float]:
-    """Milliseconds per token by stage; ``other`` is the time that no stage accounts for."""
+    """Milliseconds per token, keyed by stage. "other" is the time that no stage accounts for."""
     tokens = max(1, sum(len(run.ms) for run in runs))
     split = {
         stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
@@ -291,7 +291,7 @@ def _split(runs: list[Run]) -> dict[str, float]:
 
 
 def remarks(session: Session) -> dict[str, str]:
-    """Notes about weights and KV for each line of a table; empty where both are the model's own."""
+    """Settings to note in each line of a table: stand-in weights and quantized KV. Empty if neither is used."""
     weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
     return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
 
@@ -362,11 +362,10 @@ def table(results: Sequence[Measurement]) -> str:
 
 
 def never_slower(results: Sequence[Measurement]) -> str:
-    """Judge every row but plain: one sentence that says whether it was at least as fast as plain decoding on every
-    book.
+    """Say for every row but plain whether it was at least as fast as plain decoding on every book.
 
-    A book's figure is the median of its runs. Each run is compared with the plain runs just before and after it,
-    because a machine may be three times slower for a minute, which slows neighbouring runs equally.
+    A book's figure is the median of its runs. Each run is compared with the plain runs just before and after it. A
+    machine may be three times slower for a minute, which slows neighbouring runs equally, so the ratio hardly changes.
     """
     lines = []
     for r in results:
@@ -406,7 +405,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """Format the range of several runs; empty if all are equal."""
+    """Format the range of several runs; "" if all are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -445,12 +444,12 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
     path.write_text(text, encoding="utf-8")
 
 
-# Figures: one number each, in a file of runs -----------------------------------------------------------------------
+# Figures and their file --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a measurement, a line of its table."""
+    """One measured number, which is a line of the table of its part. ``target``: the value to be reached, if any."""
 
     part: str
     what: str
@@ -477,7 +476,7 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """Collect all figures of ``as_they_come`` in a list."""
+    """``as_they_come`` as a list."""
     return list(as_they_come(figures, part))
 
 
@@ -494,10 +493,10 @@ def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None
 
 
 def results_of(out: Path) -> dict[str, Any]:
-    """Read a file of results; an absent file has none.
+    """Read a file of results. An absent file counts as empty.
 
     Raises:
-        ValueError: the file holds other content.
+        ValueError: the file holds no results.
     """
     found: Any = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
@@ -509,12 +508,12 @@ def results_of(out: Path) -> dict[str, Any]:
 def add_figures(
     out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Put a part's figures into the file of results, where they replace earlier figures of this part. The file is whole
-    at any moment.
+    """Put a part's figures into the file of results, in place of earlier figures of this part, and return all results.
+    The file is complete at any moment.
 
     Args:
         model: the model's name or shape, with a note about its weights.
-        here: an earlier result of ``machine``; None asks now, which a failed GPU may not answer.
+        here: an earlier result of ``machine``; None calls it now, which may fail after an error of the GPU.
     """
     results = results_of(out)
     run = {
@@ -537,7 +536,7 @@ def add_figures(
 # repeat.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
 _SIZE = (7.6, 4.2)  # width and height in inches
-# Text stays text in the SVG, and equal lines give an equal file.
+# Keeps text as text in the SVG, and makes equal data give an equal file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trifold",
@@ -548,7 +547,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of an axis. ``log``: whether values are spaced by their ratio."""
+    """An axis of a picture. ``name`` is its label. ``log``: whether its scale is logarithmic."""
 
     name: str
     log: bool = False
@@ -567,7 +566,7 @@ def check_matplotlib() -> None:
 
 
 def line_chart(title: str, x: Axis, y: Axis, lines: dict[str, list[tuple[float, float]]]) -> str:
-    """Draw one line per name, its points marked, with a legend next to the plot, as an SVG document."""
+    """Draw one line with marked points for each name, and a legend next to the plot. Returns an SVG document."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Picture
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -600,7 +599,7 @@ def line_chart(title: str, x: Axis, y: Axis, lines: dict[str, list[tuple[float, 
 
 
 def picture(results: Sequence[Measurement]) -> str:
-    """Milliseconds per token against context length, one line per row."""
+    """Draw milliseconds per token against context length, with one line per row, as an SVG document."""
     lines: dict[str, list[tuple[float, float]]] = {}
     workloads = {(r.workload, r.temperature) for r in results}
     for r in results:

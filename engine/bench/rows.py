@@ -1,20 +1,20 @@
-"""The rows of the bench: every decoding loop from the same cache on the same prompts, taking turns; and sweeps, which
-run rows again and again with one setting varied.
+"""Runs the rows of the bench, which are decoding loops, and sweeps, which run rows with one setting varied. All rows
+start from the same cache and prompts, and take turns.
 
 | row | what it is |
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
-| llama_cpp | llama.cpp, where it is installed and a GGUF file is named: other weights (4 bits, say), its own KV |
+| llama_cpp | llama.cpp with its own KV, on the weights of a GGUF file (4 bits, say), if both are there |
 | llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
-| plain | our own loop, a token per full pass: the baseline of every ratio, timed before the others and after them |
-| draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
-| retrieval_only | the retrieval level straight to the full cache, no draft model |
+| plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
+| draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
+| retrieval_only | tokens of the retrieval level verified on the full cache, without a draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
 | hierarchical | draft, retrieval, full |
-| hierarchical_lookup | hierarchical with words from the book, at either level: what the app runs |
-| lookup_to_middle, lookup_to_full | for comparison, only when asked for: words from the book to one level alone |
-| seeded | hierarchical_lookup with the lengths of a seeded answer; only when asked for |
+| hierarchical_lookup | hierarchical, with words from the book proposed to either level: what the app runs |
+| lookup_to_middle, lookup_to_full | words from the book proposed to one level alone; only when named |
+| seeded | hierarchical_lookup with the lengths of a seeded answer; only when named |
 
 For every context length the book is prefilled once, and the cache is cropped back between runs.
 """
@@ -79,13 +79,13 @@ COMPARED = {
     "lookup_to_full": Row(copies=True),
     "seeded": Row(lookup=True, copies=True, seeded=True),
 }
-"""Rows that are run only when they are named."""
+"""Rows that run only when named."""
 
 _KINDS = SPECULATING | COMPARED
-# Tokens of the prompt that run again before every case: every row then starts with the same KV and the queries of these
-# tokens.
+# Tokens of the prompt that are computed again before every case, so that every row starts with the same KV and with the
+# queries of these tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# Bytes of the numbers that are summed to measure the memory's speed, and the number of sums.
+# Bytes of the numbers that are summed to measure the memory's speed, and number of sums.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
@@ -94,9 +94,7 @@ _DRAFTING = ("hf_assisted", "draft_only")
 
 
 class NewestChunks:
-    """A ``SelectionPolicy`` that takes the sinks and the newest chunks, whatever the queries, and computes no mean
-    keys.
-    """
+    """A ``SelectionPolicy`` that takes the sinks and the newest chunks, whatever the queries and keys."""
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
@@ -118,7 +116,7 @@ class Bench:
         self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
-        """Run all rows, context by context. ``settings`` are those of a sweep, which results record."""
+        """Run all rows, context by context. ``settings`` are a sweep's settings, to be recorded in the results."""
         for context in self.options.context:
             self.prefill(context)
             for workload in self.options.workloads:
@@ -134,8 +132,8 @@ class Bench:
                     )
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
-        """Yield each row on one question as soon as it is measured. A first answer of the row is not counted: in it
-        passes are recorded and costs are learned.
+        """Yield each row on one prompt as soon as it is measured. The row's first answer is not counted, because passes
+        are recorded and costs are learned in it.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -153,7 +151,7 @@ class Bench:
                 yield measurement_of(row, runs, place, difference, None, self._reading)
 
     def reshape(self, config: EngineConfig) -> None:
-        """Build other levels over the same full cache, for sweeps."""
+        """Rebuild the levels above the full cache with other settings."""
         session = self.session
         session.config = config
         session.hierarchy.close()
@@ -165,17 +163,17 @@ class Bench:
         if context > len(self.ids):
             self.workloads.cases("prose", context)  # raises the error that names the book's length
         full = self.session.full
-        # Answers of an earlier workload may stand after a shorter part of the book.
+        # The cache may hold a shorter part of the book, followed by answers of an earlier workload.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
-        # Reserve room for the answers too, as a session does: otherwise the second token of the first row copies all
-        # KV.
+        # Reserves room for the answers too, as a session does. Otherwise the second token of the first row would copy
+        # all KV.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
-        # States of recurrent layers cannot be cropped, so a copy is kept shortly before the end, and every case begins
-        # from the copy.
+        # States of recurrent layers cannot be cropped. A copy is kept shortly before the end, from which every case
+        # begins.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
             if ids.shape[0]:
@@ -186,12 +184,12 @@ class Bench:
             seconds, cores = time.perf_counter() - began, time.process_time() - spent
             self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
-        # a session does this too when it has read a book
+        # as a session does after reading a book
         retry_with_spill(full, self.session.hierarchy.retrieval.index_book)
         self._read = context
 
     def _in_cache(self) -> int:
-        """Count the tokens of the book in the cache; the tokens after them are questions and answers."""
+        """Number of the book's tokens in the cache. Further tokens are questions and answers."""
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
@@ -220,20 +218,22 @@ class Bench:
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
 
     def _plain_bytes(self, context: int) -> int | None:
-        """Bytes that a plain step after ``context`` tokens reads; None where a layer lies in another memory."""
+        """Bytes that a plain step after ``context`` tokens reads; None if a layer or its KV is in another memory."""
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
             return None
         return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Tell whether a row can run here. Peers take no copy of layers whose state has a fixed size."""
+        """Whether a row can run here. Rows of transformers cannot if layers have a sliding window or a recurrent state,
+        because only KV of the whole context is copied to them.
+        """
         if row in PEERS and self.session.full.shape.bounded:
             return False
         return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """Share of a run's uncut quotations that are the book's own words; None where no quotation is whole."""
+        """Share of a run's uncut quotations that are the book's own words; None without an uncut quotation."""
         ends = list(itertools.accumulate(run.cases))
         judged = [
             self.workloads.is_quotation(case, context, run.tokens[end - length : end])
@@ -243,7 +243,7 @@ class Bench:
         return sum(judged) / len(judged) if judged else None
 
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
-        """Decode one answer. Every repeat of a sampled answer has its own seed, so that the texts differ."""
+        """Decode one answer of a row. Every repeat has its own seed, so that sampled texts differ."""
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
@@ -263,10 +263,10 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def llama_cpp(self) -> LlamaCpp:
-        """llama.cpp, loaded when one of its rows runs for the first time.
+        """Return llama.cpp. The first call loads it.
 
         Raises:
-            OptionError: no file was named, or it cannot be loaded.
+            OptionError: no file was named, or llama.cpp cannot load the file.
         """
         if self._llama is None:
             options = self.options
@@ -284,7 +284,9 @@ class Bench:
             self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
-        """Bring the prompt into the cache. Return the queries of the tokens that choose the first selection."""
+        """Bring all of the prompt but its last token into the cache. Returns the queries that choose the first
+        selection.
+        """
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
         queries = QueryRecorder(full.shape.layers)
@@ -317,7 +319,7 @@ class Bench:
         return SamplingParams(temperature=temperature, top_p=top_p, top_k=options.top_k, repetition_penalty=penalty)
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
-        """Rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
+        """The rounds of one of our own rows, after ``start`` has brought the prompt into the cache."""
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
@@ -336,9 +338,7 @@ class Bench:
         return itertools.chain((first,), _when_asked(others))
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
-        """The retrieval cache of newest chunks and the backend of its passes. Both are made once for all answers, as in
-        a session.
-        """
+        """The retrieval cache of newest chunks, and the backend of its passes. Both are made once for all answers."""
         if self._recent is None:
             levels = self.session.hierarchy
             self._recent = levels.make_retrieval(NewestChunks()), levels.make_middle()
@@ -358,8 +358,8 @@ class Bench:
     def _policy(
         self, row: str, kind: Row, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """Return the row's controller, which lasts over its runs, or the fixed lengths of the options. ``plain_ms`` is
-        the time of the first token.
+        """The row's policy: fixed lengths if the options give them, the policy of seeded answers for a seeded row, or
+        else a controller, which is kept over the row's runs. ``plain_ms`` is the time of the first token's step.
         """
         levels = self.session.hierarchy
         draft = levels.fixed.plan.draft if kind.draft else 0
@@ -420,13 +420,15 @@ def _when_asked(others: Callable[[], Iterator[Round]]) -> Iterator[Round]:
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:
-    """Order the rows of a run: plain, the baseline of every ratio, is timed before and after the others."""
+    """Add plain, the baseline of every ratio, to the end of the rows, so that it is timed before and after the
+    others.
+    """
     return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
 
 def memory_gb_per_s(device: torch.device) -> float:
-    """Measure how fast all threads read a device's memory: torch sums numbers that no cache holds, and the best of a
-    few sums counts.
+    """Measure how fast all threads read a device's memory, by the best of a few sums over more numbers than a
+    processor's cache holds.
     """
     numbers = torch.ones(_MEMORY_BYTES // 4, device=device)
     taken = []
@@ -438,7 +440,9 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """Compare a line of the plain row with the bound by memory, whose speed was measured after each run of the row."""
+    """Add to a line of the plain row its time relative to the time of reading ``read`` bytes at the maximum of
+    ``speeds``. Unchanged if ``read`` is None.
+    """
     if read is None:
         return line
     speed = max(speeds)
@@ -446,13 +450,13 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
 
 
 def _timed(rounds: Iterator[Round], asked: float) -> Run:
-    """Run and time rounds after a prompt that was in the cache at the moment ``asked`` (``time.perf_counter``)."""
+    """Run and time rounds. The prompt was in the cache at the moment ``asked`` (``time.perf_counter`` seconds)."""
     run = Run()
     clock, spent = time.perf_counter(), time.process_time()
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
-        ms = max((now - clock) * 1000.0, done.split.total)  # the first token was made before the clock began
+        ms = max((now - clock) * 1000.0, done.split.total)  # the first token was made before ``clock`` was set
         run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
         run.first_s = run.first_s or [now - asked]
@@ -463,8 +467,9 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
 
 # Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
-# Acceptance is compared at fixed lengths where the options give none: a controller would shorten proposals that are
-# accepted less and so hide the difference. The refresh sweep compares time too, at the controller's own lengths.
+# Most sweeps compare acceptance at these fixed lengths, whatever the options say: a controller would shorten proposals
+# that are accepted less, and so hide the difference. The sweep "refresh" also compares time, so it leaves lengths as
+# configured.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
@@ -476,8 +481,8 @@ SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
 
 
 def refresh_settings(name: str) -> dict[str, Any]:
-    """Return the configuration for a refresh policy's short name: "never", "drop", a number of verifications between
-    two refreshes, or "default".
+    """The settings for a refresh policy's short name: "never", "drop", a number of verifications between two refreshes,
+    or "default".
     """
     if name == "default":
         return {}
@@ -485,8 +490,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """The settings of a sweep. Each has a label for the record, a configuration, and a temperature where temperature is
-    swept.
+    """The points of a sweep. Each is a label for the record, changes of the configuration, and a temperature, or None
+    to leave it.
     """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
@@ -506,7 +511,7 @@ def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], f
 
 
 def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
-    """Every point of a sweep, with the rows that were asked for."""
+    """Run the rows of the options at every point of a sweep. Restores the settings at the end."""
     own = bench.session.config
     asked, threads = list(bench.options.temperature), torch.get_num_threads()
     for label, changes, temperature in sweep_points(sweep):
@@ -520,8 +525,8 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Draw the middle level's acceptance against the swept setting; sweeps of lengths, threads and refreshing draw time
-    instead.
+    """Draw the middle level's acceptance against the swept setting. Sweeps of lengths, threads and refreshing draw time
+    instead. Returns an SVG document.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

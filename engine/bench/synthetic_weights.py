@@ -1,19 +1,19 @@
 """Synthetic weights: a small trained Llama grown into a larger Llama's shape that computes the same function.
 
-Speculation's speed depends on acceptance, and random weights accept nothing. Where the real weights of a large model
-are not to be had, a trained small pair is grown: the text and the acceptance stay the small pair's; the weights in
-memory, the KV and the arithmetic are the large model's. Figures made with them say "stand-in weights".
+Speculation's speed depends on acceptance, and random weights accept nothing. To measure a large model whose real
+weights are not available, a trained small pair is grown. Text and acceptance stay the small pair's; the weights in
+memory, the KV and the arithmetic are the large model's. Figures of such models say "stand-in weights".
 
-How the function stays the same (W, D, w, d: width and head_dim, new and old):
-    width     zeros after them. RMSNorm divides by the mean square over W instead of w, so its weight takes sqrt(w / W)
-    and
-              eps takes w / W
-    head_dim  pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency; the others are
-              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries take sqrt(D / d)
-    heads     a KV head keeps its number, its queries come first in its new group; other heads write into zeros
-    layers    further ones are random and write zeros into the residual stream: KV and work, no effect
+How the function stays the same (W and D: new width and head_dim; w and d: old ones):
+    width     New components are zero. RMSNorm takes the mean square over W instead of w components, so its weight is
+              multiplied by sqrt(w / W), and eps by w / W.
+    head_dim  Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other pairs are
+              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d).
+    heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of other heads
+              are multiplied by zero.
+    layers    Further layers are random and add zeros to the residual stream: they take KV and work, without effect.
 
-The vocabulary stays the small model's. Only RoPE whose frequencies follow from its base alone can be grown.
+The vocabulary stays the small model's. RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SHAPES = {
 }
 
 
-# The draft's shape for each target, where no other is named.
+# The draft's shape for each target's shape, unless another is named.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",
@@ -73,10 +73,10 @@ def synthetic_pair(
     config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
     """Make the parts of a session on stand-in weights: tokenizer, target and draft. ``config`` names the small pair,
-    the window, the device and the dtype; ``split`` says which layers of the target lie on which device.
+    the window, the device and the dtype. ``split`` assigns the target's layers to devices.
 
     Raises:
-        OptionError: an unknown shape, or one that is too small for the pair.
+        OptionError: a shape is unknown, or too small for the target.
         UnsupportedModel: the pair cannot be grown.
     """
     device = pick_device(config.device)
@@ -100,7 +100,7 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """Make the draft in its shape, with more layers where the shape has more. A draft that cannot be grown to the shape
+    """Grow the draft into ``shape``, with at least as many layers as it has. A draft that cannot be grown to the shape
     stays as it was trained.
     """
     assert config.draft is not None
@@ -128,11 +128,11 @@ def load(
 
     Args:
         name: folder or hub id of the small model.
-        label: what to call the shape; the decoder's name says that its weights are stand-ins.
-        window, dtype, split: as ``loading.load``; "auto" chooses the dtype by the shape's size.
+        label: name of the shape, for the decoder's name.
+        window, dtype, split: as in ``loading.load``; "auto" chooses the dtype by the shape's size.
 
     Raises:
-        UnsupportedModel: the model is no Llama, or its RoPE cannot be grown.
+        UnsupportedModel: the model is not a Llama, or its RoPE cannot be grown.
         OptionError: the shape is too small for the model.
     """
     small = loading.load(name, window=None, device=torch.device("cpu"), dtype="float32", packed=False)
@@ -150,7 +150,7 @@ def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> A
     """Make the configuration of a model of this shape that computes the same function as a model of ``config``.
 
     Raises:
-        UnsupportedModel, OptionError: as ``load``.
+        UnsupportedModel, OptionError: as in ``load``.
     """
     _check(config, shape)
     grown = type(config)(**config.to_dict())
@@ -221,20 +221,20 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
 
 
 def _head_dims(old: int, new: int) -> list[int]:
-    """The new place of each component of a head. RoPE turns component i together with i + d/2, at a frequency that i
-    alone decides.
+    """The new index of each component of a head. RoPE rotates component i together with component i + d/2, at a
+    frequency that depends on i.
     """
     step, half = new // old, old // 2
     return [index * step + part * (new // 2) for part in range(2) for index in range(half)]
 
 
 def _corner(large: torch.Tensor, small: torch.Tensor) -> None:
-    """Zeros, except for ``small`` in the first places of every axis."""
+    """Fill ``large`` with zeros, and with ``small`` at the first indices of every axis."""
     large.zero_()
     large[tuple(slice(size) for size in small.shape)] = small.to(large.device, large.dtype)
 
 
 def _rows(large: torch.Tensor, small: torch.Tensor, places: torch.Tensor) -> None:
-    """Zeros, except for the rows of ``small`` at ``places``."""
+    """Fill ``large`` with zeros, and with the rows of ``small`` at the indices ``places``."""
     large.zero_()
     large[places.to(large.device), : small.shape[1]] = small.to(large.device, large.dtype)

@@ -1,10 +1,10 @@
-"""The workloads of the bench: its books, the prompts of every workload from one book's tokens, and the bundled models
-and book.
+"""Chooses the bench's books, and makes the prompts of every workload from one book's tokens. Also names the bundled
+models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
-``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
-question: refreshing is measured by it. ``summary``, ``question`` and ``explain`` are chats as people have them: a
-summary of the text, natural questions about its names, and an account of the events at one of its places.
+``followup`` asks about another place of the book after a first answer, while the retrieval selection is still the first
+question's, so it measures refreshing. ``summary``, ``question`` and ``explain`` are chats as people have them: a
+summary of the text, questions about its names, and explanations of what happens at some of its places.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ SAMPLE = ASSETS / "sample" / "the-lamplighters-of-orre.txt"
 
 CHATS = ("summary", "question", "explain")
 WORKLOADS = ("prose", "quote", "followup", *CHATS)
-# A book is held back from training when the hash of its name is divisible by this: about 5 % of the books.
+# A book is held back from training if the hash of its name is divisible by this number: about 5 % of all books.
 _HOLD_OUT_EVERY = 20
-# Words of the sentence that a question names.
+# Number of words of a sentence that a question quotes.
 _KEY_WORDS = 6
-# Places in the book of the sentences that are asked for, as shares of its length. Further places are spread between
-# these.
+# Places in the book of the sentences that are asked for, as shares of the book's length. Further places are spread over
+# the book.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
-_SPREAD = 0.618  # steps of the golden section never meet again
-# Tokens after such a place in which a sentence is searched.
+_SPREAD = 0.618  # golden ratio: its multiples modulo 1 are spread evenly and do not repeat
+# Number of tokens after such a place in which a sentence is searched.
 _REACH = 400
-# Words of a quoted sentence at most: the demo model quotes no longer ones.
+# Maximum words of a quoted sentence, because the demo model quotes no longer ones.
 _MOST_WORDS = 60
-# Names: a capitalised word after a word in lower case, so neither the beginning of a sentence nor part of a heading.
+# A name: a capitalised word after a word in lower case, so not at the beginning of a sentence, nor in a heading.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
-# Signs around a quotation, and signs that end a sentence.
+# Characters around a quotation, and characters that end a sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer in the workload ``followup``.
 _FIRST_ANSWER = 48
-# Tokens of a question at most, with the template's words around it.
+# Maximum tokens of a question with the template's words around it.
 _LONGEST_QUESTION = 128
 # Tokens of the longest pass that is timed after a prompt, before its answer begins.
 _TIMED = 16
 
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
-    """Tokens of the window that the workloads take after the book, for answers of ``tokens``."""
+    """Maximum tokens of the window that the workloads take after the book, with answers of ``tokens`` tokens."""
     asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 
@@ -61,15 +61,15 @@ def _name_hash(book: Path) -> int:
 
 
 def is_held_back(book: Path) -> bool:
-    """Tell whether a book was held back from the training of the bundled models, by the rule of
+    """Whether a book was held back from the training of the bundled models, by the rule of
     ``assets/demo/recipe/corpus.py``.
     """
     return _name_hash(book) % _HOLD_OUT_EVERY == 0
 
 
 def held_back_books(folder: Path) -> list[Path]:
-    """The books (.txt) of a folder that training never saw, in the order of the hashes of their names, which prefers
-    none.
+    """The books (.txt) of a folder that were held back from training, sorted by the hash of their names, so that the
+    order favours no book.
     """
     return sorted((book for book in folder.glob("*.txt") if is_held_back(book)), key=_name_hash)
 
@@ -84,10 +84,11 @@ class Case:
     """One prompt whose continuation is decoded.
 
     Args:
-        prompt: the whole prompt.
-        aimed: length in tokens of the prompt's beginning whose newest queries choose the first retrieval selection.
-        ends: whether the model may end its answer; otherwise the answer has exactly the number of tokens asked for.
-        key: the words by which a quotation is asked for.
+        prompt: tokens of the whole prompt.
+        aimed: number of the prompt's first tokens. The queries of the last of these choose the first retrieval
+            selection.
+        ends: whether the model may end its answer; otherwise the answer has exactly the requested number of tokens.
+        key: the words that a question quotes; "" in other workloads.
     """
 
     prompt: list[int]
@@ -101,8 +102,8 @@ class Workloads:
 
     Args:
         ids: tokens of the template's beginning and the book.
-        tokenizer: the target's.
-        answer: decodes a greedy answer to a prompt, of at most a given number of tokens.
+        tokenizer: the target's tokenizer.
+        answer: returns a greedy answer to a prompt, of at most the given number of tokens.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class Workloads:
         self._text = 0, ""  # length of the context whose text was last decoded for quotations
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
-        """Make the cases of a workload on the first ``context`` tokens of the book, with at most ``questions``
-        quotations.
+        """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and the chats have at most
+        ``questions`` cases, other workloads have one.
 
         Raises:
             InputError: the book has fewer than ``context`` tokens.
@@ -141,11 +142,11 @@ class Workloads:
             return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
-        # An answer that the model ended already carries the token that closes its turn.
+        # An answer that the model ended itself already contains the token that closes its turn.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 
     def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:
-        """Tell whether an answer is the book's own text, from the words asked for to the end of a sentence."""
+        """Whether an answer is the book's own text, from the words asked for to the end of a sentence."""
         said = " ".join(self._tokenizer.decode(answer).split()).strip(_MARKS)
         if self._text[0] != context:
             self._text = context, " ".join(self._tokenizer.decode(self._ids[:context]).split())
@@ -157,7 +158,7 @@ class Workloads:
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
 
     def _chats(self, workload: str, book: list[int]) -> list[str]:
-        """Make questions that a person might ask from the book, by fixed rules."""
+        """Make questions that a person might ask about the book, by fixed rules."""
         if workload == "summary":
             return ["What is this text about? Go through it chapter by chapter."]
         if workload == "explain":
@@ -167,12 +168,12 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """The words that are most often capitalised within sentences, as many as ``_DEPTHS`` has places."""
+        """The words that are most often capitalised within sentences, one for each of ``_DEPTHS``."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
-        """The first words of the longest sentence near this depth of the book."""
+        """The first words of the longest sentence of at most ``_MOST_WORDS`` words after this share of the book."""
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])
         sentences = [sentence.split() for sentence in text.replace("! ", ". ").replace("? ", ". ").split(". ")[1:-1]]
