@@ -5,18 +5,18 @@
     found.level, found.passages        "says so", (Passage(text="The island of Orre lies eleven miles ...", ...),)
 
 The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
-2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
-"thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
-other words, and does not attribute the statement to another person (``roles``). It is *near* when it is related but
-does not say so. A sentence is *not found* when its names or numbers occur nowhere in the book, or when the book
-mentions the subject of the question nowhere, or only elsewhere. A sentence that claims nothing about the book (small
-talk, an opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
-(``EvidenceIndex.unmentioned``): a passage may then say so and still be no answer.
+2009). Names and numbers weigh most. Words are compared without case, accents and endings, numbers by their value:
+"thirteen" is 13, and 1,912 is 1912. A passage *says so* if it has the sentence's names, its numbers and most of its
+other words, and does not attribute the statement to another person (``roles``). A passage is *near* if it is related
+but does not say so. A sentence is *not found* if the book lacks one of its names or numbers, or if the book mentions
+the subject of the question nowhere, or only far from the nearest passage. A sentence that claims nothing about the book
+(small talk, an opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
+(``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
 
-Knows no model and no page: shared words are a fact about two texts. Attention to pages decides between equal passages.
-The model itself is not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action
-to another person (assets/evaluation), and asking takes a good part of an answer's time. Words without meaning of their
-own are listed for English, German, French and Spanish; in other languages only rarity distinguishes words.
+Knows no model. Weights of pages, such as the model's attention, only decide between equal passages. The model itself is
+not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action to another person
+(assets/evaluation), and asking takes a good part of an answer's time. Words without meaning of their own are listed for
+English, German, French and Spanish. In other languages only rarity distinguishes words.
 """
 
 from __future__ import annotations
@@ -45,36 +45,40 @@ from engine.words import (
 )
 
 Level = Literal["says so", "near", "not found", ""]
-"""How far a passage supports a sentence; "" for a sentence that claims nothing about the book."""
+"""How far passages support a sentence. "" for a sentence that claims nothing about the book, or has no related passage.
+"""
 
 CANDIDATES = 12
 """Number of best passages by BM25 that are compared with a sentence word by word."""
 LENGTH_SHARE = 0.4
-"""BM25's parameter b. Passages are sentences, so a word counts once in a passage."""
+"""BM25's parameter b. There is no k1, because passages are sentences, in which a word counts once."""
 NEIGHBOURS = 0.3
-"""Weight of a word that occurs only in the passage before or after."""
+"""Weight in BM25 of a word that occurs only in the passage before or after."""
 AROUND = 3
-"""Number of passages before and after in which the name may occur to which "he" or "it" in a passage refers."""
+"""Number of passages before and after in which a name counts, because "he" or "it" in a passage may refer to it."""
 FAR = 8
 """Number of passages before and after an answering passage in which the question's names and nouns may occur."""
 ELSEWHERE = 0.4
-"""Share of a question's names and nouns below which a passage is about a different subject."""
+"""Minimum share of a question's names and nouns within ``FAR`` of a passage. Below it, the passage is about a different
+subject.
+"""
 NAME, NUMBER = 2.0, 2.5
 """Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
 """Weight of a word that occurs only in the question."""
 UNKNOWN = 0.5
 """Weight of a word that the book never uses, relative to the book's rarest words. It is below 1, because an answer may
-use its own words.
+use words of its own.
 """
 MOST_OF_IT = 0.6
 """Minimum share of a sentence's words, by weight, that a passage must have to say so."""
 FACT, SUBJECT = 0.8, 0.2
-"""Weights in a passage's rank, relative to the share of all words: of the share of new words, which the question has
-not said, and of the share of the question's words.
+"""Weights, in a passage's rank, of the share of new words (those not in the question), and of the share of the
+question's words. The share of all the sentence's words has the weight 1.
 """
 MANY, NEARLY_ALL = 4, 0.85
-"""Minimum number of new words, and minimum share of them in one passage, for which the match is no coincidence."""
+"""Minimum number of new words, and minimum share of the new words in one passage, for a match that is no coincidence.
+"""
 OF_THE_SUBJECT = 0.45
 """Minimum share of the question's words that a passage and its surroundings must have to say so."""
 OF_A_FRAGMENTS_SUBJECT = 0.65
@@ -85,24 +89,28 @@ ABOUT = 0.5
 """Minimum share of the question's known words that the surroundings of a passage must have to be about the question."""
 OTHER_WORDS = 0.1
 """Maximum share of a sentence's words that occur elsewhere in the book but not at the supporting passage. In a short
-sentence one such word changes the meaning. Words that the book never uses may be the answer's own synonyms.
+sentence one such word changes the meaning. Words that the book never uses do not count, because they may be synonyms.
 """
 RELATED = 0.3
-"""Minimum share of a sentence's words that a passage must have to be near."""
+"""Minimum share of a sentence's words, or of its new words, that a passage must have to be near."""
 NOUNS_CAPITALIZED = 0.2
-"""Share of capitalised words within sentences above which a language is assumed to capitalise every noun, as German
-does.
+"""Share of capitalised words within sentences above which a book's language is assumed to capitalise every noun, as
+German does.
 """
 BESIDE = 0.5
-"""Weight for a passage of a word in the passage before or after, or of a name a little further away."""
+"""Weight of a word that a passage lacks but the passage before or after has, or of a name that occurs within ``AROUND``
+passages.
+"""
 FAVOUR = 0.1
 """Maximum share by which a favoured page raises the score of its passages."""
 FEW_LETTERS = 4
-"""Maximum letters of a word that may abbreviate a longer one: "Prof." and "Professor"."""
+"""Minimum letters of a book's word that counts as the abbreviation or the first part of a longer word: "Prof." of
+"Professor".
+"""
 FEW_WORDS = 2
-"""Maximum words of an answer that is so short that each of its words is its fact."""
+"""Maximum words of an answer that counts as a fragment, in which each capitalised word is a fact."""
 SHORTEST_HEADING = 3
-"""Minimum words, most of them capitalised, of a line that counts as a heading."""
+"""Minimum words of a sentence that counts as a heading if most of its words are capitalised."""
 
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
@@ -118,7 +126,7 @@ _DENIED = re.compile(  # words that a "not" negates, up to the end of its clause
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-# from this character on, scripts have no spaces between words, and pairs of characters are compared
+# First character of the scripts without spaces between words, of which pairs of characters are compared.
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
@@ -156,7 +164,7 @@ _ASKING = (
     "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
     "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
 )
-"""Words that questions consist of, whatever the book is about."""
+"""Words of questions that do not depend on what the book is about."""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
@@ -166,7 +174,7 @@ _ADJECTIVES = (
     "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
     "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
 )
-"""Words that may stand between "the" and its noun in an answer although the book omits them."""
+"""Words that may stand between "the" and a noun of a question, and are no nouns themselves."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
@@ -194,9 +202,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence of the book on one line, with its place: on one page, or at the end of one page and the start of the
-    next.
-    """
+    """A sentence of the book, on one line. ``parts`` are its places on the pages: one part for each page."""
 
     text: str
     parts: tuple[Part, ...]
@@ -219,8 +225,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Term:
-    """A word of a sentence in three forms: ``key`` is compared with passages, ``whole`` is compared with the book,
-    ``raw`` is shown.
+    """A word of a sentence in three forms: ``key`` (folded and shortened) is compared with passages, ``whole`` (folded)
+    with the book's names, and ``raw`` is shown.
     """
 
     key: str
@@ -231,8 +237,8 @@ class _Term:
 
 @dataclass
 class _Place:
-    """One passage of the book as words. ``start`` and ``end`` are its characters in the document's whole text.
-    ``denied``: words that the passage only negates.
+    """The words of one passage, the characters [start, end) of the document's text. ``negated``: whether the passage
+    negates something. ``denied``: keys that occur in it only negated.
     """
 
     start: int
@@ -243,11 +249,7 @@ class _Place:
 
 
 class EvidenceIndex:
-    """The index of a book's sentences.
-
-    Args:
-        document: the book. Indexing takes about 0.5 s for 300 pages.
-    """
+    """Indexes a book's sentences, in about 0.5 s for 300 pages."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -288,7 +290,7 @@ class EvidenceIndex:
         self._has_money = _MONEY.search(text) is not None
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """The first meaningful word after each "not", unless the passage also contains it elsewhere."""
+        """The key of the first meaningful word after each "not", unless the word occurs in the passage once more."""
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
@@ -298,12 +300,12 @@ class EvidenceIndex:
     def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
         """The nouns and names of a question that the book never uses.
 
-        Empty for a question about the whole book, and for a request that is no question, where "a table" names the form
-        of the answer.
+        Empty for a question about the whole book. Also empty for a request without a question mark, in which a noun may
+        name the form of the answer ("as a table").
 
         Args:
-            answered: whether a passage supports the answer. Then the noun right after "which" is only the kind of the
-                named thing: "which disease" in a book that has the disease's name alone.
+            answered: whether a passage supports the answer. If so, the noun right after "which" is left out: a book may
+                have the name of a disease and never the word "disease".
         """
         if not question.rstrip().endswith("?") or asks_for_whole(question):
             return ()
@@ -314,7 +316,7 @@ class EvidenceIndex:
         return tuple(word for word in dict.fromkeys(found) if word not in kinds)
 
     def lacks(self, words: str) -> bool:
-        """Whether the book never uses one of some words, names or numbers."""
+        """Whether the book lacks at least one of these words, names and numbers."""
         return any(term.key not in self._postings for term in self._terms(words))
 
     def _is_price_of_nothing(self, term: _Term) -> bool:
@@ -329,8 +331,8 @@ class EvidenceIndex:
         Args:
             question: the question, whose words decide between passages that share the same words with the sentence.
             favour: a weight for each page, such as its attention, which decides between equal passages.
-            pages_read: number of first pages that the answer is from. Evidence is taken only from them; None means all
-                pages. Names and numbers count as not found only if the whole book lacks them.
+            pages_read: number of the first pages that the answer is based on. Evidence is taken only from these; None
+                means all pages. Names and numbers count as not found only if the whole book lacks them.
         """
         if pages_read is None or pages_read >= len(self.document.pages):
             return self._find(question, sentence, favour, len(self._places))
@@ -339,7 +341,7 @@ class EvidenceIndex:
         return replace(found, level="") if beyond else found
 
     def _places_within(self, pages: int) -> int:
-        """Number of passages that end within the first pages."""
+        """Number of passages that end within the first ``pages`` pages."""
         end = self.document.page_starts[pages]
         return bisect.bisect_right(self._places, end, key=lambda place: place.end)
 
@@ -366,7 +368,7 @@ class EvidenceIndex:
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
         subject = [term for term in asked if term.raw in nouns and not _is_generic(term)]
-        # if so many words are shared, the only objection is that the passage is about another person
+        # A passage with so many of the sentence's words is off the subject only if it is about another name.
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
         if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
@@ -379,11 +381,13 @@ class EvidenceIndex:
     def _is_beside_the_point(
         self, nouns: Sequence[_Term], asked: Sequence[_Term], said: set[str], best: _Judged | None
     ) -> bool:
-        """Whether the book mentions the subject of the question nowhere, or nowhere close to the nearest passage.
+        """Whether the book mentions the subject of the question nowhere, or not near the best passage.
 
         Args:
-            nouns: nouns of the question.
-            said: words of the sentence.
+            nouns: names and nouns of the question.
+            asked: words of the question.
+            said: keys of the sentence's words.
+            best: the passage that supports the sentence best, if any.
         """
         if best is None:
             return bool(nouns)
@@ -397,14 +401,14 @@ class EvidenceIndex:
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def _share(self, terms: Sequence[_Term], keys: set[str]) -> float:
-        """The share, by weight, of those words that are among others."""
+        """The share of ``terms``, by weight, that are among ``keys``."""
         return sum(self._weight(term) for term in terms if term.key in keys) / sum(map(self._weight, terms))
 
     def _is_unknown(self, term: _Term) -> bool:
         """Whether the book never uses a word of the question.
 
-        In a language that joins words, the word may be part of another one, and only nouns count: verbs change too
-        much.
+        If the book's language joins words, a word also counts as known if it is part of one of the book's words, or
+        begins with one. Only nouns count as unknown, because verbs change too much.
         """
         if term.key in self._postings or _is_generic(term) or _ROMAN.fullmatch(term.whole):
             return False
@@ -446,8 +450,8 @@ class EvidenceIndex:
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
-        """The weights of the words in each passage and in its neighbours. Indices may be one beyond the book's
-        passages.
+        """The summed weights of the words in each passage and in its neighbours, keyed by index of the passage. Keys
+        may be one below or above the valid indices.
         """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
@@ -469,11 +473,11 @@ class EvidenceIndex:
     def _judged(
         self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool, negated: bool
     ) -> _Judged:
-        """Judge a passage by the share of a sentence's words that it has, and derive its level.
+        """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
-            stranger: whether the sentence repeats a word of the question that the book never uses, which no passage
-                supports.
+            stranger: whether the sentence repeats a word of the question that the book never uses. No passage can say
+                so then.
             negated: whether the sentence negates something.
         """
         own = self._places[place].keys
@@ -500,7 +504,7 @@ class EvidenceIndex:
             same = same and self._places[place].negated
         else:
             same = same and not any(term.key in self._places[place].denied for term in terms)
-        # a sentence that only repeats the question needs all of the question's words
+        # A sentence without new words needs all its words in the passage.
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
@@ -514,7 +518,7 @@ class EvidenceIndex:
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
-        """Lower a passage to near if it attributes the sentence's statement to another person."""
+        """Lower the level to near if the passage attributes the sentence's statement to another person."""
         place = self._places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
@@ -553,14 +557,14 @@ class EvidenceIndex:
     # Words -----------------------------------------------------------------------------------------------------
 
     def _weight(self, term: _Term) -> float:
-        """The weight of a word: its rarity, and more for names and numbers."""
+        """The weight of a word: its rarity in the book, multiplied for names and numbers."""
         known = len(self._postings.get(term.key, ()))
         count = max(1, known)
         rarity = math.log(1 + (len(self._places) - count + 0.5) / (count + 0.5))
         return rarity * {"word": 1.0, "name": NAME, "number": NUMBER}[term.kind] * (1.0 if known else UNKNOWN)
 
     def _terms(self, sentence: str) -> list[_Term]:
-        """The meaningful words of a sentence, each once."""
+        """The meaningful words and the numbers of a sentence, each once."""
         text = _LINE_NUMBER.sub(lambda match: " " * len(match[0]), sentence)
         tokens = list(tokenize(text))
         found: dict[str, _Term] = {}
@@ -581,13 +585,17 @@ class EvidenceIndex:
         return list(found.values())
 
     def _is_name(self, whole: str, before: str, behind: str, heading: bool) -> bool:
-        """Whether a word with a capital is a name: the book writes it with a capital and never in lower case.
+        """Whether a capitalised word is a name.
+
+        If the book also writes the word in lower case, or capitalises every noun, only a quoted word that the book
+        never capitalises is a name. Otherwise, at the start of a sentence and in a heading, a word is a name if the
+        book capitalises it within sentences; elsewhere it always is. A single word in quotation marks starts no
+        sentence.
 
         Args:
-            before: the sentence up to the word. At a sentence's start every word has a capital, except a single word in
-                quotation marks.
+            before: the sentence up to the word.
             behind: the sentence after the word.
-            heading: whether the word is in a heading, where every word has a capital.
+            heading: whether the word is in a heading.
         """
         if _ROMAN.fullmatch(whole):
             return False
@@ -597,15 +605,15 @@ class EvidenceIndex:
         return whole in self._capital if heading or is_start else True
 
     def _as_fact(self, term: _Term) -> _Term:
-        """Whether a capitalised word of a very short answer is its fact: a word of the book, or a name that the book
-        lacks.
+        """Turn a capitalised word of a very short answer into a name if the book lacks the word, because the word is
+        the answer's fact. Returns any other word unchanged.
         """
         known = term.kind != "word" or not term.raw[0].isupper() or self._nouns or term.key in self._postings
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """The key, the whole form and the letters of each meaningful word. Text without spaces is cut into pairs of
-        characters.
+        """The key, the folded form and the letters of a word, if it has a meaning. In scripts without spaces, those of
+        each pair of characters.
         """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):
@@ -616,7 +624,7 @@ class EvidenceIndex:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
-        """A word folded, with the key with which it is compared. The key is empty for a word without meaning."""
+        """The folded form of a word, and the key that is compared, which is "" for a word without meaning."""
         known = self._forms.get(raw)
         if known is None:
             whole = fold_word(raw)
@@ -637,9 +645,8 @@ class EvidenceIndex:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage compared with a sentence: its rank among others, and its level.
-
-    ``is_sure``: whether it has nearly all of many new words, which the question has not said.
+    """A passage compared with a sentence. ``support`` is its rank among other passages. ``is_sure``: whether the
+    passage has nearly all new words (those not in the question), and these are many.
     """
 
     place: int
@@ -649,7 +656,7 @@ class _Judged:
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:
-    """The beginnings and ends of a text's passages, which are sentences and rows of tables."""
+    """The starts and ends of a text's passages, which are sentences and rows of tables."""
     for start, end in spans(text):
         if _ROW.search(text, start, end) is None:
             yield start, end
@@ -663,7 +670,7 @@ def _is_generic(term: _Term) -> bool:
 
 
 def _nouns(question: str) -> set[str]:
-    """The words that are nouns, judged by the words before them or by their capital."""
+    """The words of a question that are nouns, judged by the word before, or by a capital within the question."""
     words = [raw for raw, _ in tokenize(question)]
     found = {word for word in words[1:] if word[0].isupper()}
     expected = False

@@ -2,9 +2,10 @@
 
     python -m engine.foreign_child        started by ``engine.foreign``, as a child of ``engine.sandbox``
 
-The tokenizer is checked before anything is allocated by its numbers, loaded, and used on prose and on runs of every
-sign. A GGUF file's vocabulary is converted to transformers' form first. A chat template is rendered once, into the
-pieces that are used afterwards. Nothing of a model is loaded in the program before it has passed here.
+A tokenizer's numbers are checked before they can make a library allocate memory. Then the tokenizer is loaded, and used
+on prose and on runs of many characters. A GGUF file's vocabulary is converted to transformers' format first. A chat
+template is cut into pieces; the program uses only the pieces. The program loads a tokenizer only after it has passed
+here.
 """
 
 from __future__ import annotations
@@ -40,25 +41,26 @@ MOST_ADDED = 100_000
 microseconds for each.
 """
 MOST_NAMED = 10_000
-"""Maximum special tokens that a tokenizer's settings may name. Models name up to some thousand. For each one
-transformers looks at all of them.
+"""Maximum special tokens that a tokenizer's settings may name. Models name up to some thousand. transformers takes
+quadratic time: for each of them it looks at all.
 """
 _LARGEST_ID = 1 << 24
-# Maximum characters that a tokenizer may make of one character before it cuts a text. Models make two.
+# Maximum growth of a text by a tokenizer's normalizer, and of a token by its decoder. Models make two characters of
+# one.
 _MOST_GROWTH = 16.0
-_LONGEST = "model_max_length"  # 10 to the power of 30 means "any"
+_LONGEST = "model_max_length"  # may be larger than the limit: 10 to the power of 30 means "any length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the files that were tried
+_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
-_RUN = 48  # number of repetitions of each character, on which a badly made expression becomes slow
+_RUN = 48  # number of repetitions of a character, enough to make a regular expression with exponential time slow
 _PROSE = "The keeper's log of 1897 says: \u201cNo light, 3 nights\u201d \u2014 na\u00efve, isn't it?\r\n\r\n\tYes... "
 _PROSE_TIMES = 200
 _FIRST_PLANE = "".join(map(chr, (*range(0x20, 0xD800), *range(0xE000, 0xFFFE))))
 _REASON = 200  # maximum characters quoted from a library's message
 
 LINEAR = "linear"
-"""The child's word for a tokenizer that takes linear time."""
+"""The child's answer for a tokenizer that takes linear time."""
 _LINEAR_MODELS = ("BPE", "WordLevel")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -77,26 +79,26 @@ _LINEAR_EXPRESSIONS = (
     rf"{_WORD}|{_NAME}|\p{{N}}|{_REST_WITH_SLASH}",
     rf"{_WORD}{_CONTRACTIONS}?|{_NAME}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
 )
-"""Regular expressions of known models that cut a text into words."""
+"""Regular expressions with which known models cut a text into words."""
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Import as few modules as the work needs, because a model's first start waits for this."""
-    # saves nine tenths of the time; there are no reference cycles to collect, and all memory is freed when this process
-    # ends
+    """Import only the modules that the work needs, because a model's first start waits for this."""
+    # Garbage collection would take nine tenths of the time. It is not needed: all memory is freed when this process
+    # ends.
     gc.disable()
     if request["work"] == "template":
         _renderer()
     elif request["work"] != "gguf" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
         importlib.import_module("tokenizers")
     else:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes a second
-        importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - imported when it is named
+        sys.modules["torch"] = None  # type: ignore[assignment]  # not needed, and importing torch takes a second
+        importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - the access imports it
 
 
 @lru_cache(maxsize=1)
 def _renderer() -> Any:
-    """transformers' own renderer of templates, without the second that importing all of transformers takes."""
+    """transformers' renderer of templates. Avoids importing all of transformers, which takes a second."""
     name = "transformers.utils.chat_template_utils"
     spec = importlib.util.find_spec("transformers")
     places = (spec.submodule_search_locations if spec else None) or ()
@@ -106,7 +108,7 @@ def _renderer() -> Any:
         sys.modules[package] = bare
     try:
         return importlib.import_module(name).render_jinja_template
-    except (ImportError, AttributeError):  # a different version of transformers: use the slow way
+    except (ImportError, AttributeError):  # a different version of transformers: import all of it
         for package in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[package]
         return importlib.import_module(name).render_jinja_template
@@ -153,11 +155,11 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
-    """Write transformers' form of a vocabulary. transformers alone would read the file twice, and 300,000 words one by
-    one.
+    """Convert the vocabulary of a GGUF file, and save the tokenizer in the folder ``out``. Gives transformers the
+    header, because transformers would read the file twice, and 300,000 words one by one.
 
     Returns:
-        The result of ``_load_tokenizer``.
+        The tokenizer and its JSON, as ``_load_tokenizer``.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -165,14 +167,14 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
     fields, _ = gguf_header.read(gguf, vocabulary=True)
     with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
-        (Path(alone) / gguf.name).touch()  # other files in the folder would change how the vocabulary is read
+        (Path(alone) / gguf.name).touch()  # alone in a folder, because other files would change how it is read
         tokenizer = AutoTokenizer.from_pretrained(
             alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
         )
     tokenizer.save_pretrained(out)
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     merges = [" ".join(pair) for pair in content["model"].get("merges") or ()]
-    if merges and all(pair.count(" ") == 1 for pair in merges):  # half of the bytes
+    if merges and all(pair.count(" ") == 1 for pair in merges):  # as strings, merges take half of the bytes
         content["model"]["merges"] = merges
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     (out / model_files.TOKENIZER).write_text(compact, encoding="utf-8")
@@ -181,11 +183,11 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
-    """Make transformers find these fields in every GGUF file, without its own modules for reading them, which need
-    torch, and without deriving settings from them.
+    """Within this context, let transformers take ``fields`` as the header of every GGUF file. Replaces transformers'
+    own modules for reading headers, which need torch, and for deriving settings from headers.
     """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
-    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # the package keeps these functions after their first use
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # names that the package keeps after their first use
     reader = types.ModuleType(f"{package['__name__']}.reader")
     settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
     vars(reader)[reads] = lambda *_: (fields, ())
@@ -206,7 +208,9 @@ def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
 
 
 def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
-    """Load a tokenizer with the library. Return it with its JSON; None if the library has none for it."""
+    """Load a tokenizer. Returns the library's tokenizer and its JSON, or (None, None) if transformers has no fast
+    tokenizer for it.
+    """
     _check_settings(folder)
     path = folder / model_files.TOKENIZER
     if path.exists():
@@ -221,7 +225,7 @@ def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
 
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = getattr(tokenizer, "backend_tokenizer", None)
-        if tokenizer is None:  # reported where the tokenizer is loaded
+        if tokenizer is None:  # the program reports this when it loads the tokenizer
             return None, None
         stated = json.loads(tokenizer.to_str())
         _check_stated(stated)
@@ -235,13 +239,16 @@ def _unlimited(tokenizer: Any) -> Any:
 
 
 def _try_tokenizer(folder: Path) -> str:
-    """Load a tokenizer and use it by ``_use``."""
     tokenizer, stated = _load_tokenizer(folder)
     return "" if tokenizer is None else _use(tokenizer, stated)
 
 
 def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
-    """Use a tokenizer on test texts. Return whether it takes linear time."""
+    """Use a tokenizer on test texts. Returns ``LINEAR`` if it takes linear time, otherwise "".
+
+    Raises:
+        ModelError: the tokenizer makes texts much longer, or makes no token of a text.
+    """
     if tokenizer.normalizer is not None:
         grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
         if grown > _MOST_GROWTH * len(_FIRST_PLANE):
@@ -257,11 +264,11 @@ def _use(tokenizer: Any, stated: Mapping[str, Any]) -> str:
 
 
 def is_linear(stated: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer of a ``tokenizer.json`` takes linear time: it must cut words by known expressions, and join
-    pairs.
+    """Whether the tokenizer of a ``tokenizer.json`` surely takes linear time. Its regular expressions must be known,
+    and its model must be one of ``_LINEAR_MODELS``.
 
-    SentencePiece models with scores are not linear: they look at every piece that may begin at a character, however
-    long.
+    SentencePiece models with scores (Unigram) are not linear: at every character they look at all pieces that may begin
+    there.
     """
     model = stated.get("model")
     parts = [stated.get(name) for name in ("normalizer", "pre_tokenizer")]
@@ -282,12 +289,16 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Every character, paired with another character that ends a run of it."""
+    """Each character of ``_SIGNS``, with a different character that ends a run of the first."""
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 
 
 def _check_settings(folder: Path) -> None:
-    """Check the files next to ``tokenizer.json``, from which the library adds tokens one by one."""
+    """Check the files next to ``tokenizer.json``, because the library adds tokens from these files one by one.
+
+    Raises:
+        ModelError: a number is too large, or a setting is not allowed.
+    """
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         path = folder / name
         stated = json.loads(path.read_bytes()) if path.exists() else {}
@@ -295,7 +306,7 @@ def _check_settings(folder: Path) -> None:
             raise ModelError(f"{name} is broken: it holds no JSON object.", ANOTHER)
         if odd := [key for key in _OTHER_FILES if stated.get(key)]:
             raise ModelError(f"{name} names other files or words ({odd[0]}) for the tokenizer.", ANOTHER)
-        for key, value in stated.items():  # some classes of transformers add this many tokens
+        for key, value in stated.items():  # some classes of transformers add as many tokens as a setting says
             if type(value) is int and value > MOST_ADDED and name == "tokenizer_config.json" and key != _LONGEST:
                 raise ModelError(f"{name} is broken: {key} is {value:,}.", ANOTHER)
         lists = [stated[key] for key in _NAMED if isinstance(stated.get(key), list | dict)]
@@ -310,7 +321,11 @@ def _check_settings(folder: Path) -> None:
 
 
 def _check_stated(stated: Any) -> None:
-    """Check the numbers in ``tokenizer.json`` before anything is allocated by them."""
+    """Check the numbers in ``tokenizer.json`` before a library allocates memory for them.
+
+    Raises:
+        ModelError: a number is too large, or the tokenizer works at random.
+    """
     if not isinstance(stated, dict):
         raise ModelError(f"{model_files.TOKENIZER} is broken: it holds no JSON object.", ANOTHER)
     added, model = stated.get("added_tokens") or (), stated.get("model")
@@ -350,7 +365,7 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """Maximum characters that a step makes of one."""
+    """Maximum number of characters that a step makes of one character."""
     if step.get("type") == "Prepend":
         return 1.0 + len(str(step.get("prepend", "")))
     if step.get("type") != "Replace":

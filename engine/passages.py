@@ -1,10 +1,10 @@
 """Finds passages of a book that share words with a question, for models that are too small to find them by themselves.
 
-A model whose generation settings contain `passages` gets them once more after the question, as a reminder. A small
-chat model without such settings gets the best one before a question about the book. The whole book stands before the
-question as always. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the
-book and the question, so equal questions give equal tokens. A question about the whole text gets the text's beginning,
-and from each later part the passage with most of the text's frequent words.
+A model whose generation settings contain `passages` gets them repeated after the question. A small chat model without
+such settings gets the best passage repeated before a question about the book. The prompt holds the whole book in any
+case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the book and the
+question, so equal questions give equal tokens. A question about the whole text gets the text's beginning, and from each
+later part the passage that is most typical of the text.
 
 Knows no model. The list of words without meaning is English; in other languages only rarity distinguishes words.
 Questions about the whole text are known in English, German, French and Spanish.
@@ -22,26 +22,27 @@ from typing import Literal
 from engine.languages import Language, language_of
 
 SHORTEST, LONGEST = 60, 320
-"""Minimum and maximum characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a
-comma.
+"""Minimum and maximum characters of a passage. Shorter sentences are joined to the next sentence; longer ones are cut,
+at a comma if possible.
 """
 POINTED_SHORTEST = 200
-"""Minimum characters of the one passage that a small model is pointed to. With neighbouring sentences it has the fact
-more often: for 49 of 62 questions instead of 43.
+"""Minimum characters of the one passage that a small model is pointed to. A longer passage has the fact more often: for
+49 of 62 questions instead of 43.
 """
 SATURATION, LENGTH_SHARE = 1.2, 0.4
-"""BM25's parameters k1 and b; passages have about the same length, so b matters little."""
+"""BM25's parameters k1 and b. Passages have about the same length, so b matters little."""
 NEIGHBOURS = 0.3
 """Weight of a word that occurs only in the previous or the next passage."""
 MOST_PASSAGES = 16
 """Maximum number of passages, for any model."""
 POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
-"""Parameters of models that are pointed to a passage. Measured with 1.5 billion (``assets/evaluation``). Smaller models
-need training for it, as the starter had; for larger ones nobody has measured whether the tokens pay.
+"""Numbers of parameters of models that are pointed to a passage. Measured with 1.5 billion (``assets/evaluation``).
+Smaller models need training for it, which the starter had. For larger ones nobody has measured whether the passage is
+worth its tokens.
 """
 STEM = 5
-"""Number of first letters with which words are compared, without a final s: "lamps" equals "lamp", "lighted" equals
-"lighting".
+"""Maximum number of first letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted"
+equals "lighting".
 """
 
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
@@ -104,7 +105,8 @@ _WHOLE = (
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 Whole = Literal["en", "de", "fr", "es"]
 """A language in which questions about a whole text are recognised."""
-# For each other language: words that ask for the whole, of which a question has one, and words that may stand beside.
+# For each other language: words that ask for the whole, and further words. A question about the whole has at least one
+# of the former and otherwise only the latter.
 _ELSEWHERE: Mapping[Whole, tuple[str, str]] = {
     "de": (
         "worum zusammen zusammenfassen zusammenfassung zusammenfassend handelt überblick hauptgedanken inhalt",
@@ -131,23 +133,23 @@ _WHOLE_ELSEWHERE = {
     for language, (asking, beside) in _ELSEWHERE.items()
 }
 WHOLE_PASSAGES = 3
-"""Number of equal parts of the text, each of which gives a passage to a question about the whole text."""
+"""Maximum number of passages for a question about the whole text."""
 OFTEN = 6
-"""Maximum occurrences of a word that count when a passage is weighed."""
+"""Maximum number of passages with a word that count when the passage's typicality is computed."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
-    """The question, followed by the passages if the model gets them."""
+    """The question, followed by the passages, if any."""
     if not passages:
         return question
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
 
 
 def pointed(question: str, passages: Sequence[str], language: Language | None = None) -> str:
-    """The words of a question after the passage that it is likely about: what is asked stands last.
+    """The passages, if any, followed by the question, so that the prompt ends with the question.
 
-    The line above the passage is in the book's ``language`` where that is known. With an English line, a question in
-    German about a German book was answered in English.
+    The line above the passages is in the book's ``language``, or in English if that is unknown. With an English line, a
+    question in German about a German book was answered in English.
     """
     if not passages:
         return question
@@ -156,7 +158,7 @@ def pointed(question: str, passages: Sequence[str], language: Language | None = 
 
 
 class Passages:
-    """The passages of one text, of about ``shortest`` characters at least. Building them takes about a second for a
+    """The passages of one text, mostly of at least ``shortest`` characters. Building them takes about a second for a
     long book.
     """
 
@@ -171,10 +173,10 @@ class Passages:
         self._mean = max(1.0, sum(words.total() for words in self._words) / max(1, len(self._words)))
 
     def about(self, question: str, most: int) -> list[str]:
-        """Choose up to `most` passages, on one line each. Those that share more and rarer words with the question come
-        first.
+        """Choose up to ``most`` passages, on one line each. Passages that share more and rarer words with the question
+        come first.
 
-        A question about the whole text gets passages from all of it, in their order.
+        A question about the whole text gets passages from all parts of the text, in the text's order.
         """
         if asks_for_whole(question):
             return self._throughout(min(most, WHOLE_PASSAGES))
@@ -200,13 +202,15 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """The share of a passage, by length, that consists of the text's frequent words."""
+        """How typical a passage is of the text: for each of its words the number of passages with the word (at most
+        ``OFTEN``), summed, in relation to the passage's length. 0 for a passage that begins or ends within a sentence.
+        """
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
         return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
 
     def _count(self, word: str, place: int) -> float:
-        """How often a word occurs in a passage, as BM25 counts it."""
+        """The count of a word in a passage, saturated and normalized by length as in BM25."""
         words = self._words[place]
         size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
         return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
@@ -233,7 +237,7 @@ def whole_asked_in(question: str) -> Whole | None:
 def asks_about_part(question: str) -> bool:
     """Whether a question is about something in the book: not about all of it, not to the model, no small talk.
 
-    In doubt it is not. A question of several lines brings its own text.
+    False in unclear cases, and for a question of several lines, which brings its own text.
     """
     asked = _POLITE.sub("", question.strip())
     asks = asked.endswith(("?", "？", "؟")) or bool(_ASKING.match(asked))
@@ -243,7 +247,7 @@ def asks_about_part(question: str) -> bool:
 
 
 def stems(text: str) -> Iterator[str]:
-    """The beginnings of the meaningful words of a text."""
+    """The first letters (``STEM``) of each meaningful word of a text."""
     for match in _WORD.finditer(text):
         word = match[0].lower().replace("’", "'").removesuffix("'s")
         if word not in SILENT:
@@ -256,7 +260,9 @@ _WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
-    """The spans of the passages of a text. A passage is one or more sentences, and never crosses a blank line."""
+    """The spans of the passages of a text. A passage is one or more sentences, or a part of a long one, and never
+    crosses a blank line.
+    """
     start = 0
     for gap in [*_PARAGRAPH.finditer(text), None]:
         stop = gap.start() if gap else len(text)
@@ -269,7 +275,7 @@ def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
 
 
 def _parts(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Cut a passage into parts of at most LONGEST characters, at pauses if there are any."""
+    """Cut a passage into parts of at most ``LONGEST`` characters, if possible at a comma or the like."""
     while stop - start > LONGEST:
         pauses = [match.end() for match in _PAUSE.finditer(text, start + SHORTEST, start + LONGEST)]
         cut = pauses[-1] if pauses else start + LONGEST

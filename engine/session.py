@@ -1,19 +1,19 @@
-"""READ THIS FIRST. A session is one reader with one book and one conversation: load, read, ask, ask again.
+"""READ THIS FIRST. A session holds loaded models, one book and one conversation: load, read, ask, ask again.
 
     session = Session.load(config)
     for event in session.read(document): ...        # ReadingProgress ..., BookRead
     for event in session.ask(question): ...         # AnswerStarted, TextDelta ..., AnswerDone
 
-Every method that does work is a generator of events. A ``threading.Event`` stops it: the session checks the event after
-each yield. Once it is set, the work is closed, and the last yielded event says how far it came. Finished work stays
-usable. The book is prefilled once, and every question appends to it. ``worker.Engine`` runs a session on its own
-thread. The prompt in tokens, and its parts in the full cache:
+Reading and answering are generators of events. A ``threading.Event`` stops them: the session checks it after each
+yield. Once it is set, the work ends, and the last event says how far the work came. Finished work stays usable. The
+book is prefilled once, and every question is appended to the book. ``worker.Engine`` runs a session on its own thread.
+The prompt in tokens, and its parts in the full cache:
 
     | template | book pages ... | template | question | template | answer | template | question | ...
     |<--- prefilled by read --->|<------------- one turn ----------------->|<------ the next turn
 
 A session knows documents and turns. ``generation`` makes the events of an answer from decoding rounds
-(``decode.rounds``); KV is kept by ``kv``, and ``plan`` places it in memory.
+(``decode.rounds``). ``kv`` stores keys and values, and ``plan`` places them in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
-# Maximum seconds that closing waits for a book to be saved.
+# Maximum seconds to wait for a book to be saved, on closing and before a book that shares documents is opened.
 _SAVING_PATIENCE_S = 20.0
 
 
@@ -61,8 +61,8 @@ _Result = TypeVar("_Result")
 def until_set(
     cancel: threading.Event | None, events: Generator[Event, None, _Result]
 ) -> Generator[Event, None, _Result | None]:
-    """Yield the events of a generator and return its result. If ``cancel`` is set when an event arrives, the generator
-    is closed and the result is None.
+    """Yield the events of a generator and return its result. If ``cancel`` is set after an event was yielded, close the
+    generator and return None.
     """
     with closing(events):
         while True:
@@ -77,13 +77,13 @@ def until_set(
 
 
 class Session:
-    """Loaded models, their caches, and the conversation that is open. One caller at a time.
+    """Loaded models, their caches, and the open conversation. Not thread-safe, except for ``measure``.
 
     Args:
-        config: lengths and budgets.
+        config: settings of the engine.
         tokenizer: the target's tokenizer.
         target, draft: loaded models; without a draft the retrieval level proposes one token at a time.
-        costs: costs of this machine, for settings that the configuration leaves open.
+        costs: measured costs of the target on this machine, for settings that the configuration leaves open.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Session:
     # The book ------------------------------------------------------------------------------------------------
 
     def measure(self, document: Document) -> BookFit:
-        """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
+        """Count a book's tokens and compute whether the book fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.opening))
         waiting = planner.host_weights(self.target.config, self.target.bytes_in_host)
         waiting = replace(waiting, for_middle=not self.hierarchy.middle.bits)
@@ -167,13 +167,15 @@ class Session:
 
         Args:
             fit: whether to read only the first pages that fit if the book is too long.
-            resume: whether to continue a stopped reading of this document, if it is the open one. Turns after the part
-                that was read are forgotten; the next question restores them.
+            resume: whether to continue a stopped reading, if ``document`` is the open one. Turns after the part that
+                was read are forgotten; the next question restores them.
             cancel: once it is set the reading ends; complete pages stay.
 
         Raises:
             InputError: there is no text in the document.
-            ContextTooSmall: the book does not fit. Both errors come before any work, and the former book stays open.
+            ContextTooSmall: the book does not fit.
+
+        Both errors are raised before any work, and the former book stays open.
         """
         conversation = self.conversation if resume else None
         if conversation is None or conversation.document != document:
@@ -215,7 +217,7 @@ class Session:
         return kept
 
     def _restore(self, conversation: Conversation, began: float) -> Generator[Event, None, Restored]:
-        """Restore the book from disk as far as it was read before, unless a part of it is in the cache already."""
+        """Restore from disk the part of the book that was read before, unless the cache already holds a part."""
         if self.full.length:
             return Restored()
         with closing(self.persistence.restore(conversation.document, conversation.book.ids)) as steps:
@@ -225,7 +227,7 @@ class Session:
         return self.persistence.restored
 
     def close(self) -> None:
-        """Wait for a limited time until the book is saved, then forget it. Parts that are on disk by then stay."""
+        """Wait for a limited time until the book is saved, then forget it. Parts saved by then stay on disk."""
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         self.hierarchy.close()
@@ -233,20 +235,20 @@ class Session:
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self._quoted = None
-        self.conversation = None  # done first, so that no question uses a half-made cache if memory runs out below
+        self.conversation = None  # first, so that no question uses a half-cleared cache if memory runs out below
         self.persistence.cancel()
         self.full.clear()
         self.hierarchy.reset()
         self.generation.reset()
 
     def _open(self, document: Document, fit: bool) -> Conversation:
-        """Start a conversation about a book of which nothing has been read, in place of the open one."""
+        """Replace the open conversation by one about a book, none of which has been read yet."""
         form = self.tokenizer.format_for(document.opening)
         free = self._free()
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         if self.conversation is not None and self.conversation.shares_documents(book):
-            self.persistence.finish(_SAVING_PATIENCE_S)  # they are restored from disk
+            self.persistence.finish(_SAVING_PATIENCE_S)  # shared documents will be restored from disk
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -255,7 +257,7 @@ class Session:
         return self.conversation
 
     def _free(self) -> planner.Resources:
-        """Bytes that KV may take, including the memory of the open book, which is freed before a new book is read."""
+        """Bytes that KV may take. The open book's memory counts as free, because it is freed before a book is read."""
         full, split = self.full, self.target.split
         back = full.allocated() + self.hierarchy.retrieval.index_bytes()
         return planner.free_resources(self.target.device, self.config, back, split.devices[1:] if split else ())
@@ -282,9 +284,9 @@ class Session:
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of ``history`` that are in the cache are reused, whatever was asked since. All other turns are restored
-        from disk or prefilled. A repeated question, for example with another seed, prefills nothing: several samples
-        share the book and the question.
+        Turns of the question's ``history`` that are in the cache are reused, whatever was asked since. All other turns
+        are restored from disk or prefilled. A repeated question, for example with another seed, prefills nothing, so
+        that several samples share the book and the question.
 
         Args:
             question: a ``Question``, or only its text. Its ``wait`` is ignored, because there is only one caller.
@@ -293,7 +295,9 @@ class Session:
         Raises:
             InputError: no book is open, or the question is empty.
             OptionError: exact quotations are configured, and the bytes of the model's tokens are unknown.
-            ContextTooSmall: the question does not fit after the book. All errors come before any work.
+            ContextTooSmall: the question does not fit after the book.
+
+        All these errors are raised before any work.
         """
         asked = time.perf_counter()
         question = Question.of(question)
@@ -337,11 +341,15 @@ class Session:
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
-        finally:  # done after the last word, so that no answer waits for the disk
+        finally:  # after the last event, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
     def _quotable(self, conversation: Conversation) -> Quotable:
-        """The text that an answer may quote: the part of the book that the model has read."""
+        """The text that an answer may quote: the part of the book that the model has read.
+
+        Raises:
+            OptionError: the bytes of the model's tokens are unknown.
+        """
         pieces = self.tokenizer.pieces
         if pieces is None:
             raise OptionError(
@@ -355,11 +363,12 @@ class Session:
     def _recall(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
         """Restore from disk the saved turns of a chat that are not in the cache.
 
-        Turns that the cache cannot be cropped to count as missing, so they are restored or prefilled again.
+        If the cache cannot be cropped to the end of a turn, that turn counts as missing.
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
-        # A place that the cache can be cropped to may lie within a turn, but a saved turn begins at the end of another.
+        # The cache may be croppable only to a place within a turn. Saved turns begin where a turn ends, so only whole
+        # turns before that place count.
         while (start := self.full.nearest(conversation.kv_start(count))) < conversation.kv_start(count) and count:
             count = sum(held.stop - 1 <= start for held in known)
         if count < len(known):
@@ -391,7 +400,7 @@ class Session:
         """Keep the turn if the answer has any token; otherwise restore the state before the question.
 
         Args:
-            answered: tokens that were reported. A failed round may have committed more.
+            answered: number of the answer's tokens that were reported. A failed round may have committed more.
         """
         if answered:
             del conversation.tokens[len(prompt.tokens) + answered :]
@@ -405,7 +414,7 @@ class Session:
 
 
 def _turns_in_cache(question: Question) -> Sequence[Turn]:
-    """The turns that the cache may hold already: those of the chat, and the cut-off turn that is continued."""
+    """The turns that the cache may already hold: the chat's, and the cut-off turn that the question continues."""
     begun = (Turn(question.text, question.begun),) if question.begun else ()
     return (*question.history, *begun)
 
@@ -427,13 +436,14 @@ def fitted(
     *,
     fit: bool,
 ) -> tuple[Document, BookTokens]:
-    """Fit a document into the window. Return it, or its first pages that fit, with the tokens.
+    """Fit a document into the window and the memory. Returns the document, or its first pages that fit, and their
+    tokens.
 
     Args:
-        window: tokens that the model takes.
+        window: maximum tokens of the model's context.
         shape: shape of the model's KV.
         free: memory that KV may take.
-        fit: whether a book that is too long may be cut.
+        fit: whether a book that is too long is cut.
 
     Raises:
         InputError: there is no text in the document.
@@ -459,7 +469,7 @@ def fitted(
 
 
 def progress(conversation: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
-    """The progress of a reading, ``seconds`` after it continued from token ``start``."""
+    """The progress of a reading, ``seconds`` after it began at token ``start``."""
     total = len(conversation.book.ids)
     done = max(step.usable, start + int(step.work * (total - start)))
     return ReadingProgress(

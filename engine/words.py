@@ -4,8 +4,8 @@
     fold_word("l’Été")                          "ete"
     without_ending("lamps")                     "lamp"
 
-Words are compared without case, accents and endings, numbers by their value. Words without meaning are listed for
-English, German, French and Spanish. Rarity is not known here, since it depends on a book.
+Words are compared without case, accents and endings, numbers by their value. Words without meaning of their own are
+listed for English, German, French and Spanish.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EMPTY = (
 
 @lru_cache(maxsize=1 << 16)
 def fold_word(word: str) -> str:
-    """Fold a word: without case, accents, and anything joined to it by an apostrophe."""
+    """Fold a word: remove case, accents, and short words that an apostrophe joins to it ("l’", "’s")."""
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign))
     return _ELISION.sub("", plain.replace("’", "'"))
 
@@ -57,7 +57,7 @@ def without_ending(whole: str) -> str:
 
 
 def _number_words() -> dict[str, int]:
-    """Make the words for numbers in English, German and French. "one" is left out: it is more often a pronoun."""
+    """Make the values of folded number words in English, German and French."""
     english = (
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen twenty"
@@ -94,12 +94,12 @@ _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 
 
 def says_nothing(word: str) -> bool:
-    """Whether a word occurs in almost every text of its language, such as "the", "der", "les"."""
+    """Whether a word has no meaning of its own, such as "the", "der", "les"."""
     return fold_word(word) in SILENT_WORDS
 
 
 def is_german(words: Iterable[str]) -> bool:
-    """Whether the words of a sentence are German rather than English."""
+    """Whether more of a sentence's words are common German words than common English ones."""
     folded = [fold_word(word) for word in words]
     return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
 
@@ -112,16 +112,14 @@ def tokenize(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _value(raw: str) -> str:
-    """The value of a number: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
+    """The value of a number, as text: "1,912" is "1912", "04" is "4", "2,5" is "2.5"."""
     if _GROUPED.fullmatch(raw):
         return re.sub(r"[.,]", "", raw)
     return raw.replace(",", ".").lstrip("0") or "0"
 
 
 def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The numbers in a passage, including those that each word of a compound means: "ninety-nine" gives 90, 9 and
-    99.
-    """
+    """The keys of the numbers in a passage, including the number of each word: "ninety-nine" gives 99, 90 and 9."""
     for key, _, _ in numbers_in(tokens, ""):
         yield key
     for raw, _ in tokens:
@@ -130,7 +128,9 @@ def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
-    """The key, the letters and the offset of every number. Neighbouring number words form one number."""
+    """The key, the characters and the offset of every number. Neighbouring number words form one number. A single
+    "zero" or "one" does not count, because "one" is more often a pronoun.
+    """
     run: list[tuple[str, int, int]] = []  # letters, offset and value of each word
 
     def joined() -> Iterator[tuple[str, str, int]]:
@@ -163,7 +163,7 @@ def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[s
 
 
 def _shown(text: str, start: int, raw: str) -> str:
-    """A number with its currency sign or per cent sign."""
+    """A number with the currency sign or per cent sign next to it, if any."""
     before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
     signs = ("$", "€", "£", "¥", "%")
     return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"
