@@ -6,9 +6,9 @@
         engine.read(Document.from_text("A title", text)).result()
         print(engine.ask("Who kept the light?").result().text)
 
-The names below are stable, including their fields and arguments; everything else in this package may change. A name is
-imported when it is first used. This does not import torch, which the engine's thread loads. Read ``engine.session``
-first.
+The names in ``__all__`` are stable, including their fields and arguments; everything else in this package may change. A
+name is imported when it is first used. Importing them does not import torch, which the engine's thread loads. Read
+``engine.session`` first.
 
 If Trifold is installed by pip, write ``from trifold.engine import ...``.
 """
@@ -18,8 +18,9 @@ import sys
 from typing import TYPE_CHECKING
 
 if __name__ != "engine":
-    # If installed by pip, this file is imported as trifold.engine, whereas the modules here import each other as
-    # engine.…. The package is loaded as engine, and both names refer to this one object, so that no class exists twice.
+    # If Trifold is installed by pip, this file is imported as trifold.engine, whereas the modules here import each
+    # other as engine.…. The package is loaded as engine, and both names refer to this one module, so that no class
+    # exists twice.
     if "engine" not in sys.modules:
         spec = importlib.util.spec_from_file_location("engine", __file__, submodule_search_locations=list(__path__))
         assert spec is not None
@@ -36,9 +37,7 @@ if __name__ != "engine":
     sys.modules[__name__] = sys.modules["engine"]
 
     class OneDoor:
-        """Refuses imports such as trifold.engine.events, which would make second copies of engine.events and its
-        classes.
-        """
+        """Refuses imports such as trifold.engine.events, which would make a second copy of the module's classes."""
 
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -150,9 +149,7 @@ _HOMES = ("errors", "document", "config", "events", "prompt", "plan.memory_budge
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, because child processes that parse documents need only two
-    modules.
-    """
+    """Import a public name when it is first used, because child processes that parse documents need few modules."""
     if name in __all__:
         for home in _HOMES:
             found = vars(importlib.import_module(f"engine.{home}")).get(name)

@@ -1,7 +1,7 @@
 """Cuts a chat template into the pieces that never change: the words around the book, the questions and the answers.
 
-Templates are untrusted programs, so ``engine.foreign`` decides where they run. This module lets a template render
-messages and cuts the results into pieces. Standard library only.
+Templates are untrusted programs, so ``engine.foreign`` runs this module's cutting in a child process. Needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from engine.errors import ModelError
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Marks that take the place of the words of a chat while a template is cut. They consist of letters, so that no template
-# escapes or trims them.
+# Marks that stand for the words of a chat while a template is cut. They consist of letters, so that no template escapes
+# or trims them.
 _TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
@@ -52,7 +52,7 @@ def book_message(title: str, text: str) -> str:
 
 
 def book_frame(title: str) -> tuple[str, str]:
-    """The words before and after the book's text in the book's message."""
+    """The words before and after the book's text in the message that carries the book."""
     return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
 
 
@@ -65,8 +65,7 @@ class ChatFormat:
     """A chat template cut into the pieces that never change.
 
     A chat is ``before_title`` ``title`` ``before_book`` book ``after_book`` question ``after_question`` answer
-    ``between_turns`` question ``after_question`` answer ...; the book's title, its text and the questions are data; the
-    pieces come from the template.
+    ``between_turns`` question ``after_question`` answer ... All pieces except the title come from the template.
     """
 
     before_title: str
@@ -91,15 +90,15 @@ class ChatFormat:
 def chat_format(render: Renderer, title: str) -> ChatFormat:
     """Cut a chat template into pieces around a book.
 
-    The book goes into the system message. If the template has no system message, or puts it after the chat (so that the
-    text before the book would change at every turn), the book goes to the head of the first question.
+    The book goes into the system message. If the template has no system message, or does not put it before the chat (so
+    that the text before the book would change at every turn), the book goes to the beginning of the first question.
 
     Args:
         render: renders messages by the template. It may raise for roles that the template does not know.
         title: the book's title.
 
     Raises:
-        ModelError: the template keeps the book at the front in neither of these places.
+        ModelError: the book is not kept in front of the conversation in either place, or the template writes too much.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

@@ -1,9 +1,9 @@
-"""Checks which files may be opened in a model's folder: only regular files inside it, none larger than a model needs.
-Sizes are checked first.
+"""Checks which files may be opened in a model's folder: only regular files inside the folder, and none larger than a
+model needs.
 
 A folder is untrusted. A name in it may be an endless device, a pipe without a writer, a link that leads nowhere or out
-of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder only after ``check``.
-Standard library only; only small files are read.
+of the folder, or terabytes of zeros. Libraries read whole files, so they may open a folder only after ``check``. Only
+small files are read here, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
 
 _MEGABYTE = 1 << 20
-MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times the size of the largest today
+MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times the size of today's largest vocabulary
 _LARGEST = {
     SETTINGS: 4 * _MEGABYTE,
     GENERATION: _MEGABYTE,
@@ -39,21 +39,23 @@ _LARGEST = {
 _TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
 _VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
 _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
-"""Endings of the files that libraries read. Weights are mapped, and may be of any size."""
+"""Endings of the files that libraries read. Weights may have any size, because they are mapped into memory."""
 
-_MOST_DIGITS = 100  # maximum digits of a number; some settings mean "no limit" by a number of 31 digits
-_MOST_COUNTED = 1_000_000  # maximum layers, heads, experts or labels
+_MOST_DIGITS = 100  # maximum digits of a number; some settings say "no limit" with a number of 31 digits
+_MOST_COUNTED = 1_000_000  # maximum number of layers, heads, experts or labels
 _MOST_STATED = 10_000_000  # maximum value of any other number
-_MOST_LISTED = 10_000  # maximum values of a list, since transformers makes many copies of lists
+_MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of the names of numbers that are not lengths of lists, so that they may be larger."""
+"""Parts of the names of settings that may be larger, because transformers makes no list of this length."""
 
 _HUB = ("models--", "blobs")  # parts of the folder names in which the hub's tools keep the files that links point to
 _AGAIN = "Download the model again."
 
 
 def folder_of(name: str) -> Path | None:
-    """Find the folder of a model on this machine: a folder, or the hub tools' copy of a hub id; None elsewhere."""
+    """Find the folder of a model on this machine: the named folder, or the local copy of a hub id; None if there is
+    neither.
+    """
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import try_to_load_from_cache
@@ -69,7 +71,7 @@ def check(folder: Path) -> None:
     """Check every file that loading the folder may open, before any is opened.
 
     Raises:
-        ModelError: a file is outside of the folder, or larger than that of any model.
+        ModelError: as in ``check_file``.
     """
     for path in (*_listed(folder), *_listed(folder / TEMPLATES)):
         if path.suffix in _READ:
@@ -77,10 +79,11 @@ def check(folder: Path) -> None:
 
 
 def check_settings(folder: Path) -> None:
-    """Check the files as ``check`` does, and that the settings can be read.
+    """Check the files as ``check`` does, and the content of the settings.
 
     Raises:
-        ModelError: as in ``check``; or settings are missing, or are no JSON objects.
+        ModelError: as in ``check``; or the settings are missing, are no JSON object, or have a number that is too
+            large.
     """
     check(folder)
     if not (folder / SETTINGS).exists():
@@ -92,10 +95,10 @@ def check_settings(folder: Path) -> None:
 
 def _check_counts(stated: dict[str, Any]) -> None:
     """Refuse impossible numbers of layers, labels and the like, because transformers makes lists of this length when it
-    reads settings, and copies long lists.
+    reads settings, and refuse long lists, because transformers copies them.
 
     Raises:
-        ModelError: a number is too large; the message has the setting and its value.
+        ModelError: a number is too large, or a list too long; the message names the setting and its value or length.
     """
     left: list[tuple[str, Any]] = [("", stated)]
     while left:
@@ -112,13 +115,13 @@ def _check_counts(stated: dict[str, Any]) -> None:
 
 
 def check_file(path: Path, folder: Path | None = None) -> int:
-    """Check one file. Return its size in bytes.
+    """Check one file. Returns its size in bytes.
 
     Args:
         folder: the model's folder; by default the folder of the file.
 
     Raises:
-        ModelError: the file is not regular, is outside of the folder, or is larger than that of any model.
+        ModelError: the file is missing or not regular, is outside the folder, or is larger than any model needs.
     """
     try:
         seen, place = path.stat(), path.resolve(strict=True)
@@ -139,7 +142,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a small file's JSON object. Names that occur twice are refused.
+    """Read the JSON object in a small file.
 
     Raises:
         ModelError: ``check_file`` refuses the file, or the file holds no object.
@@ -151,7 +154,7 @@ def content(path: Path) -> bytes:
     """Read the content of a file.
 
     Raises:
-        ModelError: ``check_file`` or the system refuses the file.
+        ModelError: ``check_file`` refuses the file, or the system cannot read it.
     """
     check_file(path)
     try:
@@ -164,7 +167,7 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
     """Parse a file's content as a JSON object.
 
     Raises:
-        ModelError: the content is no JSON object.
+        ModelError: the content is no JSON object, or has a name twice or a number that is too long.
     """
     try:
         value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
@@ -176,14 +179,14 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _number(digits: str) -> int:
-    """Parse an integer that a float can also hold, because settings are used in computations."""
+    """Parse an integer. Refuses integers too large for a float, because computations convert settings to floats."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError("a number is too long")
     return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that occurs twice, because its meaning would be ambiguous."""
+    """Make a dictionary. Refuses a name that occurs twice, because its value would be ambiguous."""
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name stands twice")
     return dict(pairs)
@@ -196,7 +199,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """The paths in a folder, keyed by name, without those in subfolders; empty if there is no folder."""
+    """The paths in a folder, sorted by name, without the contents of subfolders. Empty if there is no folder."""
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -207,7 +210,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(place: Path, folder: Path) -> bool:
-    """Whether a file is inside its folder, or where the hub's tools keep the files that links point to."""
+    """Whether a file is inside the folder, or where the hub's tools keep the files that a folder's links point to."""
     beginning, end = _HUB
     in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)
     return place.is_relative_to(folder) or in_cache

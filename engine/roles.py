@@ -2,12 +2,13 @@
 
     contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True)        True
 
-Shared words cannot distinguish two persons who are both named near a passage. So the clause of the passage with most of
-the sentence's words must name the sentence's subject or refer back to it ("it", "her husband"). Also, subject and verb
-must be in the same order in clause and sentence, or in the reverse order where only one of the two is passive.
+Shared words cannot distinguish two persons who are both named in or near a passage. Therefore the clause of the passage
+with most of the sentence's words must name the sentence's subject or refer back to it ("it", "her husband"). Also,
+subject, verb and object must be in the same order in clause and sentence, or in the reverse order if only one of the
+two is passive.
 
-Uses no grammar beyond some words of English, German and French. In unclear cases a sentence counts as attributed to
-another person, so some correct sentences are judged as doubtful.
+Uses no grammar except some words of English, German and French. In unclear cases a sentence counts as attributed to
+another person, so some correct sentences are judged doubtful.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import re
 from collections.abc import Callable, Sequence
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
-"""Returns the meaningful words of a text: for each the key with which it is compared, and its offset."""
+"""A function that returns the meaningful words of a text: for each word the key that is compared, and the offset."""
 
 AGENT_WITHIN = 40
-"""Maximum characters after a verb within which its agent is named."""
+"""Maximum distance in characters between the start of a verb and its agent ("by the landlord")."""
 INVERTED_WITHIN = 12
-"""Maximum characters after a verb within which its pronoun follows: "entdeckte er"."""
+"""Maximum distance in characters between the start of a verb and a pronoun that is its subject: "entdeckte er"."""
 
 FEWEST_SHARED = 0.5
-"""Minimum share of the words after the subject that a clause must have."""
+"""Minimum share of a sentence's words, apart from its subject, that a clause must have. With fewer, the passage counts
+as about another person.
+"""
 
 _WORD = re.compile(r"\w+")
 _TITLES = "".join(rf"(?<!\b{title})" for title in ("Mr", "Ms", "Dr", "Mrs", "[A-Z]"))
@@ -50,6 +53,7 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
     """Whether a passage attributes a sentence's statement to a person other than the sentence's subject.
 
     Args:
+        words: finds the meaningful words of a text.
         ordered: whether the language puts the subject before the verb.
     """
     said = [(key, start) for key, start in words(sentence) if not _AUXILIARY.match(sentence, start)]
@@ -94,8 +98,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The words of a sentence before its auxiliary verb. Without an auxiliary verb, the first word and the further
-    words of the same name.
+    """The keys of a sentence's words before its auxiliary verb. If there are none, the first word, with further words
+    of the same name.
     """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before
@@ -108,7 +112,9 @@ def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match
 
 
 def _refers_back(clause: str, verb: int) -> bool:
-    """Whether the subject of a clause refers to a person from before the clause."""
+    """Whether the clause begins with a possessive, or has a pronoun before its verb or shortly after, and so refers to
+    a person named before the clause.
+    """
     return _POSSESSIVE.match(clause) is not None or _PRONOUN.search(clause, 0, verb + INVERTED_WITHIN) is not None
 
 
@@ -117,7 +123,7 @@ def _has_agent(text: str, verb: int) -> bool:
 
 
 def _is_anothers(clause: str, there: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
-    """Whether the name directly before a verb, without a comma in between, is not the subject."""
+    """Whether a name other than the subject stands directly before the verb, without a comma in between."""
     before = [(key, start) for key, start in there if start < verb]
     if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
         return False

@@ -1,11 +1,11 @@
 """Checks on this machine, with this model, that no part of Trifold changes the model's answers.
 
-Greedy answers of the hierarchy equal plain ones token by token. Rejection sampling keeps the distribution. The fast
-attention kernel equals the plain one. A book restored from disk gives the same answers as one just read, and is refused
-when a single bit has changed. Each check is one step of a generator, with one sentence.
+The checks: greedy answers of the hierarchy equal plain decoding token by token; rejection sampling keeps the
+distribution; the fast attention kernel agrees with the plain one; a book restored from disk gives the same answers as
+when it was read, and is refused if a single bit has changed. Each check yields its result with one sentence.
 
-After loading, all checks are meant to take under two minutes. With a large model on a slow machine, as short probes
-show, the checks read less text and compare fewer tokens, and say how many.
+All checks together are meant to take less than two minutes, without the time to load the models. If short probes show
+that the model is slow on this machine, the checks read less text and compare fewer tokens, and say how many.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ BUDGET = 256
 """Tokens of the retrieval cache: so few that even a short text needs a selection."""
 
 _READING_S = 25.0  # maximum seconds for reading the text, estimated from this machine's probes
-# tokens of an answer: the minimum in any case, the minimum if time allows, and the maximum
+# Tokens of an answer: the minimum, the maximum of the first answer, and the maximum of later answers. The speed of the
+# answers decides between minimum and maximum.
 _FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
 _DRAWS, _DRAWS_S = 5_000, 6.0
 _VOCABULARY = 8  # tokens of the small vocabulary for sampling
-_CHANCE = 48.0  # limit of chi-square with 7 degrees of freedom: correct sampling exceeds it once in ten million runs
+_CHANCE = 48.0  # limit of chi-square (7 degrees of freedom), which correct sampling exceeds once in ten million runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Maximum difference of logits that counts as a tie in each precision, because the order of additions then decides which
-# logit is greater.
+# Maximum difference of two logits that counts as a tie, keyed by dtype: rounding, which depends on the order of
+# additions, decides which logit is greater.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
-# Maximum difference that counts as a tie with 8-bit KV, whose rounding has larger steps. With the demo pair, passes of
-# different lengths change the margin between two tokens by up to 0.015 in float32 and by up to 0.4 in bfloat16; without
-# 8-bit KV by 0.0001 and 0.3.
+# Maximum difference that counts as a tie with 8-bit KV, which is rounded more coarsely. With the demo pair, passes of
+# different lengths change the margin between two tokens by up to 0.015 in float32 and 0.4 in bfloat16; without 8-bit KV
+# by up to 0.0001 and 0.3.
 _TIE_8BIT = {torch.float32: 0.1, torch.float16: 0.15, torch.bfloat16: 0.6}
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of one check. ``tokens`` is the number of compared tokens, in checks that compare tokens."""
+    """The outcome of one check. ``tokens`` is the number of compared tokens, 0 if the check compares none."""
 
     name: str
     passed: bool
@@ -67,12 +68,14 @@ class CheckResult:
 
 
 def configured(config: EngineConfig, folder: str) -> EngineConfig:
-    """The settings of a check: the person's own, with a small retrieval cache and an empty folder for snapshots."""
+    """The settings for the checks: the person's own, but with a small retrieval cache that is refreshed after every
+    verification, and with ``folder`` for snapshots, which should be empty.
+    """
     return dataclasses.replace(config, retrieval_budget=BUDGET, refresh_every=1, snapshot_folder=folder)
 
 
 def load(config: EngineConfig) -> Session:
-    """Load the models that a configuration names. Raises as ``Session.load``."""
+    """Load the models that a configuration names, like ``Session.load``."""
     return Session.load(config)
 
 
@@ -94,7 +97,7 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
 
 
 def _affordable(session: Session, document: Document) -> Document:
-    """The text, or as many of its first pages as this machine reads in the available time."""
+    """The text, or as many of its first pages as this machine reads in ``_READING_S``, but at least one."""
     seconds = session.measure(document).reading_s
     if seconds is None or seconds <= _READING_S:
         return document
@@ -106,7 +109,7 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
     began = time.perf_counter()
     try:
         passed, sentence, tokens = work()
-    except Exception as error:  # any error means that this machine has not passed; the other checks still run
+    except Exception as error:  # any error counts as not passed; the other checks still run
         logger.exception("the check of %s failed", name)
         said = error.cause if isinstance(error, TrifoldError) else f"{type(error).__name__}."
         passed, sentence, tokens = False, f"The check of the {name} came to no end: {said}", 0
@@ -114,9 +117,7 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
 
 
 def _attention(session: Session) -> tuple[bool, str, int]:
-    """Compare the attention kernel in use with the plain path in float32 on the processor, at the target's own
-    shapes.
-    """
+    """Compare the attention kernel in use with the plain kernel in float32 on the processor, for the target's heads."""
     shape = session.target.kv_shape
     heads, dtype, device = session.target.config.num_attention_heads, shape.dtype, shape.device
     generator = torch.Generator(device="cpu").manual_seed(1)
@@ -132,7 +133,7 @@ def _attention(session: Session) -> tuple[bool, str, int]:
             for queries in _QUERIES:
                 q = random(heads, queries)
                 fast, _ = attention.attend(q, k, v, scaling)
-                # the queries of each KV head, packed
+                # the queries of each KV head as rows
                 rows = q.cpu().float().reshape(1, shape.kv_heads, -1, shape.head_dim)
                 plain, _ = kernels.plain(rows, k.cpu().float(), v.cpu().float(), scaling)
                 worst = max(worst, float((fast.cpu().float() - plain.reshape(fast.shape)).abs().max()))
@@ -142,7 +143,7 @@ def _attention(session: Session) -> tuple[bool, str, int]:
 
 
 def _rule(device: torch.device) -> tuple[bool, str, int]:
-    """Draw many times by rejection sampling, and compare how often each token came with its probability."""
+    """Draw many times by rejection sampling, and compare the frequency of each token with its probability."""
     generator = torch.Generator(device=device).manual_seed(2)
     weights = torch.arange(1.0, _VOCABULARY + 1, device=device)
     p = torch.stack([weights, weights.flip(0)]) / weights.sum()
@@ -166,7 +167,9 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
 def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
-    """Answer every question plainly and by the hierarchy; the tokens must be equal. Keeps the plain answers."""
+    """Answer the questions plainly and by the hierarchy, as long as there is time. The tokens must be equal. Appends
+    the plain answers to ``answers``.
+    """
     step_ms = session.measure(document).step_ms
     read = _last(session.read(document), BookRead).tokens
     began, length, same, ties = time.perf_counter(), _tokens(_ANSWERS_S, (step_ms or 0.0) / 1000, _SHORTEST), 0, 0
@@ -196,8 +199,8 @@ def _greedy(
 
 
 def _tokens(seconds: float, each: float, most: int) -> int:
-    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds`` if a token takes
-    ``each`` seconds.
+    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds``, if a token takes
+    ``each`` seconds (0: unknown). At least ``_FEWEST`` and at most ``most``.
     """
     return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
@@ -205,15 +208,13 @@ def _tokens(seconds: float, each: float, most: int) -> int:
 def _margin(
     session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
-    """None if both answers are equal; otherwise the margin between the first two tokens that differ, in the model's
-    logits.
-    """
+    """The margin between the logits of the first two tokens that differ; None if both answers are equal."""
     pairs = zip(plain.token_ids, ours.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
-    # If the question is repeated, the context of the plain answer is in the cache, so its newest token can be judged
-    # once more.
+    # Repeating the question brings the plain answer into the conversation, so that the logits after its equal tokens
+    # can be computed.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     conversation = session.conversation
     start = plain.figures.prompt_tokens - 1
@@ -245,7 +246,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
 
 
 def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
-    """Change one bit of the saved book and open the book. No token of it may be used."""
+    """Change one bit of the saved book, then restore it. No token of the book may be restored."""
     conversation = session.conversation
     shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
     if conversation is None or shard is None:

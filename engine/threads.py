@@ -1,10 +1,9 @@
-"""Decides how torch's compute threads wait for each other, and which instructions are used. Must run before torch is
-imported; imports no package itself.
+"""Sets how torch's compute threads wait for each other, and which instructions torch uses. Must run before torch is
+imported. Imports only the standard library.
 
 By default a waiting compute thread keeps its core busy. If another program, such as the page's browser, needs that
-core, or if two threads share one core, every small operation waits for a time slice: on a 2-core machine a middle pass
-took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep quickly leave the core free, and are woken
-when needed.
+core, or if two threads share one core, every small operation waits for a time slice. On a 2-core machine a middle pass
+took 180 ms instead of 10 (measured, 32K context). Threads that soon go to sleep leave the core free.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ _SPINS = "2000"
 
 
 def sleep_while_waiting() -> None:
-    """Ask the OpenMP runtimes (GNU's, Intel's) to spin only shortly. A value that the person has set stays."""
+    """Make the OpenMP runtimes (GNU's, Intel's) spin only briefly. Values that the person has set are kept."""
     if os.environ.get("OMP_WAIT_POLICY") is None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 PROCESSOR = "TRIFOLD_PROCESSOR"
-"""The environment variable that makes the program use only the instructions of a lesser processor, for measurements and
-tests.
+"""Environment variable that limits the program to the instructions of an older processor, for measurements and tests.
 """
 AVX2 = "avx2"
-"""A processor with neither AVX-512 nor AMX, as in most desktops."""
+"""Value of ``PROCESSOR`` for a processor with neither AVX-512 nor AMX, as in most desktops."""
 _OF_TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
@@ -37,6 +35,6 @@ def is_limited() -> bool:
 
 
 def limit_instructions() -> None:
-    """Limit torch and its libraries to AVX2 if ``PROCESSOR`` asks for it. Our own kernels check ``is_limited``."""
+    """Limit torch and its libraries to AVX2 if ``PROCESSOR`` says so. Trifold's own kernels check ``is_limited``."""
     if is_limited():
         os.environ.update(_OF_TORCH)
