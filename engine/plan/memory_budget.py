@@ -31,8 +31,8 @@ DISK_SHARE = 0.8
 """Maximum share of the free disk for spilled KV."""
 
 CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk in the retrieval cache: TriForce's size, and a smaller size, with which the bundled pair quotes
-correctly (assets/measurements).
+"""Tokens of a chunk in the retrieval cache: TriForce's size, and a smaller size that finds the passages which the
+bundled pair is asked to quote (assets/measurements).
 """
 
 RETRIEVAL_TAIL = 2048
@@ -53,9 +53,9 @@ class BookFit:
 
     ``kv`` are these bytes by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
     ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
-    The first ``kept`` tokens are restored from disk. If several documents are too long together, the rest fits without
-    the documents with the indices ``leave_out``. ``page_tokens`` are the tokens of each page, without those of the
-    template. ``room`` is the maximum number of a book's tokens that fit.
+    The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
+    indices of documents to leave out, so that the others fit. ``page_tokens`` are the tokens of each page, without
+    those of the template. ``room`` is the maximum number of a book's tokens that fit.
     """
 
     tokens: int
@@ -286,8 +286,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Divide layers among devices. Each layer goes to the device whose bus then moves the fewest bytes, because buses
-    work in parallel; if several move equally few, to the first of these devices.
+    """Divide layers among devices. Buses work in parallel, so each layer goes to the device whose bus then moves the
+    fewest bytes. If several buses move equally few, the layer goes to the first of these devices, so that an earlier
+    device is filled before a later one.
     """
     shares = [Share() for _ in rooms]
     for _ in range(layers):

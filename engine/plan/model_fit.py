@@ -332,7 +332,8 @@ def measure_free_memory(
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
     """Free bytes of the GPUs that the engine may use, once the engine has freed its own memory, the largest first.
-    Empty if the engine computes in the processor's memory, or has not loaded torch, which this function never does.
+    Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function does not load
+    torch).
     """
     if "torch" not in sys.modules:
         return ()

@@ -379,7 +379,7 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """The memory that is left for KV once the retrieval cache is allocated, too."""
+    """The memory that is left for KV after the retrieval cache, which will be allocated later."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
