@@ -1,4 +1,4 @@
-"""Detects the language of a text. Pure."""
+"""Detects the language of a text by its common words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Literal
 Language = Literal["en", "de", "fr", "es"]
 
 _WORD = re.compile(r"[^\W\d_]+")
-_LOOKED_AT = 20_000  # words that are examined; a few dozen are enough to detect a language
-_FEWEST = 2  # minimum common words of a language that a text must have
-# Words that nearly every text in one of these languages has. Words that two of the languages share are left out, except
-# “des”.
+_LOOKED_AT = 20_000  # maximum number of words that are examined
+_FEWEST = 2  # minimum number of a language's common words in a text of that language
+# Words that nearly every text in a language has. Words that two of the languages share are left out, except “des”.
 _COMMON: dict[Language, str] = {
     "en": "the of and to that is was it for with as his her at by not this are they from have which",
     "de": "der die das und ist nicht ein eine zu den mit sich auf dem von für auch wird des im sie",

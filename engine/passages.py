@@ -67,7 +67,7 @@ FROM_THE_BOOK: Mapping[Language, str] = {
     "fr": "Tiré du livre :",
     "es": "Del libro:",
 }
-"""The line above the passage that a small model is pointed to, by the book's language."""
+"""The line above the passage that a small model is pointed to, keyed by the book's language."""
 
 _POLITE = re.compile(
     r"^(?:(?:please|bitte)\W+)?"

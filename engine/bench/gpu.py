@@ -584,7 +584,7 @@ def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> 
 
 
 def _card_answers() -> bool:
-    """Whether this process can still compute on the card. After an error that stays, every call of CUDA fails."""
+    """Whether this process can still compute on the GPU. After some errors every call of CUDA fails."""
     if not torch.cuda.is_initialized():
         return True
     try:
@@ -598,8 +598,8 @@ def _card_answers() -> bool:
 
 
 def _restart(book: Path, out: Path, first: int, used: float) -> None:
-    """Replace this process by one that runs the parts from ``first`` on. It has to import torch and transformers again,
-    in some 10 seconds. A process for each part would do so nine times.
+    """Replace this process by a new one, which runs the part ``first`` and all later parts. Done only when necessary,
+    because importing torch and transformers again takes some 10 seconds.
     """
     sys.stdout.write("The card answers this process no more. A new process runs the parts that are left.\n")
     sys.stdout.flush()
