@@ -48,7 +48,7 @@ class Rates:
     disk: float = 0.0
 
     def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
-        """Seconds of a pass that reads ``read`` bytes on the device and meanwhile moves the others there."""
+        """Seconds of a pass that reads ``read`` bytes on the device. Moving ``moved`` and ``from_disk`` overlaps."""
         return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
 
 
