@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
-"""Minimum speed on a book, as a multiple of plain decoding's, that counts as not slower. It is below 1, because timing
-is no more precise.
+"""Minimum speed on a book, as a multiple of plain decoding's, that counts as not slower. It is below 1, because timings
+are not more precise than that.
 """
 
 STAND_IN = "stand-in weights"
@@ -77,7 +77,7 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Peers have no time for the tokens of the first step, so the times belong to the last tokens.
+        # Peers record no time for the tokens of the first step. So the times belong to the tokens after that step.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -254,8 +254,8 @@ def _cores(runs: Sequence[Run]) -> float | None:
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """For each run, how many times as fast it was as the plain runs before and after it; empty unless plain was run
-    before and after each run.
+    """For each run, its speed as a multiple of the mean speed of the plain runs before and after it. Empty unless plain
+    was run before and after each run.
     """
     if len(plain) != 2 * len(mine):
         return []
@@ -269,7 +269,7 @@ def _rate(levels: list[Acceptance]) -> float | None:
 
 
 def _of_retrieval(rounds: Sequence[Round]) -> float | None:
-    """Acceptance of the tokens that passed the middle level."""
+    """Acceptance, at the full cache, of tokens from rounds with middle passes."""
     return _judged([done.verify for done in rounds if done.passes])
 
 
@@ -297,7 +297,7 @@ def remarks(session: Session) -> dict[str, str]:
 
 
 def budget_of(config: EngineConfig) -> str:
-    """The retrieval budget in words."""
+    """Describe the retrieval budget, such as "4,096 or 1/8 of the context"."""
     least = f"{config.retrieval_budget:,}"
     return f"{least} or 1/{config.retrieval_share} of the context" if config.retrieval_share else least
 
@@ -476,7 +476,7 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """``as_they_come`` as a list."""
+    """Return the figures of ``as_they_come`` as a list."""
     return list(as_they_come(figures, part))
 
 

@@ -71,7 +71,8 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# A change of book ages rates as if this many tokens had been made without a trial, which is as far as rates can age.
+# A change of book ages rates as if this many tokens had been made without a trial. The number is so large that rates
+# age to the minimum weight.
 _ANOTHER_BOOK = 100_000
 
 
@@ -114,14 +115,14 @@ class FadingRate:
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add trials that were made at another level. Of these ``accepted`` would have been accepted at this level.
-        They weigh less than direct trials.
+        """Add ``trials`` that were made at another level. An estimated ``accepted`` of them would have been accepted at
+        this level. Such trials weigh less than direct trials.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
 
     def age(self, tokens: int = 1) -> None:
-        """Count ``tokens`` that were made without a trial. Old trials then weigh less, since the text may have
+        """Count ``tokens`` that were made without a trial. Earlier trials then weigh less, because the text may have
         changed.
         """
         tuning = self._tuning
@@ -168,7 +169,7 @@ class AcceptanceStatistics:
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
         """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.
 
-        The rate of the other level is inferred from these trials, because otherwise a plan that failed once would never
+        The rate at the other level is inferred from the same trials. Without this, a plan that failed once would never
         be tried again.
         """
         verify = self.verify.rate
@@ -244,19 +245,19 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification, counted over rounds with middle passes. The first refresh is at the
-    ``first``-th of them (0: at the ``count``-th).
+    """Refreshes at every ``count``-th verification of rounds with middle passes. The first refresh is at verification
+    ``first`` (0: at verification ``count``).
 
     Args:
         tokens: minimum number of tokens verified between two refreshes.
-        share: maximum share of the rounds' time that refreshes may take, assuming that the next one takes as long as
-            the last. None: no limit.
+        share: maximum share of the rounds' time that refreshes may take, assuming that the next refresh takes as long
+            as the previous one. None: no limit.
     """
 
     def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
-        # milliseconds: of all rounds since the last refresh, and of this refresh itself
+        # milliseconds of all rounds since the previous refresh, and of that refresh
         self._rounds_ms = self._refresh_ms = 0.0
 
     def due(self) -> bool:
@@ -380,8 +381,8 @@ class Costs:
 
     def behind_another_book(self, plain_ms: float) -> Costs:
         """The costs on another book, in which a plain step takes ``plain_ms``. The cost of further tokens in a
-        verification changes in proportion to a plain step. The cheap levels read as much as before, so their costs
-        stay.
+        verification changes in proportion to a plain step. The draft model and the middle level read as much as on the
+        earlier book, so their costs stay.
         """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)

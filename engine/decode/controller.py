@@ -272,23 +272,23 @@ class Controller:
         self._beside, self._hierarchical = 0.0, 0
         self._draft_start = 0.0
         self._was_plain = False  # whether the last round was plain
-        # Until speculation has been tried, a plan must promise more.
+        # Until speculation has been tried, a plan must promise a larger gain.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # Rounds since the best plan was last chosen; plain rounds that are not yet counted as ageing.
+        # Rounds since a plan was last chosen, and plain rounds by which the estimates have not been aged yet.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # sums over the newest rounds: tokens, and the plain steps that speculation lost
+        # sums in which older rounds fade: tokens, and the time that speculation lost, in plain steps
         self._tokens = self._lost = 0.0
-        # number of plain steps that trials may cost: a share of the time so far, minus the cost of past trials
+        # time that trials may still cost, in plain steps: a share of the time so far, minus the cost of past trials
         self._allowance = 0.0
         self._awaited = 0.0  # cost of a trial that is due and waits until the allowance covers it
-        # During a trial: plain steps per token with the plan, and the expected plain steps of the whole round.
+        # During a trial, times in plain steps: of a token with the present plan, and of the trial's whole round.
         self._planned: tuple[float, float] | None = None
-        # over the last speculating rounds: their tokens, their time in plain steps, and their weight
+        # sums in which older speculating rounds fade: tokens, time in plain steps, and number of rounds
         self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float) -> None:
@@ -319,11 +319,11 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # The book is searched in every round, because matches come and go. A text may share words with the book and
-        # then continue differently every time. So a first copy is short, and while speculation has lost time a copy
-        # must promise more.
+        # The book is searched in every round, because each round may begin or end a match. A text may share words with
+        # the book and then continue differently every time. So a first copy is short, and after speculation has lost
+        # time a copy must promise a larger gain.
         most: float = min(len(match.tokens), self.limits.copy)
-        if match.length < tuning.match_edges[-1]:  # a longer match is a copy in progress
+        if match.length < tuning.match_edges[-1]:  # a longer match means that the answer is copying the book
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
@@ -366,7 +366,8 @@ class Controller:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # The match is known even if another drafter made the proposals.
+            # Score the lookup's match in every round, even if another drafter made the proposals: the accepted tokens
+            # show how many of the match's tokens were right.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -427,7 +428,7 @@ class Controller:
 
     def _age(self) -> None:
         """Age the estimates by the number of plain steps since the last call, so that old estimates weigh less. Called
-        only when estimates are used, because a plain step has little time to spare.
+        only before estimates are used, instead of in every plain step, because it would slow down the step.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)
@@ -447,12 +448,12 @@ class Controller:
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than trials may lose."""
+        """Whether speculation has lost more time than is allowed for trials."""
         return self._lost > self._tuning.loss_steps + self._tuning.loss_share * self._tokens
 
     @property
     def _loses(self) -> bool:
-        """Whether the last speculating rounds together were slower than plain decoding. Two rounds are enough if the
+        """Whether the newest speculating rounds together were slower than plain decoding. Two rounds are enough if the
         loss is large; otherwise several are needed.
         """
         made, steps, weight = self._recent
@@ -481,7 +482,7 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _probe(self) -> DraftPlan:
-        """Decode plainly, but sometimes try the cheapest speculation that could gain time, if there is one."""
+        """Decode plainly. Sometimes try a short speculation instead, if some plan could gain time."""
         tuning = self._tuning
         self._plain_rounds += 1
         if self._plain_rounds < self._wait or self._in_debt:
@@ -510,13 +511,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """Return the trial, or the plan if the trial costs more than the allowance. A trial that has ``begun``
-        continues.
+        """Return the trial, or the present plan if the trial costs more than the allowance. A trial that has already
+        ``begun`` continues whatever it costs.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # A drafted token that the plan does not contain is assumed to be rejected.
+        # If the present plan speculates, the trial's drafted tokens are assumed to be rejected by the middle level.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += self._draft_start if trial.draft else 0.0
         steps = ms / step_ms - tokens * planned
@@ -529,7 +530,7 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """The plan with early stops added: more tokens where proposals are sure, fewer where they are not."""
+        """The plan with early stops added, so that confident proposals may be longer and others end earlier."""
         if not plan.speculates:
             return plan
         overtime, edges = self._tuning.overtime, self._tuning.confidence_edges

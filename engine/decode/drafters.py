@@ -82,12 +82,12 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
 
-        A place with little text after it counts for less. A question quotes words of the book that its answer is to
-        continue. It is then itself the newest place of these words, and often the first tokens of the answer follow it.
+        The match at a place with little text after it counts as shorter. Such a place is often in the question: it
+        quotes words of the book that the answer is to continue, but only the first tokens of the answer follow there.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
-            if position >= len(self._tokens):  # this place is the end of the text itself
+            if position >= len(self._tokens):  # this place is the end of the text, not an earlier occurrence
                 continue
             length = self._match_length(position, text, known)
             at_end = len(self._tokens) - position < tuning.enough_after
@@ -97,8 +97,8 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether ``long_ngram`` tokens in a row among the last ``newest`` tokens also occur in the text before
-        these.
+        """Whether ``long_ngram`` tokens in a row, among the newest ``newest`` tokens of the text, also occur before
+        these newest tokens.
         """
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
@@ -108,8 +108,8 @@ class LookupIndex:
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
         """Return at most ``count`` tokens that followed a match.
 
-        There are fewer tokens if the text ends before. If the text repeats itself, and has completed one repetition,
-        the repetition is continued.
+        Fewer tokens are returned if the text ends earlier. If the text has just repeated a passage completely, the
+        passage is repeated again.
 
         Args:
             tail: the ``tail`` that was given to ``find``.
@@ -204,7 +204,7 @@ class Drafter(Protocol):
         """
 
     def commit(self, context: Sequence[int]) -> None:
-        """Take all tokens of ``context`` as final: while this context is followed, none of them is taken back."""
+        """Take all tokens of ``context`` as final: later calls extend ``context`` until ``begin`` starts another one."""
 
 
 class NoDrafter:
@@ -290,11 +290,9 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache from the sinks and the end of the context. One more window of tokens is fed before the last
-        one, as a lead-in.
+        """Fill the cache with the sinks and the last tokens of the context: the window, and as many tokens before it.
 
-        The tokens between are skipped, because the draft's window cannot reach them. So opening a long book costs no
-        more than a short one.
+        The tokens between the sinks and these tokens are skipped, so that a long book costs no more than a short one.
 
         Raises:
             ModelError: the draft model's logits are not finite.

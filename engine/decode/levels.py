@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.plan.cost_model import CostModel
 
-# Tokens of an answer that the tail of the retrieval cache can hold before the selection is made again.
+# Tokens of an answer that the tail of the retrieval cache can hold before a new selection is made.
 _TAIL_TOKENS = 1024
 # Lengths, in tokens, of the passes that are timed on a new book: a long verification, a long middle pass, a run of the
 # draft model.
@@ -138,7 +138,7 @@ class Hierarchy:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[Belief, Controller] = {}
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # acceptance statistics of earlier books
-        self._costs: Costs | None = None  # costs on the last of these books
+        self._costs: Costs | None = None  # costs on the most recent of these books
 
     @property
     def has_draft_model(self) -> bool:
@@ -254,7 +254,7 @@ class Hierarchy:
             # book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                # Close to the end of the window there is no room to measure, and little to gain.
+                # The window ends too soon to time passes, and an answer so short gains little.
                 return self._fixed_with_copies()
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
@@ -344,8 +344,8 @@ def measure(
     """Time the passes of each level on a context on which the levels have been started. All caches are left unchanged.
 
     Passes run in the order of a round, with its sampling, because after a pass of another level less of a level's data
-    is in the processor's cache. The better of two runs counts, because the first run touches memory for the first time.
-    A pass over two tokens runs only once, because it may take a second. If spilled KV comes over a slow bus
+    is in the processor's cache. The faster of two runs counts, because the first run uses memory that has not been used
+    before. A pass over two tokens runs only once, because it may take a second. If spilled KV comes over a slow bus
     (``waits_for_bus``), no verification is timed, and a further token is assumed to cost the same as in a middle pass.
     """
     with context.backend.decoding():

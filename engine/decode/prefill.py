@@ -128,7 +128,7 @@ def _segment(
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                # drop the traceback, because it refers to every tensor that the failed block made
+                # drop the traceback, because it would keep all tensors of the failed block in memory
                 failed = error.with_traceback(None)
             if failed is not None:
                 block = _eased(failed, cache, stop - first)
@@ -141,7 +141,7 @@ def _segment(
         least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any number is
         if not math.isfinite(most - least):
             raise decoder.not_finite()
-        if least == most:  # all weights are zero: a download reserved space for a file and did not fill it
+        if least == most:  # all weights are zero: a download reserved the file's space and was not completed
             raise decoder.not_telling()
 
 
@@ -156,9 +156,10 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:
-    """Free memory after a block of ``block`` tokens ran out of memory, and return the block size for the next attempt.
+    """Return the block size for another attempt, after a block of ``block`` tokens ran out of memory. The smallest
+    block is not halved; layers are spilled instead.
 
-    The next attempt writes the block's KV to the same place.
+    The new attempt overwrites the KV of the failed block.
     """
     if block > SMALLEST_BLOCK:
         return max(SMALLEST_BLOCK, block // 2)
@@ -170,7 +171,7 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
 def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
     block = block or KINDS[decoder.device.type].block
     if decoder.kv_shape.sliding is not None:
-        block = min(block, SLIDING_SLACK)  # maximum number of tokens that a sliding-window layer takes at once
+        block = min(block, SLIDING_SLACK)  # a layer with a sliding window takes at most this many tokens at once
     if decoder.device.type != "cpu":
         return block
     per_token = work_of(decoder, position, 1) / decoder.num_layers
@@ -180,8 +181,8 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
-    """Floating point operations to prefill ``count`` tokens after ``start`` others: products with weights, and causal
-    attention.
+    """Floating point operations of a prefill of ``count`` tokens after the first ``start`` tokens: products with
+    weights, and causal attention.
     """
     shape, heads, context = decoder.kv_shape, decoder.config.num_attention_heads, start + count / 2
     read = sum(shape.place_of(layer) is not None for layer in range(shape.model_layers))

@@ -38,7 +38,7 @@ _MOST_REMEMBERED = 4096
 
 
 class Quotable:
-    """A book's text, in which the quotations of one model are followed.
+    """A book's text, in which a model's quotations are searched.
 
     Args:
         text: the text that may be quoted.
@@ -84,8 +84,8 @@ class Quotable:
         return self._pieces[token] if token < len(self._pieces) else b""
 
     def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
-        """The point after an opening mark and these bytes. ``before`` is an earlier point from which to extend, if one
-        is known.
+        """The point after an opening mark and the bytes ``said``. If ``before`` is given, ``said`` extends the bytes of
+        that point.
         """
         found = self._points.get((mark, said))
         if found is None:
@@ -107,7 +107,7 @@ class Quotable:
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
-        """The tokens (n,) that may follow; None if any may, because the quotation is already not in the book."""
+        """The tokens (n,) that may follow; None if any token may, because the quotation so far is not in the book."""
         if point.allowed is None:
             found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
@@ -129,7 +129,7 @@ class Quotable:
         return found
 
     def _beginnings(self, said: bytes) -> set[int]:
-        """The tokens that may follow an opening mark, with or without (a part of) an ellipsis."""
+        """The tokens that may follow an opening mark and ``said``, which is empty or (a part of) an ellipsis."""
         places = self._behind(self._words, said).tolist() if said else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
@@ -145,16 +145,18 @@ class Quotable:
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:
-        """The bytes of tokens that the book has at these places."""
+        """The bytes of all tokens whose bytes stand in the book at one of these places."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            border = piece.find(b" ", 1)  # no token continues after a space
+            border = piece.find(b" ", 1)  # a token has no space after its first byte
             ends = range(1, (len(piece) if border < 0 else border) + 1)
             found.update(part for end in ends if (part := piece[:end]) in self._tokens)
         return found
 
     def _may_end(self, place: int) -> bool:
-        """Whether a quotation may end before this byte: it may not end within a character, a word or a number."""
+        """Whether a quotation may end before the byte at ``place``, which must not be within a character, a word or a
+        number.
+        """
         if self._text[place : place + 1] and self._text[place] & 0xC0 == 0x80:
             return False
         before = self._text[max(0, place - 4) : place].decode("utf-8", "ignore")

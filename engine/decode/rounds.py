@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 RECENT = 64
 """Number of newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
 
-# Number of tokens after which the pages are scored, if neither a refresh nor a new selection has scored them.
+# Number of tokens after which the pages are scored, if they have not been scored meanwhile by a refresh or a new
+# selection.
 _SCORE_EVERY = 16
-# Maximum committed tokens that the retrieval cache may lack while rounds do not use it: copying several tokens costs
-# about as much as copying one.
+# Maximum committed tokens that the retrieval cache may lack while rounds do not use it. The tokens are then copied
+# together, because copying several tokens costs about as much as copying one.
 _MOST_MISSING = 16
 
 
@@ -247,8 +248,9 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """Choose the observer for this round's verification. It makes a new selection up to a newer boundary, refreshes the
-    selection, or only scores the pages. ``missing``: number of committed tokens that the retrieval cache lacks.
+    """Choose the observer for this round's verification. The observer makes a new selection that reaches further into
+    the text, refreshes the selection, or only scores the pages. None if nothing of this is due. ``missing``: number of
+    committed tokens that the retrieval cache lacks.
     """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
@@ -297,8 +299,8 @@ class Pending:
 
 
 class TokensAhead(Sequence[int]):
-    """Committed tokens followed by the pending ones, as one sequence. It reflects changes of both, so that a book need
-    not be copied for every middle pass.
+    """The committed tokens followed by the pending tokens, as one sequence. It is a view of both lists, so that a
+    middle pass need not copy the tokens of a book.
     """
 
     def __init__(self, committed: list[int], pending: list[int]) -> None:
@@ -334,7 +336,7 @@ def propose(
     remaining: int,
 ) -> Pending:
     """Make the proposals of the plan. At most ``remaining`` more tokens of the answer are allowed."""
-    # The verification itself adds one token, and all tokens must fit into the window.
+    # One token less than ``remaining``, because the verification adds a token. All tokens must fit into the window.
     most = min(remaining - 1, context.full.limit - len(context.tokens))
     if plan.copy:
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
@@ -412,7 +414,7 @@ def _middle_pass(
     stop: EarlyStop,
     pending: Pending,
 ) -> tuple[int, tuple[int, ...]]:
-    """Run one proposal through the target on the retrieval cache, and add the tokens that rejection sampling gives to
+    """Run one proposal through the target on the retrieval cache, and append the tokens from rejection sampling to
     ``pending``.
 
     Returns:
@@ -512,8 +514,8 @@ def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None)
 
 
 def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
-    """Divide the time of a verification that began at ``clock``. ``waited_s``: seconds that the cache had waited until
-    then.
+    """Divide the time of a verification that began at ``clock`` into computing and waiting for KV. ``waited_s``: the
+    value of ``full.waited_s`` when the verification began.
     """
     transfer = (full.waited_s - waited_s) * 1000.0
     return TimeSplit(verify=since(clock) - transfer, transfer=transfer)
@@ -565,7 +567,9 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """The last ``count`` tokens, newest first. Varied ids choose experts as realistically as a real pass does."""
+    """The last ``count`` tokens, newest first, as input of a timed pass. The ids vary, so that the pass chooses as many
+    different experts as a real pass does.
+    """
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 

@@ -94,7 +94,7 @@ class Sampler:
         return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
-        """The sampler after this sampler's text followed by these tokens (n,), which are on its device."""
+        """Make the sampler for this sampler's text followed by ``tokens`` (n,), which are on the sampler's device."""
         if not self.remembers:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
@@ -104,8 +104,8 @@ class Sampler:
     def drafting(self) -> Sampler:
         """The sampler of a draft model after the same text.
 
-        A proposal's distribution never changes the distribution of the verified text. So a few tokens of the vocabulary
-        are enough if the whole vocabulary costs too much.
+        The distribution of proposals does not change the distribution of the verified text. So the draft model may
+        choose among a few tokens if searching the whole vocabulary costs too much.
         """
         return DraftSampler(self.params, self._seen, self._quotations)
 
@@ -177,14 +177,14 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
 
 
 def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:
-    """Mask those tokens of logits (n, vocabulary) that continue no quotation of the book. Arguments as in
+    """Mask the tokens of logits (n, vocabulary) that are not allowed within a quotation. ``proposed`` is as in
     ``Sampler.__call__``.
 
     A row in which no allowed token is possible stays unmasked, because a draft model's vocabulary may lack all allowed
     tokens.
     """
     said = [] if proposed is None else proposed.tolist()
-    masked = logits  # outside of quotations this stays the same tensor
+    masked = logits  # copied only if a row is within a quotation
     for row in range(logits.shape[0]):
         allowed = quotations.allowed()
         if allowed is not None:
@@ -200,7 +200,7 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one token), renormalised.
 
     Only the most likely tokens are sorted first, because sorting a whole vocabulary costs more than a small model's
-    forward pass. The host has to know whether these are enough, so this waits for a device.
+    forward pass. The host has to read whether the sorted tokens reach top_p, so this function waits for the device.
     """
     most = min(_LIKELIEST, probs.shape[-1])
     likeliest, order = probs.topk(most, dim=-1)
@@ -251,7 +251,7 @@ def _least_digit(
 
 
 def _waits_are_cheap(probs: torch.Tensor) -> bool:
-    """Whether the host may read these numbers cheaply. A GPU would first have to finish its queued work."""
+    """Whether the host can read these numbers cheaply. On a GPU a read waits for all queued work."""
     return probs.device.type == "cpu"
 
 

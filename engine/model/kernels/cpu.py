@@ -18,8 +18,8 @@ from engine.model.kernels.own_attention import Held, newest_seen
 
 # Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
-# Maximum ratio of the time with workers that wait for the last one to the time without. Above it, keys are cut into
-# more pieces.
+# Maximum ratio of the time of attention to its time if no worker had to wait for another. Above this ratio, keys are
+# cut into more pieces.
 _TOLERATED_WAIT = 1.1
 
 
@@ -141,7 +141,7 @@ def _fused(
 
 def splits(heads: int, seq: int, workers: int) -> int:
     """The number of pieces into which ``seq`` keys are cut, so that heads times pieces keeps all workers busy for about
-    the same time. Without pieces, three heads on two workers would take as long as four.
+    the same time. Without pieces, three heads on two workers would take as long as four heads.
     """
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))
     waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, largest + 1)]

@@ -31,26 +31,26 @@ _MAX_SPLITS, _MIN_PIECE = 128, 512
 # must be a multiple of.
 _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
-# Query rows in one block of torch's flash kernel; blocks for each processor of a GPU.
+# Query rows in one block of torch's flash kernel, and number of blocks wanted for each processor of a GPU.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
 # The case on which kernels are compared: a verification of eight tokens over 16K keys. The numbers are keys, rows and
 # repetitions.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# Above the first number of rows, kernels are compared on a block of a prompt instead, because many rows are limited by
-# computation and few by reading the keys. Rows and keys of this block.
+# Above ``_FEW_ROWS`` query rows, kernels are compared on a block of a prompt with ``_MANY_ROWS`` rows and
+# ``_MANY_KEYS`` keys. A pass over many rows is limited by computation, a pass over few rows by reading the keys.
 _FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
 # Number of keys on which ``takes_masks`` tests the kernel: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24
-# Rows and pieces of a bias begin at a multiple of this many numbers (16 bytes), as torch's kernel requires
-# (kernel_forward.h). Bias of hidden keys, keyed by dtype.
+# ``_BIAS_STEP``: rows and pieces of a bias begin at a multiple of this many numbers (16 bytes), as torch's kernel
+# requires (kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Maximum difference between a half-precision kernel and the definition, as a share of the largest output.
 _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """The number of pieces into which ``seq`` keys are cut: each processor of the GPU gets a few blocks of rows of a
-    piece.
+    """The number of pieces to cut ``seq`` keys into, so that each processor of the GPU gets a few blocks of work. A
+    block is a group of query rows of one head with one piece of the keys.
     """
     blocks = heads * -(-rows // _FLASH_ROWS)
     wanted = -(-_BLOCKS_PER_PROCESSOR * processors // blocks)
@@ -58,7 +58,7 @@ def splits(heads: int, rows: int, seq: int, processors: int) -> int:
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's flash kernel, unchanged."""
+    """Run torch's flash kernel, which cuts the keys into pieces by its own estimate."""
     made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, False, scale=scaling)
     return made[0], made[1][..., : q.shape[2]]
 
@@ -86,8 +86,8 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, elsewhere a number
     so low that the weight is 0.
 
-    The number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0
-    (kernel_forward.h), and the piece would count in the merge.
+    This number is finite, because with minus infinity a row that sees no key of a piece would get a log-sum-exp of 0
+    (kernel_forward.h), and the merge would count that piece.
 
     Returns:
         (rows, keys). Rows begin at multiples of ``_BIAS_STEP`` numbers.

@@ -80,7 +80,7 @@ def save(name: str, code: bytes) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether no other user can write to the folder, as far as the system says."""
+    """Whether no other user may write to the folder, by its owner and permissions."""
     if not hasattr(os, "getuid"):  # on Windows a person's folders belong to that person
         return True
     found = folder.stat()

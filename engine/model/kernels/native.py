@@ -24,8 +24,8 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-# tiles of a product for each worker: enough so that all workers end together, few enough that handing out tiles costs
-# little
+# number of a product's tiles for each worker: so many that all workers end at about the same time, and so few that
+# handing out tiles costs little
 _TILES = 16
 _NORM_ROWS = 16  # rows of a norm's tile
 
@@ -35,7 +35,7 @@ def own() -> Native | None:
     """This process's set of our own kernels; None if they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
-    except Exception:  # llvmlite is missing, or does not know this processor; everything works without our kernels
+    except Exception:  # llvmlite is missing or does not know this processor: torch's kernels are used
         logger.warning("no kernels of our own on this processor; torch's are used", exc_info=True)
         return None
 

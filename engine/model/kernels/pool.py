@@ -24,17 +24,19 @@ from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
-# Words between two entries of the board, so that each entry has its own cache line.
+# Distance in words between two entries of the board (the memory that the caller and the workers share). Each entry has
+# its own cache line.
 _LINE = 8
 _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# How many times a worker looks for a job before it goes to sleep: about two milliseconds. If torch computes between our
-# kernels, a sixth of a millisecond, because a spinning worker takes a core from torch's threads.
+# How many times a worker looks for a job before it goes to sleep. ``_PATIENT`` looks take about two milliseconds.
+# ``_IMPATIENT`` looks take a sixth of a millisecond, for when torch computes between our kernels, because a spinning
+# worker takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
-# Looks between two pause instructions. A hypervisor takes a guest off its core if the guest executes only pause
-# instructions (pause-loop exiting).
+# Number of looks at a word of the board between two pause instructions. A hypervisor takes a guest off its core if the
+# guest executes only pause instructions (pause-loop exiting).
 _LOOKS = 64
 
 
@@ -48,8 +50,8 @@ def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> No
     """Emit a loop that takes tiles of the job that ``ticket`` (epoch, next tile) belongs to, until none is left or a
     new job has come.
 
-    A tile is claimed by incrementing the ticket, which fails if a new job has come. So a successful claim also confirms
-    that the words read from the board belong to this job.
+    A worker claims a tile by incrementing the ticket. This fails if a new job has come, so a claim that succeeds also
+    confirms that the words read from the board belong to this job.
     """
     epoch = e.b.lshr(ticket, long(32))
     kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
@@ -134,8 +136,8 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # Checked again after the bit is set, so that either the caller with a new job sees the bit, or this worker sees
-        # the job.
+        # The ticket is read again after the bit is set. So either a caller with a new job sees the bit, or this worker
+        # sees the job.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
@@ -287,8 +289,8 @@ class Pool:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Make woken workers wait longer for the next job within this context. For contexts in which only these kernels
-        compute.
+        """Make workers that are woken within this context spin longer before they sleep again. For contexts in which
+        only our own kernels compute.
         """
         before, self.patience = self.patience, _PATIENT
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Tiles of a kernel: the number of tiles for each row, and a constant number of tiles."""
+"""Number of tiles of a kernel: as many for each row as the first number says, plus the second number."""
 
 EACH_ROW: Tiles = (1, 0)
 """One tile for each row."""
@@ -95,11 +95,11 @@ class Program:
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
-        """Set the tiles of kernels. This holds until the number of rows changes."""
+        """Set the number of tiles of these kernels, until ``resize`` changes the number of rows."""
         self._table[places, 2] = tiles
 
     def resize(self, rows: int) -> None:
-        """Set the number of rows of the following runs."""
+        """Set the number of rows for all later calls of ``run``."""
         if rows == self._rows:
             return
         self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
@@ -116,7 +116,7 @@ class Program:
 
 
 class Memory:
-    """The buffers (rows, width), keyed by name, width and dtype, in which all layers of a model compute in turn."""
+    """Buffers (rows, width) that all layers of a model use one after another, keyed by name, width and dtype."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

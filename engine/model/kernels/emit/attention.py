@@ -16,7 +16,7 @@ from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KIN
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
 _KEYS = 4  # keys whose products with a query are computed together
-# numbers of queries that are multiplied with a key at once, so that the key is widened once for all of them
+# numbers of queries that are multiplied with a key at once, so that the key is converted to float32 only once
 _SCORE_ROWS = (2, 1)
 # vectors of a value that are summed at once: VALUE_VECTORS with the most rows; with fewer rows, the largest of
 # _VALUE_CHUNKS that fits the registers
@@ -94,7 +94,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
 
 class Vectors:
-    """The keys or values of a block in their stored form. From one token to the next are ``step`` numbers.
+    """The keys or values of a block in their stored form. Neighbouring tokens are ``step`` numbers apart.
 
     ``scales`` are the scales of levels in float32; None if the numbers are not levels.
     """
@@ -139,10 +139,9 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # cache lines of one token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch one of the equal shares of the block's lines."""
+        """Prefetch the share with index ``share`` if the block's cache lines are divided into ``shares`` equal shares."""
         e, lines = self._e, self._lines
-        # A share is rounded up, so that the last share reaches the last line. The size of a share does not depend on
-        # the step.
+        # The size of a share is rounded up, so that the final share reaches the final line. All shares have this size.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
@@ -233,10 +232,10 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 
 
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
-    """Scale a vector of scores to base 2.
+    """Multiply a vector of scores by ``scale``, which includes log2(e), so that the softmax can use powers of 2.
 
-    A ``cap`` limits the scores to cap * tanh(score / cap), with an error of 2e-7 times the cap. The hyperbolic tangent
-    is computed from ``2 ** -abs(score * scale)``.
+    With a ``cap``, return cap * tanh(score / cap) in the same units. Then ``cap`` includes log2(e), and ``scale``
+    includes 2 / cap too, so that the tanh follows from ``2 ** -abs(score * scale)``. The error is 2e-7 times the cap.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -281,7 +280,7 @@ def _soften(
     shift = e.splat(now)
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
-        # Unseen keys have weight 0, even where no key has been seen yet.
+        # Unseen keys get weight 0, even if the row has seen no key so far.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)

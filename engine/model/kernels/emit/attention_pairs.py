@@ -114,7 +114,7 @@ def _collect_scales(
 
 def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
     """Emit a loop that transposes pairs of a block's keys to (words, BLOCK). Each step of the loop prefetches some
-    tokens of ``ahead``, unless ``later`` is set: then a later stage prefetches them.
+    tokens of ``ahead``, unless ``later`` is true because a later loop prefetches them.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
@@ -156,8 +156,8 @@ def _score(
     """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        asked: a prefetch that runs in shares meanwhile, the number of shares already done, and the number of all
-            shares.
+        asked: a prefetch of which each step of the loop runs one share, the number of shares that ran before, and the
+            total number of shares.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -236,7 +236,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # The scores of hidden keys are so low that their weights become zero, even if the row sees no key.
+    # If the row sees no key, the maximum is replaced by 0, so that hidden keys get weight 0 in this case too.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:

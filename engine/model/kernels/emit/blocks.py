@@ -26,8 +26,8 @@ _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-# number of rows that gets no code of its own: blocks of four and two rows take hardly longer, and every size has to be
-# compiled
+# number of rows for which no code is emitted: a block of four and one of two rows take hardly longer, and each size
+# takes time to compile
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 
@@ -59,8 +59,8 @@ class _Block:
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
-        """Prefetch a group's share of the block that lies ``_AHEAD`` bytes ahead, because the processor's own
-        prefetcher does not.
+        """Prefetch a group's share of the block that is at least ``_AHEAD`` bytes ahead, because the processor does not
+        prefetch this block on its own.
         """
         e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
@@ -110,7 +110,7 @@ class _Block:
         return found
 
     def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
-        """Assemble a scale or minimum of the group from its bits."""
+        """Assemble the group's integer for its scale or for ``least`` from bits in different words."""
         e, whole = self._e, None
         for part in parts:
             if part.in_half:
@@ -220,8 +220,8 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Emit ``2 ** (exponent - 128)``, half of the power of two that each byte means, because ``codes`` hold twice the
-    values. Results below 2 ** -126 become 0.
+    """Emit ``2 ** (exponent - 128)``, half of the power of two that each byte stands for, because the table ``codes``
+    holds twice the values. Results below 2 ** -126 become 0.
     """
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)

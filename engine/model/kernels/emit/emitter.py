@@ -315,8 +315,9 @@ class Emitter:
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
         """Sum over the lanes of each of ``lanes`` vectors, and return the sums as one vector.
 
-        Every sum is the same tree over the lanes: neighbours are added first, then pairs of neighbours, and so on. If
-        groups of ``width`` vectors have already been joined, each into one vector, the sum continues from there.
+        Every sum is the same tree over the lanes: neighbours are added first, then pairs of neighbours, and so on.
+        ``width`` is above 1 if each vector is itself the result of this function for ``width`` vectors. The sum then
+        continues from there.
         """
         rows = list(vectors)
         while len(rows) > 1:

@@ -34,8 +34,8 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
-_SUM_WORDS = 2  # words that are summed before their group's scale is applied, so that chains of additions are short
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # numbers of rows that share loaded weights or values
+_SUM_WORDS = 2  # words that are summed before their group's scale is applied, so that chains of additions stay short
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # possible numbers of rows that share loaded weights or values
 # number of accumulators if there are 32 registers, keyed by lanes; the other registers hold loaded operands
 ACCUMULATORS = {16: 16}
 FEW_ACCUMULATORS = 12  # number of accumulators if there are 16 registers
@@ -270,8 +270,8 @@ def store_sums(
     sums: list[list[Variable]],
     factors: Sequence[ir.Value] = (),
 ) -> None:
-    """Store the sums of the rows from ``row`` on and of the outputs from ``column`` on. If there are ``factors``, each
-    vector of a row is multiplied by its own.
+    """Store the sums of the rows from ``row`` on and of the outputs from ``column`` on. If ``factors`` are given,
+    vector i of each row is multiplied by factor i.
     """
     for at, own in enumerate(sums):
         place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)

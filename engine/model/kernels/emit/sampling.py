@@ -237,7 +237,7 @@ class _Odd:
         self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
 
     def found(self, largest: ir.Value) -> ir.Value:
-        """Emit whether there was a NaN, or the ``largest`` value is infinite."""
+        """Emit a bit: 1 if a checked vector had a NaN, or if the ``largest`` value is infinite."""
         e = self._e
         none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
         above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
@@ -245,8 +245,8 @@ class _Odd:
 
 
 def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Write the largest value of each block. Return the number of blocks, the largest value of all, and whether the row
-    has a NaN or that value is infinite.
+    """Write the largest value of each block. Return the number of blocks, the row's largest value, and whether the row
+    has a NaN or its largest value is infinite.
     """
     step, odd = BLOCK_VECTORS * e.lanes, _Odd(e)
     blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
@@ -320,8 +320,8 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight for which all candidates ``some`` of at least this weight together reach ``wanted``.
-    Return the sum of all larger weights, and this weight. Overwrites the candidates and their ``count``.
+    """Find the largest weight w such that the candidates ``some`` with weights of at least w sum up to ``wanted`` or
+    more. Return the sum of all weights above w, and w. Overwrites the candidates and their ``count``.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
     above = e.variable(F64(0.0))  # the sum of all weights of at least ``high``
@@ -340,7 +340,7 @@ def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> t
             above.value = e.b.select(enough, above.value, reached)
 
     halve(_FIRST_HALVINGS)
-    # By now the interval contains few of the candidates.
+    # After these halvings, few candidates are left in the interval. Only these candidates are kept.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
     count.value = _compress(e, some, count.value, some, lambda x: x, *bounds)
     _pad(e, some, count.value, 0.0)
@@ -358,8 +358,8 @@ def _last_tie(
     ties: ir.Value,
     last_id: Variable,
 ) -> ir.Value:
-    """Set ``last_id`` to the id of the ``ties``-th token of weight ``tau``, or of the last such token. Return the
-    number of such tokens up to and including it.
+    """Set ``last_id`` to the id of the ``ties``-th token of weight ``tau``; if fewer tokens have this weight, to the
+    final one. Return the number of tokens of this weight up to ``last_id``.
     """
     found, at = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
