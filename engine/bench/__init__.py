@@ -42,7 +42,7 @@ from engine.threads import AVX2, PROCESSOR, is_limited
 
 # Number of characters of a book that are encoded for each token of the longest context, enough for any tokenizer.
 _CHARACTERS_PER_TOKEN = 16
-# Number of runs of a row with --never-slower, if none is given.
+# Number of runs of a row with --never-slower, unless the option gives a number.
 _RUNS = 7
 # Number of held-back books over which a table shows medians.
 BOOKS = 6
@@ -311,7 +311,8 @@ def main(
         prog: as in ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    if options.processor and not is_limited():  # libraries read the variable at import, so start again with it set
+    # libraries read the variable at import, so start a new process with the variable set
+    if options.processor and not is_limited():
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
     if options.pair:  # only the app's command line knows these models; it replaces the option by their files

@@ -80,15 +80,15 @@ from engine.session import Session
 _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which no new measurement begins. A measurement that is running by then has the rest of ``END_S``.
+# Seconds after which no new measurement begins. A measurement that has begun may continue until ``END_S``.
 LIMIT_S = 420
 # Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
 # ``_HELD_S`` seconds later the process is ended even if a driver blocks all threads of Python.
 END_S, _HELD_S = 540, 20
 # Contexts that are cut to the memory become a multiple of ``_STEP`` tokens; ``_ANSWERS`` tokens are left for answers.
 _STEP, _ANSWERS = 4096, 1024
-# Bytes of the smallest piece of memory that is tried to be pinned, and number of pieces, each twice as large as the one
-# before.
+# Bytes of the first piece of host memory that the script tries to pin, and number of pieces. Each piece is twice as
+# large as the previous one.
 _FIRST_PIN, _PINS = 1 << 30, 5
 # Seconds between two exports of all KV.
 _KEEP_S = 0.01
@@ -197,7 +197,9 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check behaviour that can only fail on a GPU. Notes say whether the tokens equal those of the first run."""
+    """Check behaviour that can only fail on a GPU. Notes say whether the tokens equal those of plain decoding before
+    the checks.
+    """
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
@@ -224,7 +226,9 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 @contextmanager
 def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
-    """Export all KV repeatedly on a thread, as saving a reading does. Yields a function that returns how many times."""
+    """Export all KV repeatedly on a thread, as saving a reading does. Yields a function that returns the number of
+    exports so far.
+    """
     ended, times = threading.Event(), 0
 
     def work() -> None:
@@ -270,8 +274,8 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
 
 
 def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
-    """Measure rows with all KV in host memory. If ``expected`` is empty, it receives the tokens of the first answer;
-    notes compare later answers with it.
+    """Measure rows with all KV in host memory. The tokens of the first answer are added to ``expected`` if it is empty.
+    Notes compare all answers with ``expected``.
     """
     with _bench(sizes, book, layout) as bench:
         layers = bench.session.full.shape.layers
@@ -279,7 +283,7 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
         bench.prefill(sizes.context)
         case = bench.workloads.cases("prose", sizes.context)[0]
         for row in ("plain", "hierarchical_lookup"):
-            bench.decode(row, case, 0.0)  # records passes and learns costs
+            bench.decode(row, case, 0.0)  # not measured, because it records passes and learns costs
             run = bench.decode(row, case, 0.0)
             expected += run.tokens if not expected else []
             what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"
@@ -288,13 +292,13 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
 
 
 def _same(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Say in words whether two answers are equal, or where they differ."""
+    """Describe whether two answers are equal, or at which token they first differ."""
     at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
     return "identical to plain" if at is None else f"differs at {at}"
 
 
 def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Sizes) -> Iterator[Figure]:
-    """Read the book with this placement of KV, then run every row of the bench."""
+    """Place the KV as ``placement`` says, read the book, and run every row of the bench."""
     session = bench.session
     session.full.crop(0)
     session.full.place(placement, sizes.context + _ANSWERS)
@@ -341,7 +345,7 @@ def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
 
 
 def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
-    """Measure what a person does: open a book, ask, ask again."""
+    """Measure reading a book, a question about it, and a second question."""
     text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
     document = Document("Book", "", (Page(1, "1", text),), "text", "0" * 64)
     *_, read = session.read(document)
@@ -435,7 +439,7 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-ins. First frees the memory of an earlier bench, which reference cycles may hold."""
+    """Make a bench on stand-ins. Memory that reference cycles of an earlier bench may hold is freed before."""
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
@@ -599,7 +603,7 @@ def _card_answers() -> bool:
 
 def _restart(book: Path, out: Path, first: int, used: float) -> None:
     """Replace this process by a new one, which runs the part ``first`` and all later parts. Done only when necessary,
-    because importing torch and transformers again takes some 10 seconds.
+    because the new process takes some 10 seconds to import torch and transformers.
     """
     sys.stdout.write("The card answers this process no more. A new process runs the parts that are left.\n")
     sys.stdout.flush()
@@ -626,7 +630,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of results; parts are added to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
     parser.add_argument("--share", type=Path, metavar="FILE", help="print it as the text of an issue; sends nothing")
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)  # the two of ``_restart``
+    # ``_restart`` passes the following two options
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--used", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for file, words in ((options.table, figure_table), (options.share, shared_text)):

@@ -198,8 +198,8 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run from tokens and the times of steps, each with the number of tokens after it. The tokens of a step
-    share its time equally. The first step has no time.
+    """Make a run from tokens and ``stamps``: for each step, the number of tokens after the step, and its time. A step's
+    duration is divided equally among its tokens. The first step's duration is unknown.
     """
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):
@@ -211,7 +211,7 @@ def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
 
 @contextmanager
 def _own_attention(model: Any) -> Iterator[None]:
-    """Use transformers' default attention within the context."""
+    """Use transformers' default attention within this ``with`` block."""
     own = model.config._attn_implementation
     model.set_attn_implementation("sdpa")
     try:

@@ -166,14 +166,14 @@ class Bench:
         # The cache may hold a shorter part of the book, followed by answers of an earlier workload.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
-        # Reserves room for the answers too, as a session does. Otherwise the second token of the first row would copy
-        # all KV.
+        # Reserve room for the answers too, as a session does. Without this room, the first row would copy all KV at its
+        # second token.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
-        # States of recurrent layers cannot be cropped. A copy is kept shortly before the end, from which every case
-        # begins.
+        # States of recurrent layers cannot be cropped. So a copy of the states is kept shortly before the end of the
+        # context, and every case begins from this copy.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
             if ids.shape[0]:
@@ -184,7 +184,7 @@ class Bench:
             seconds, cores = time.perf_counter() - began, time.process_time() - spent
             self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
-        # as a session does after reading a book
+        # index the book, as a session does after reading it
         retry_with_spill(full, self.session.hierarchy.retrieval.index_book)
         self._read = context
 
@@ -199,7 +199,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             if self.options.never_slower:
-                self._policies.pop(row, None)  # as a session does after opening a book
+                self._policies.pop(row, None)  # drop what was learned, as a session does after opening a book
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
@@ -251,7 +251,7 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            sampling["top_k"] = options.top_k  # transformers' repetition penalty counts other tokens
+            sampling["top_k"] = options.top_k  # not the repetition penalty: llama.cpp's counts other tokens
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:
@@ -284,7 +284,7 @@ class Bench:
             self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
-        """Bring all of the prompt but its last token into the cache. Returns the queries that choose the first
+        """Bring all tokens of the prompt except the last into the cache. Returns the queries that choose the first
         selection.
         """
         session, prompt = self.session, case.prompt
@@ -385,7 +385,7 @@ class Bench:
         return policy
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
-        """Decode a greedy answer by the plain loop."""
+        """Decode a greedy answer of at most ``count`` tokens by the plain loop."""
         case = Case(prompt, len(prompt), ends=True)
         self.start(case)
         context = self.context_of(case, 0.0, 1.0)
@@ -420,8 +420,8 @@ def _when_asked(others: Callable[[], Iterator[Round]]) -> Iterator[Round]:
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:
-    """Add plain, the baseline of every ratio, to the end of the rows, so that it is timed before and after the
-    others.
+    """Append the row plain, the baseline of every ratio, to the rows, so that plain is timed before and after the other
+    rows.
     """
     return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
@@ -456,7 +456,8 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
-        ms = max((now - clock) * 1000.0, done.split.total)  # the first token was made before ``clock`` was set
+        # the first round was run before ``clock`` was set (``first_token``)
+        ms = max((now - clock) * 1000.0, done.split.total)
         run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
         run.first_s = run.first_s or [now - asked]
@@ -490,8 +491,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """The points of a sweep. Each is a label for the record, changes of the configuration, and a temperature, or None
-    to leave it.
+    """The points of a sweep. Each point is a label for the record, changes of the configuration, and a temperature.
+    None leaves the temperature unchanged.
     """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)

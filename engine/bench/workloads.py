@@ -30,13 +30,13 @@ WORKLOADS = ("prose", "quote", "followup", *CHATS)
 _HOLD_OUT_EVERY = 20
 # Number of words of a sentence that a question quotes.
 _KEY_WORDS = 6
-# Places in the book of the sentences that are asked for, as shares of the book's length. Further places are spread over
-# the book.
+# Places of the sentences that questions ask for, as shares of the book's length. If more questions are asked,
+# ``_SPREAD`` chooses further places.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
 _SPREAD = 0.618  # golden ratio: its multiples modulo 1 are spread evenly and do not repeat
-# Number of tokens after such a place in which a sentence is searched.
+# Number of tokens, from such a place on, among which a sentence is chosen.
 _REACH = 400
-# Maximum words of a quoted sentence, because the demo model quotes no longer ones.
+# Maximum words of a quoted sentence, because the demo model does not quote longer sentences.
 _MOST_WORDS = 60
 # A name: a capitalised word after a word in lower case, so not at the beginning of a sentence, nor in a heading.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
@@ -85,8 +85,8 @@ class Case:
 
     Args:
         prompt: tokens of the whole prompt.
-        aimed: number of the prompt's first tokens. The queries of the last of these choose the first retrieval
-            selection.
+        aimed: number of tokens at the beginning of the prompt. The queries of the newest of these tokens choose the
+            first retrieval selection.
         ends: whether the model may end its answer; otherwise the answer has exactly the requested number of tokens.
         key: the words that a question quotes; "" in other workloads.
     """
@@ -113,7 +113,7 @@ class Workloads:
         self._tokenizer = tokenizer
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
-        self._text = 0, ""  # length of the context whose text was last decoded for quotations
+        self._text = 0, ""  # a context's length and its text, decoded for quotations; only the newest context is kept
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
         """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and the chats have at most
@@ -142,7 +142,8 @@ class Workloads:
             return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
-        # An answer that the model ended itself already contains the token that closes its turn.
+        # If the model ended the first answer, the answer already contains the token that closes its turn. This token is
+        # not repeated.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 
     def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:

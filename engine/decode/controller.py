@@ -136,8 +136,8 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
     """Maximum number of middle passes in a round.
 
-    If a verification takes seconds, because spilled KV comes over a bus, middle passes may together take as long as one
-    verification, as long as their tokens fit into it.
+    If a verification takes seconds because spilled KV comes over a bus, all middle passes together may take as much
+    time as the verification. They may not be more than ``Tuning.most_pending``.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))

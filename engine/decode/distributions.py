@@ -23,7 +23,7 @@ from engine.model.kernels import native
 from engine.model.kernels.own_sampling import OwnSampling, PatchedLogits
 
 NO_TOKEN = -1
-"""Stands in for a token if the logits of a row are not finite."""
+"""The id that is used instead of a token if the logits of a row are not finite."""
 
 _LOG2E = 1.4426950408889634
 # Possible sizes, in tokens, of the blocks in which a draw searches its token. The first size that divides the length of
@@ -123,7 +123,7 @@ def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.T
     columns = ids[rows, places]
     with torch.inference_mode():
         kept = logits[rows, columns]
-        # the smallest finite number instead of -inf, because in a row of -inf no token is the most likely
+        # the lowest finite number instead of -inf, because a row of -inf counts as not finite
         logits[rows, columns] = torch.finfo(logits.dtype).min
         found = likeliest(logits)
         best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()

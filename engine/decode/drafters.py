@@ -204,7 +204,7 @@ class Drafter(Protocol):
         """
 
     def commit(self, context: Sequence[int]) -> None:
-        """Take all tokens of ``context`` as final: later calls extend ``context`` until ``begin`` starts another one."""
+        """Take all tokens of ``context`` as final: later calls extend ``context``, until ``begin`` is called."""
 
 
 class NoDrafter:
@@ -262,7 +262,7 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        # committed tokens of the context while the start is delayed; None once started
+        # number of committed tokens while the start is delayed; None after the start
         self._not_started_on: int | None = None
         self._full = full
         self._vocabulary = vocabulary
@@ -348,8 +348,8 @@ class ModelDrafter:
                 # distribution exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # If logits are not finite any token will do: the distribution is not finite either, so the token is
-            # rejected.
+            # If logits are not finite any token may be proposed, because the distribution is not finite either and
+            # verification rejects the token.
             tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -383,8 +383,8 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # Another drafter may have made the proposals for a while. Committed tokens are fed before they exceed the slack
-        # of the cache.
+        # If another drafter makes the proposals, tokens are committed that the draft model has not read. They are fed
+        # before their number exceeds the slack of the cache.
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()

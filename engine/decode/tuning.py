@@ -67,7 +67,7 @@ class Tuning:
     least_ms: float = 1e-3
     """Minimum cost of a pass in milliseconds, because speeds are divided by costs."""
     slow_step_ms: float = 30.0
-    """Milliseconds of a plain step above which no other pass is timed for an answer."""
+    """Milliseconds of a plain step above which the costs of other passes are derived instead of timed."""
     long_pass: int = 16
     """Tokens of the long pass that the first measurement represents in the least squares."""
 
@@ -206,11 +206,11 @@ class Tuning:
     # Staying no slower than plain decoding ------------------------------------------------------------------------
 
     loss_steps: float = 1.0
-    """Number of plain steps that trials may lose at any time."""
+    """Time that speculation may lose in a text of any length, in plain steps."""
     loss_share: float = 0.005
-    """Number of plain steps that trials may lose in addition, as a share of the tokens."""
+    """Further time that speculation may lose, in plain steps for each token of the text."""
     loss_memory: float = 512.0
-    """Number of tokens over which losses and gains are summed."""
+    """Number of newest tokens over which losses and gains are summed, with older tokens fading."""
     credit_rounds: float = 2.0
     """Gains that may be lost again, in average rounds: a few unlucky rounds do not make a difficult text."""
     most_debt: float = 5.0
@@ -245,8 +245,8 @@ class Tuning:
     plain_rounds_far: int = 96
     """Number of rounds after which a plain step is timed again, if the plan promises much more."""
     plain_rounds_first: int = 4
-    """Number of rounds before the first such timing: few, because the first measurement rests on at most
-    ``PLAIN_PROBES`` steps.
+    """Number of rounds before a plain step is timed again for the first time. It is small, because the first
+    measurement rests on at most ``PLAIN_PROBES`` steps.
     """
     close: float = 1.5
     """Maximum factor over plain decoding's speed at which a plan counts as close to it."""
@@ -259,7 +259,7 @@ class Tuning:
     last_draft_rounds: int = 32
     """Maximum number of rounds without the draft model before it is tried."""
     draft_found: float = 0.6
-    """Accepted share above which a trial of the draft model is followed immediately by another."""
+    """Accepted share of a trial of the draft model above which another trial follows immediately."""
 
 
 TUNING = Tuning()

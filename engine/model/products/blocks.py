@@ -32,8 +32,8 @@ FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Formats without blocks, keyed by GGML's number for the kind of a tensor."""
 
 ROWS_AT_ONCE = 64
-"""Number of rows of a packed embedding that are unpacked at once. The number is small, because each row needs memory
-for a whole panel.
+"""Maximum rows of a packed embedding that are unpacked at once. The maximum is small, because unpacking a row takes the
+memory of a whole panel.
 """
 
 
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
         data: the rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
         order: (outputs,), the index of each output's row; None if rows are in the order of outputs.
-        let_go: called after the rows have been read for the last time.
+        let_go: called when the rows will not be read again.
     """
 
     data: torch.Tensor

@@ -36,8 +36,8 @@ class PackedNorm(nn.Module):
 
 
 class FusedNorm(nn.Module):
-    """An RMS norm on a GPU, computed by one torch kernel instead of transformers' up to eight. It rounds only its
-    result.
+    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers uses up to eight. Only the result is
+    rounded.
 
     Args:
         norm: transformers' norm.

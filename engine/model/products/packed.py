@@ -50,7 +50,7 @@ class PackedLinear(nn.Module):
     Args:
         layers: layers whose weights (out, in) are packed, one after another.
         kernels: the kernels that compute its skinny products.
-        unpacked: the cache of the weights that wide products used last.
+        unpacked: the cache of the weights that were unpacked for recent wide products.
     """
 
     scale: nn.Parameter | None
@@ -240,7 +240,7 @@ class JointLayer(nn.Module):
     Args:
         product: the joint product.
         start, stop: the outputs that belong to this layer.
-        held: the last input and result of the product, shared by its layers.
+        held: the product's most recent input and result, in a list that all its layers share.
     """
 
     def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
@@ -280,8 +280,8 @@ class PackedEmbedding(nn.Module):
 
 
 class Unpacked:
-    """Caches the last few unpacked weights, because prefill uses the weights of one layer many times before it
-    continues with the next.
+    """Caches the unpacked weights of the most recently used layers, because prefill uses a layer's weights many times
+    before it continues with the next layer.
     """
 
     def __init__(self) -> None:
@@ -351,8 +351,8 @@ def head_dims(model: Any) -> set[int]:
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """The length of the vectors that a norm without weights normalises: the head_dim of the attention it belongs to; 0
-    if it belongs to none, or is not on a processor.
+    """The length of the vectors that a norm without weights normalises: the head_dim of the attention that the norm
+    belongs to. 0 if the norm belongs to no attention, or is not on a processor.
     """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0

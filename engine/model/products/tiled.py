@@ -143,7 +143,7 @@ def tile(block: nn.Module, device: torch.device) -> None:
 def multiplies_tiles(device: torch.device) -> bool:
     """Whether torch's product, and the weights that tiled layers unpack, are right on this GPU for both formats."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return False  # on older GPUs the product fails in a way that ends the process
+        return False  # not tried on older GPUs, because the product's error would end the process
     width = _TILES[0] * _TILE_IN
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
     x = numbers.cos().bfloat16()

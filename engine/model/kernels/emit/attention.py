@@ -139,7 +139,7 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # cache lines of one token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch the share with index ``share`` if the block's cache lines are divided into ``shares`` equal shares."""
+        """Prefetch share number ``share`` of the block's cache lines, divided into ``shares`` equal shares."""
         e, lines = self._e, self._lines
         # The size of a share is rounded up, so that the final share reaches the final line. All shares have this size.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
