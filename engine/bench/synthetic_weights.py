@@ -54,8 +54,8 @@ SHAPES = {
     "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
-    # Half as many heads of twice the length as in the real model: the bundled draft's heads are that long, and the cost
-    # is the same.
+    # Half as many heads as in the real model, each twice as long, because the bundled draft's heads have this length.
+    # The cost is the same.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }
@@ -100,8 +100,8 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """Grow the draft into ``shape``, with at least as many layers as it has. A draft that cannot be grown to the shape
-    stays as it was trained.
+    """Grow the draft into ``shape``. The result has at least as many layers as the small draft. A draft that cannot be
+    grown to the shape stays as it was trained.
     """
     assert config.draft is not None
     small = architectures.load_config(config.draft)

@@ -51,7 +51,7 @@ _TIMED = 16
 
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
-    """Maximum tokens of the window that the workloads take after the book, with answers of ``tokens`` tokens."""
+    """Maximum tokens that the workloads add after the book, if answers have ``tokens`` tokens."""
     asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 

@@ -164,7 +164,7 @@ class AcceptanceStatistics:
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
-        """Whether speculation lost time although its rates promised a gain. Stays true until a trial gains time."""
+        """Whether speculation lost time although its rates promised a gain. True until a trial gains time."""
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
         """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.
@@ -376,7 +376,7 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds of a round with middle passes that none of its passes takes: refreshes, and levels that catch up
+    # milliseconds of a round with middle passes outside of its passes: for refreshes, and for levels that catch up
     beside: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
@@ -405,7 +405,7 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # if the one-token step took longer than two tokens, something disturbed it
+    one_ms = min(one_ms, two_ms)  # a step over one token that took longer than two tokens was disturbed
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
@@ -420,8 +420,8 @@ class PassCostEstimate:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
-        # Weighted sums of gg, gx, xx, gy and xy for the least squares, with g = growth (1 without experts), x = tokens
-        # - 1, y = milliseconds.
+        # Weighted sums of gg, gx, xx, gy and xy for the least squares. g: ``ExpertReads.growth`` (1 without experts),
+        # x: tokens - 1, y: milliseconds.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:

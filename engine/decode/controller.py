@@ -94,7 +94,7 @@ class RoundObservation:
 
     ``draft_trials`` and ``middle_trials`` are the verified proposals of the draft model and of the middle level.
     ``passes`` are (tokens, ms) of the middle passes. ``draft_ms`` is the time of ``draft_steps`` steps of the draft
-    model. ``records``: whether the round recorded passes, so that its times are no measure of costs.
+    model. ``records``: whether passes were recorded in the round, so that costs are not learned from its times.
     """
 
     match: LookupMatch = NO_MATCH
@@ -110,7 +110,7 @@ class RoundObservation:
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
-    """Expected length of the accepted prefix of ``proposed`` tokens, plus the token that follows it."""
+    """Expected tokens from verifying ``proposed`` tokens: the accepted prefix and the token that follows it."""
     rate = min(rate, 0.9999)
     return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
 
@@ -158,8 +158,8 @@ def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
 def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
-    """Probabilities of acceptance below which one more drafted token, and one more middle pass, cost more time than
-    they gain.
+    """Two probabilities of acceptance: below the first, one more drafted token costs more time than it gains; below the
+    second, one more middle pass.
     """
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
@@ -268,7 +268,7 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # milliseconds outside of passes as ``Costs.beside``, and the number of rounds with middle passes
+        # the estimate of ``Costs.beside`` in milliseconds, and the number of rounds with middle passes that it rests on
         self._beside, self._hierarchical = 0.0, 0
         self._draft_start = 0.0
         self._was_plain = False  # whether the last round was plain
@@ -376,7 +376,7 @@ class Controller:
             self._account(plan, done)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
-        """Learn from the tokens of the draft model and the middle level that a round verified."""
+        """Learn from the times of a round, and from its verified tokens of the draft model and the middle level."""
         statistics, trials = self.statistics, observation.draft_trials
         if not plan.copy:
             self._worth_changing = self._tuning.worth_changing
@@ -401,8 +401,8 @@ class Controller:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
     def _account(self, plan: DraftPlan, done: Round) -> None:
-        """Count the time that the round gained or lost against plain decoding. It is counted in plain steps, because a
-        temporary slowdown of the machine affects both sides equally.
+        """Count the time that the round gained or lost against plain decoding. The time is counted in plain steps,
+        because a temporary slowdown of the machine makes plain steps slower too.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -438,7 +438,9 @@ class Controller:
             self._not_aged = 0
 
     def _is_close(self, plan: DraftPlan) -> bool:
-        """Whether plain decoding might turn out as fast as this plan if a plain step were timed again."""
+        """Whether the plan promises little more than plain decoding, so that a new timing of a plain step could change
+        the choice.
+        """
         costs, rates = self.costs, self.rates
         return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
 

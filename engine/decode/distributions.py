@@ -118,7 +118,7 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row, chosen between the changed logits and all others."""
+    """The most likely token of each row, whether its logit was changed or not."""
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
     with torch.inference_mode():

@@ -9,8 +9,8 @@ a rhyme or a table by its length, and by whether the book has the same repetitio
 - Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros may be quoted as often as
   the book repeats it. The answer is a loop when it repeats such a passage once more than the book does.
 
-Whether to stop at a token depends only on the tokens up to it, as with a limit of length. So the text up to there has
-the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
+Whether to stop at a token depends only on the tokens up to it, as with a limit of length. So the text up to the stop
+has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from functools import cached_property
 
 TURNS = 3
 LEAST_REPEATED = 80
-"""Minimum number of tokens that the turns after the first must have together, for an answer to be stopped."""
+"""Minimum number of tokens in all turns after the first, for an answer to be stopped."""
 
 _LONGEST_PERIOD = 512  # maximum period in tokens
 
 
 class Repetition:
-    """Follows a text token by token. ``runs`` maps each period (in tokens, ascending) to the number of newest tokens in
-    a row that equal the token one period before. Periods without such a token are left out.
+    """Follows a text token by token. ``runs`` maps each period (in tokens, ascending) to the number of tokens in a row,
+    up to the newest, that equal the token one period earlier. A period is left out if the newest token differs from the
+    token one period earlier.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class LoopDetector:
     """Detects for every token of an answer whether it closes a loop.
 
     Args:
-        book: tokens of the book. The answer may repeat its repetitions as often as the book does.
+        book: tokens of the book. A repetition that the book contains is no loop.
     """
 
     def __init__(self, book: Sequence[int] = ()) -> None:
@@ -77,7 +78,9 @@ def _is_loop(period: int, same: int, least: int) -> bool:
 
 
 def _as_text(tokens: Sequence[int]) -> str:
-    """The tokens as a string with one character each, because ``str.find`` searches 128K tokens in a millisecond."""
+    """The tokens as a string with one character for each token, because a search in a string takes only a millisecond
+    for 128K tokens.
+    """
     return "".join(map(chr, tokens))
 
 

@@ -32,8 +32,8 @@ _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
-# Maximum points of quotations that are cached; beyond it all are dropped. A round needs each of its points several
-# times.
+# Maximum points of quotations that are cached, because a round needs each of its points several times. If there are
+# more, all are dropped.
 _MOST_REMEMBERED = 4096
 
 
@@ -100,7 +100,7 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The offsets after ``piece``, for each of ``places`` at which the book has the piece."""
+        """The offsets in the book after ``piece``, for those of ``places`` at which the piece begins."""
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
             places = places[self._bytes[places + index] == byte]
@@ -141,7 +141,7 @@ class Quotable:
 
     @cached_property
     def _first(self) -> set[bytes]:
-        """The bytes of tokens that begin words of the book."""
+        """The bytes of all tokens that may begin a quotation of the book."""
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:

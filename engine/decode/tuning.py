@@ -18,28 +18,28 @@ class Tuning:
     # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
 
     confidence_edges: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 0.95)
-    """Borders of the classes of confidence, which is a proposer's probability for its own token. They are finer near 1,
-    because most tokens are sure.
+    """Borders of the classes of confidence, which is a proposer's probability for its own token. The classes are
+    narrower near 1, because most tokens have a high confidence.
     """
     match_edges: tuple[int, ...] = (6, 12, 24)
     """Borders, in tokens, of the classes of a match's length."""
     memory: float = 40.0
-    """Number of trials after which older trials have faded: a few rounds' worth, so that a change of the text shows
-    within a paragraph.
+    """Number of trials after which older trials have faded. This is the number in a few rounds, so that a change of the
+    text shows within a paragraph.
     """
     lookup_memory: float = 16.0
-    """Number of lookup trials after which older ones have faded: fewer, because the end of a copy must be noticed at
-    once.
+    """Number of lookup trials after which older trials have faded. It is smaller than ``memory``, because the end of a
+    copy must be noticed at once.
     """
     prior_trials: float = 2.5
-    """Number of trials that the prior of a rate weighs at first: enough for sensible first rounds, and soon
-    overruled.
+    """Number of trials that the prior of a rate weighs at first. The weight suffices for sensible first rounds, but
+    trials soon overrule it.
     """
     prior_half_life: float = 4.0
     """Number of trials after which the prior weighs half as much."""
     aged_trials: float = 6.0
-    """Minimum number of trials that a rate weighs however long it is not tried: the estimate stays, but new trials
-    change it sooner.
+    """Minimum number of trials that a rate weighs after ageing. The estimate stays the same, but new trials change it
+    sooner.
     """
     ageing: float = 1.0 / 64.0
     """Share of the trials that fades with each token that is made without a trial: after a page most of them have
@@ -74,8 +74,8 @@ class Tuning:
     cost_fade: float = 0.95
     """Factor: weight of a pass relative to the next one, so that about twenty passes are remembered."""
     cost_forgetting: float = 0.98
-    """Factor by which earlier passes fade with each plain step made instead, so that a slow moment does not count for
-    ever.
+    """Factor by which the weight of earlier passes falls with each plain step, so that a pass in a slow moment does not
+    count for ever.
     """
     first_cost_weight: float = 0.3
     """Number of passes that the first measurement weighs."""
@@ -104,7 +104,9 @@ class Tuning:
     about 50 tokens.
     """
     drop: float = 0.06
-    """Difference by which the newest acceptance rate must be below the usual one, for the text to count as changed."""
+    """Minimum amount by which the newest acceptance rate must be below the usual rate, for the text to count as
+    changed.
+    """
     drop_newest: float = 12.0
     """Number of newest verified tokens that are compared with the usual acceptance: a few verifications."""
     drop_usual: float = 120.0
@@ -114,8 +116,8 @@ class Tuning:
     usual_trials: float = 12.0
     """Weight of ``usual_rate`` as a prior, in verified tokens."""
     drop_pause: int = 2
-    """Number of verifications after a refresh before acceptance is compared again, because the effect needs a few to
-    show.
+    """Number of verifications after a refresh before acceptance is compared again, because the refresh takes effect
+    only over some verifications.
     """
 
     # Proposals from the book (``drafters``) -----------------------------------------------------------------------
@@ -179,15 +181,19 @@ class Tuning:
     first_copy: int = 4
     """Number of the book's tokens that are copied while matches of this length are untried."""
     copy_growth: float = 4.0
-    """Number of further tokens in a copy for each trial of such matches, including trials that were only watched."""
+    """Number of further tokens in a copy for each trial of matches of this length. Matches that were not proposed count
+    too.
+    """
     highest_threshold: float = 0.9
-    """Maximum threshold of an early stop, so that a sure token does not end a proposal."""
+    """Maximum threshold of an early stop, so that a token of high confidence does not end a proposal."""
     slow_pass_ms: float = 300.0
     """Milliseconds of a pass with KV over a bus above which no verification is timed. The cost of a verification is
     then derived from a plain step and corrected by the rounds.
     """
     overtime: int = 2
-    """By how much a round with early stops may exceed the average one: in tokens, and as a factor of the passes."""
+    """By how much a round with early stops may exceed its plan: further drafted tokens, and factor of the middle
+    passes.
+    """
     first_passes: int = 2
     """Maximum number of middle passes in the first rounds, because an unknown text is tried in short rounds."""
     first_share: float = 0.1
@@ -212,9 +218,11 @@ class Tuning:
     loss_memory: float = 512.0
     """Number of newest tokens over which losses and gains are summed, with older tokens fading."""
     credit_rounds: float = 2.0
-    """Gains that may be lost again, in average rounds: a few unlucky rounds do not make a difficult text."""
+    """Maximum gain that is remembered, as the time of so many average rounds. With it, a few rounds may lose time
+    before speculation counts as losing.
+    """
     most_debt: float = 5.0
-    """Maximum loss, in plain steps, that is remembered: the text may become easy again."""
+    """Maximum loss, in plain steps, that is remembered, because the text may become easier."""
     recent_fade: float = 0.9
     """Factor: weight of a speculating round relative to the next one, when their loss is judged."""
     recent_enough: float = 4.0

@@ -3,8 +3,8 @@ of memory.
 
 A kernel is called as ``kernel(arguments, tile, worker)``; ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
 bits. Each class below gives names to the slots of some kernels, and only these classes know the slots' numbers:
-``arguments`` fills slots by name, and an emitter loads them by name. So the order of slots is free;
-``tests/engine/model/test_abi.py`` shuffles it. A slot holds an address, an integer, or the bits of a float32 in its
+``arguments`` fills slots by name, and an emitter loads them by name. So slots may have any order;
+``tests/engine/model/test_abi.py`` shuffles them. A slot holds an address, an integer, or the bits of a float32 in its
 lower half (``bits``). Strides count numbers, not bytes.
 
 Needs no llvmlite.
@@ -252,7 +252,7 @@ SLOTS: tuple[type, ...] = (
 """All classes of slots."""
 
 NUM_ARGUMENTS = 19
-"""Number of words in the argument array of any kernel."""
+"""Number of words in a kernel's argument array, the same for all kernels."""
 
 
 def arguments(slots: Mapping[int, int]) -> list[int]:

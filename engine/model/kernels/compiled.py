@@ -10,7 +10,7 @@ from engine.model.kernels import abi
 
 
 class Compiled:
-    """Holds the kernels that the loaded models need, and the threads that run them.
+    """Holds the kernels that have been compiled for the loaded models, and the threads that run the kernels.
 
     Args:
         workers: number of computing threads.
@@ -35,10 +35,10 @@ class Compiled:
         self._at = ctypes.addressof(self._arguments)
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
-        """The address of the kernel with this name and kind. The kernel is compiled on first use.
+        """The address of the kernel with this name and kind. The first call for a kernel compiles it.
 
         Args:
-            lanes: lanes of its vectors, if they differ from those of the other kernels.
+            lanes: number of lanes of the kernel's vectors, if different from ``self.lanes``.
         """
         key = (name, lanes, *kind)
         known = self._addresses.get(key)

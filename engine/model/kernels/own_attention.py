@@ -110,7 +110,8 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Make the arguments of both kernels of ``addresses``. Use them only while holding ``lock``.
+        """Make the arguments of both kernels of ``addresses``. The arguments refer to working memory, so use them only
+        while holding ``lock``.
 
         Args:
             q, out: (kv_heads, rows, head_dim), which is ``size``.

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _PIECE = 16_384  # tokens in a tile of ``probabilities``
 
 PatchedLogits = tuple[torch.Tensor, torch.Tensor]
-"""Changed logits of n rows: tokens (n, m) int64, -1 for none, and their logits (n, m) float32."""
+"""Changed logits of n rows: token ids (n, m) int64, where -1 means no token, and the logits (n, m) float32 of these
+tokens.
+"""
 
 
 class OwnSampling:
