@@ -308,7 +308,7 @@ class ModelDrafter:
         self._settled, self._fed = cache.length, []
         logits = self._catch_up(context)
         # A distilled head gives the tokens that it leaves out minus infinity, so only the largest logit is checked: it
-        # is NaN if any logit is. Reading it waits for the device, once for each answer.
+        # is NaN if any logit is. Reading this logit waits for the device, once for each answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
             raise self.decoder.not_finite()
         self._settle()
@@ -326,7 +326,8 @@ class ModelDrafter:
             return _nothing(self.decoder.token_device)
         cache, clock = self.cache, time.perf_counter()
         if self._not_started_on is not None:
-            # Tokens after the committed ones may be taken back, so they are fed like a proposal.
+            # Only committed tokens are read here. Later tokens of ``context`` may be taken back, so they are fed below
+            # like a proposal.
             self._start(context[: self._not_started_on])
             self._not_started_on = None
         start_ms = (time.perf_counter() - clock) * 1000.0
@@ -374,7 +375,7 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # Rejected tokens never come back in a later context, so they need not be read.
+        # Only accepted tokens are noted: a later context never continues from rejected tokens.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -394,8 +395,8 @@ class ModelDrafter:
         self._settled, self._fed = self.cache.length, []
 
     def _crop_to(self, context: Sequence[int]) -> None:
-        """Drop those fed tokens that differ from this context. The last token of the context stays out of the cache,
-        because it is the next input.
+        """Drop the fed tokens from the first that differs from this context on. The last token of the context stays out
+        of the cache, because it is the next input.
         """
         if self._unread:
             self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
@@ -431,7 +432,7 @@ class ModelDrafter:
         fed.
         """
         cache, count = self.cache, ids.shape[0]
-        # An id beyond the draft's vocabulary is clamped. This costs at most one rejection.
+        # An id outside of the draft's vocabulary is replaced by the highest id. This costs at most one rejection.
         most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:
@@ -471,7 +472,7 @@ class LookupDrafter:
         self._longest = longest
         self._device = device
         self._tuning = tuning
-        self._asked_inner = False  # whether ``inner`` made the last proposal
+        self._asked_inner = False  # whether ``inner`` was asked for the most recent proposal
 
     def begin(self, context: Sequence[int]) -> None:
         self.index.follow(context)
@@ -495,7 +496,8 @@ class LookupDrafter:
         if match.length < self._tuning.alone:
             hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Drawn tokens that happen to equal the hint do not count, because a proposal must not depend on a draw.
+            # Tokens that were drawn and happen to equal the hint do not count as agreement, because a proposal must not
+            # depend on a draw.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

@@ -160,7 +160,8 @@ def first_token(
 
     Args:
         observer: sees the queries of the step.
-        begin: starts the levels after the first round, and returns the rounds that follow; none if the text has ended.
+        begin: starts the levels after the first round, and returns the rounds that follow; no rounds if the text has
+            ended.
     """
     first = next(plain(context, observer))
     context.max_tokens = 0 if first.ended else context.max_tokens - 1
@@ -195,7 +196,7 @@ def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
     """Decode speculatively. ``retrieval`` and ``drafter`` must have been started on the context."""
-    made = unscored = 0  # tokens of the answer; tokens since the pages were last scored
+    made = unscored = 0  # tokens of the answer so far; tokens since the pages were scored
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
         with context.backend.decoding():
@@ -376,7 +377,7 @@ def _middle_passes(
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # with more than ``most_rows`` rows a verification would be rounded differently than a plain step
+    # a verification with more than ``most_rows`` rows would be rounded differently from a plain step
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()

@@ -242,7 +242,7 @@ def _least_digit(
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
         wanted: parts that the nucleus must reach.
-        above: parts of tokens that come before all these tokens.
+        above: parts of the tokens that are more likely than all these tokens.
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
@@ -291,8 +291,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
-    """A point mass on ``token`` (1,) if ``agrees`` (1,) is true, otherwise the one distribution ``q``. The result has
-    the form of ``q``.
+    """A point mass on ``token`` (1,) if ``agrees`` (1,) is true, otherwise ``q``, which is a single distribution. The
+    result has the form of ``q``.
     """
     if isinstance(q, torch.Tensor):
         return torch.where(agrees, point_mass(token, q), q)
@@ -389,7 +389,7 @@ def rejection_sample_on_device(
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
-    # u < p/q, written without the division, since a proposal always has q > 0.
+    # This is u < p / q without the division. q is above 0, because the proposal was drawn from it.
     accepted = (chance * proposal < target).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
@@ -424,7 +424,7 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def to_host(*tensors: torch.Tensor) -> list[list[float]]:
-    """Read several small tensors (n,) on one device in one transfer, and so with one wait.
+    """Read several small tensors (n,) on one device in one transfer, so that the host waits only once.
 
     The numbers are transferred as float64, which represents token ids and float32 probabilities exactly.
     """

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RUN = 16
-"""Number of inputs whose levels are in neighbouring words with the same shift. Each word has the levels of four inputs,
-one in each byte.
+"""Number of inputs in a run: their levels are in neighbouring words, with the same shift. Each word has the levels of
+four inputs, one in each byte.
 """
 
 RUN_WORDS = 4
@@ -25,11 +25,11 @@ class Bits:
     Args:
         count: number of bits.
         at: place of the lowest of these bits within the level or scale.
-        words: for each run, the word with its first four inputs, which the run's other words follow. For scales, the
-            word of each scale.
+        words: for each run, the number of the word with the run's first four inputs. The run's other words follow this
+            word. For scales, the number of each scale's word.
         shifts: shift of the bits in each byte of a word. For scales, the shift of a scale in its word.
         spread: whether the word has one bit for each input, in the order of the inputs.
-        in_half: whether ``words`` numbers 16-bit halves instead of words.
+        in_half: whether the numbers in ``words`` count 16-bit halves instead of words.
     """
 
     count: int
@@ -53,7 +53,8 @@ class Format:
         words: offset and number of words, for each contiguous part.
         levels: places of the bits of the levels.
         group: number of levels that share a scale.
-        scale, least: places of the bits of scales and of ``least``; () means a scale of 1 and no ``least``.
+        scale, least: places of the bits of scales and of ``least``. () means that every scale is 1, or that there is no
+            ``least``.
         scale_zero: number that is subtracted from a scale.
         is_signed: whether a scale is a signed byte.
         adds: whether a second factor is added to every weight.
@@ -149,7 +150,8 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values, so that they are integers
+# twice the values of the levels, so that all are integers
+_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 # Layouts as in GGML (ggml-common.h, ggml-quants.c). Tests compare with gguf's ``quants``.

@@ -41,7 +41,7 @@ def own() -> Native | None:
 
 
 def multiplies_pairs() -> bool:
-    """Whether our own kernels are available and multiply pairs of bfloat16 numbers."""
+    """Whether our own kernels can be used and this processor multiplies pairs of bfloat16 numbers."""
     kernels = own()
     return kernels is not None and kernels.multiplies_pairs
 
@@ -136,7 +136,7 @@ class Native(Compiled):
             packed: the weights. If they are in pairs, x is rounded to bfloat16.
             scales: (panels * columns,), the scales of 8-bit weights.
         """
-        # in a variable, so that it outlives the call, which has only its address
+        # kept in a variable, because the call holds only the address of x
         x = x.to(input_dtype(packed)).contiguous()
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
@@ -197,7 +197,7 @@ class Native(Compiled):
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
         """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``others``
-        are further slots; they replace the usual ones.
+        are the values of further slots, or other values for the usual slots.
         """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
@@ -270,8 +270,8 @@ class Native(Compiled):
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the state after some tokens from the updates that ``delta`` returned, with the bits of a pass that
-        ended there.
+        """Compute the state after some tokens from the updates that ``delta`` returned. The state has the same bits as
+        after a pass over these tokens alone.
         """
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 

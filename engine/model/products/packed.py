@@ -305,7 +305,7 @@ PACKED: dict[type, type[PackedLinear]] = {
     **{nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4},
     BlockLinear: PackedBlocks,
 }
-"""The class that packs each kind of layer."""
+"""The class that packs a layer, keyed by the layer's class."""
 
 _BITS = {Linear8: 8, Linear4: 4}
 
@@ -330,7 +330,7 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
         new: nn.Module | None = None
         if _is_packable(layer):
             new = PACKED[type(layer)]([layer], kernels, unpacked)
-            if layer.weight is embedding.weight:  # tied weights stay in memory only once
+            if layer.weight is embedding.weight:  # tied weights are kept in memory only once
                 own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
                 model.set_input_embeddings(PackedEmbedding(new, *own))
         elif is_norm(layer) and hasattr(layer, "weight"):

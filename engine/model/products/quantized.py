@@ -70,7 +70,7 @@ class Linear4(nn.Module):
         self.dtype = weight.dtype
         groups = weight.float().reshape(self.out_features, -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        # scales take two bytes even if weights are in float32
+        # scales are stored in two bytes even if the weights of ``linear`` are in float32
         kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16
         scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
         middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
@@ -106,7 +106,7 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        # Routers stay exact, because another choice of experts would make a different model.
+        # Routers are not quantized, because with other experts the result would be that of a different model.
         kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:

@@ -171,7 +171,7 @@ def block_of(
     """Emit access to a block's keys or values.
 
     A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of levels
-    are written to ``room``, after the space for such a copy.
+    are written to ``room``, after the space for the copy.
     """
     size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the levels
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
@@ -198,8 +198,8 @@ def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
 
 
 def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
-    """Emit one loop for each block size, the largest first. A loop takes blocks of that many rows while enough rows are
-    left.
+    """Emit one loop for each block size, the largest first. A loop takes blocks of its size while enough rows are left,
+    and the next loop takes the rest.
     """
     done = e.variable(long(0))
     for size in sizes:

@@ -27,7 +27,9 @@ def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_di
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its whole value, times its rate."""
+    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its value times its rate, without subtracting what
+    the state holds for its key.
+    """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
