@@ -303,7 +303,7 @@ def budget_of(config: EngineConfig) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine of the measurements."""
+    """Describe the machine on which this process runs."""
     import transformers
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -405,7 +405,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """Format the range of several runs; "" if all are equal."""
+    """Format the smallest and the largest share of several runs; "" if all are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -460,7 +460,7 @@ class Figure:
 
 
 def figure_table(results: dict[str, Any]) -> str:
-    """All figures as a Markdown table."""
+    """Format all figures of a file of results as a Markdown table."""
     lines = []
     for run in results["runs"]:
         where = run["machine"]["gpu"] or f"{run['machine']['processor']}, no GPU"

@@ -123,9 +123,9 @@ class Speculation:
         policy: chooses the plan of each round; a round without speculation is a plain step.
         refresh: decides when the retrieval selection is refreshed.
         longest: maximum number of tokens that can be ahead of the committed context.
-        index: the index of the book and the chat. Tokens from there may be copied straight to verification.
-        recordings: returns the number of passes recorded so far. The time of a round that records a pass does not
-            count.
+        index: the index of the book and the chat. Tokens from these texts may be copied straight to verification.
+        recordings: returns the number of passes recorded so far. Costs are not learned from a round in which this
+            number grows.
         middle: runs the passes of the middle level; None takes the backend of the full level.
     """
 
@@ -265,11 +265,12 @@ def _observer(
 
 @dataclass
 class Pending:
-    """Proposals on their way to verification.
+    """Proposals that wait for verification.
 
     ``probs`` are their distributions in pieces, as a ``Sampler`` gives them; None if every token is a point mass.
-    ``confidences`` are the proposer's probabilities for its own tokens, if they are tracked. ``accepted`` of
-    ``proposed`` tokens passed the middle level. ``drawn`` (n,) replaces ``tokens`` while these are only on the device.
+    ``confidences`` are the proposer's probabilities for its own tokens, if they are tracked. The middle level accepted
+    ``accepted`` of the drafter's ``proposed`` tokens. If the tokens are only on the device, ``drawn`` (n,) holds them
+    instead of ``tokens``.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -287,7 +288,7 @@ class Pending:
         return backend.ids(self.tokens) if self.drawn is None else self.drawn
 
     def cut_at_end(self, stop_ids: frozenset[int]) -> bool:
-        """Drop the tokens after one that ends the text. Return whether there is such a token."""
+        """Drop the tokens after the first one that ends the text. Return whether a token ends the text."""
         kept = len(until_end(self.tokens, stop_ids))
         del self.tokens[kept:], self.sources[kept:]
         return bool(self.tokens) and self.tokens[-1] in stop_ids

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-# Maximum scores that the plain path holds at once: 128 MB in float32, and twice that while they are used.
+# Maximum number of scores that the plain path computes at once. They take 128 MB in float32, and twice that while they
+# are used.
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
@@ -67,8 +68,8 @@ def in_pieces(
 def split_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``kernel`` on equal pieces of the keys as one batch and on the keys left over, and merge the results. Pieces
-    are views: no key or value is copied.
+    """Run ``kernel`` once on ``splits`` equal pieces of the keys as a batch, and once on the remaining keys. Merge the
+    results. Pieces are views: no key or value is copied.
     """
     even = k.shape[2] // splits * splits
     outs, lses = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)

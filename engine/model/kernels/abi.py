@@ -26,7 +26,7 @@ KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"
 """Names of dtypes in the kernels."""
 
 WIDE_DTYPES = (torch.float32, torch.bfloat16)
-"""Dtypes that activations may have."""
+"""Dtypes that a kernel's activations may have."""
 
 # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -76,12 +76,12 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
 
 
 BLOCK_VECTORS = 16
-"""Vectors in a block of a row of logits. The largest value of each block is found first."""
+"""Vectors in a block of a row of logits. ``measured`` first finds the largest value of each block."""
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Size of a worker's scratch memory for ``measured``, in float32 numbers: a row, its candidates with room for some
-    more vectors, and the largest values of the blocks.
+    """Size of a worker's scratch memory for ``measured``, in float32 numbers: a row, its candidates followed by space
+    for some vectors, and the largest values of the blocks.
     """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 

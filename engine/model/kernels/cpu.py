@@ -49,10 +49,10 @@ def reads_levels(q: torch.Tensor) -> bool:
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our kernel is faster than torch's also for many tokens, if it computes 96 query rows at a time. Queries
-    are (1, heads, n, head_dim).
+    """Whether our attention kernel, computing 96 query rows at a time, is faster than torch's even for many tokens.
+    Queries are (1, heads, n, head_dim).
 
-    With products of pairs our kernel is faster: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after
+    Our kernel is faster if it multiplies pairs: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after
     2,048 and 7,168 tokens). In float32 both reach about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
@@ -112,7 +112,7 @@ def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.
 
 @functools.lru_cache(maxsize=4)
 def _all_seen(rows: int, keys: int) -> torch.Tensor:
-    """The number of keys that each packed row sees, as (rows,)."""
+    """A tensor (rows,) filled with ``keys``, the number of keys that each packed row sees."""
     return torch.full((rows,), keys, dtype=torch.long)
 
 
