@@ -35,7 +35,7 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# a header with a page number and at most this many letters is decoration, and left out
+# maximum letters of a header with a page number that is left out as decoration
 _HEADER_LETTERS = 12
 _DEEPEST_INSERTED = 3  # maximum nesting of embedded documents
 _EQUATIONS = ("equation", "mathtype")
@@ -262,8 +262,8 @@ class _File:
         return "\n\n".join(found)
 
     def _tell_objects(self) -> None:
-        """Warn about embedded objects, which only their own programs can show, and about signs without a known
-        meaning.
+        """Warn about embedded objects, which only the programs that made them can show, and about private-use
+        characters, which only their font defines.
         """
         old = sum(count for name, count in self.walk.objects.items() if name.casefold().startswith(_EQUATIONS))
         others = {

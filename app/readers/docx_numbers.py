@@ -27,7 +27,8 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    # this level restarts after the given level (from 1) or a higher one; 0: never; None: after any higher level
+    # this level restarts after a paragraph of the given level (from 1) or a higher one; 0: it never restarts; None: it
+    # restarts after any higher level
     restart: int | None = None
     legal: bool = False
     style: str = ""

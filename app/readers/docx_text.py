@@ -20,7 +20,9 @@ from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
 MARK = "note-mark"
-"""Tag of the element that replaces a reference to a note before the walk. Its text is the note's number."""
+"""Tag of an element whose text is a note's number. Such elements replace the references to notes before the document
+tree is walked.
+"""
 
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
 _LEFT_OUT = frozenset(
@@ -38,14 +40,15 @@ _ALIVE = 500  # paragraphs between two progress reports
 _DEEPEST = 12
 _LONGEST_ANCHOR = 120  # characters after which the passage of a comment is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-# a line with more tab-separated parts has columns; lines with two parts need a group of more lines than this
+# A line with more tab-separated parts than this has columns. Lines with two parts have columns only if more than this
+# many follow one another.
 _COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
 _INDENTATION = 4  # spaces that replace a tab in program text
-_LONGEST_ENTRY = 60  # length in characters from which the second of two parts is too long for a table column
+_LONGEST_ENTRY = 60  # the second of two tab-separated parts is a table column only with fewer characters than this
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
@@ -370,7 +373,7 @@ class Walk:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
-        """Take the text of the runs so far, with superscripts and subscripts written on the line."""
+        """Return the text of the runs so far and clear them. Superscripts and subscripts are written on the line."""
         if len(self._runs) == 1 and not self._runs[0].script:
             return self._runs.pop().text
         text = ""
@@ -633,9 +636,9 @@ def _columns(blocks: list[Block]) -> list[Block]:
 def _are_columns(rows: list[list[str]]) -> bool:
     """Whether the tabs of these lines separate columns.
 
-    Two or more tabs per line do, if at least two lines have a text in the first or a middle column. One tab per line
-    does only in three or more lines with short second parts, because a single tab may also follow a list number or a
-    name.
+    Two or more tabs per line separate columns if at least two lines have text before the last column. A single tab per
+    line separates columns only in three or more lines with short second parts, because a tab may also follow a list
+    number or a name.
     """
     if any("\n" in part for row in rows for part in row):
         return False

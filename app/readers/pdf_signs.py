@@ -40,7 +40,7 @@ _POWER_BASE = re.compile(
 )  # matches a small number, a unit, a single letter, or letters that are no word
 _FILLER = "\u200b"  # stands for a removed character; neither a space nor a letter; dropped by ``cleaning``
 WORD = re.compile(r"\S+")
-# minimum excess, in line heights, of a word's widest gap over its second widest; such a gap is a missing space
+# minimum difference, in line heights, of a word's widest and second widest gap, for the widest to be a missing space
 _SPACE = 0.1
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
@@ -91,7 +91,7 @@ def raw_text(text_page: pdfium.PdfTextPage) -> str:
 def joined_rows(text: str, boxes: CharacterBoxes) -> str:
     """Return the text of a page without the line breaks that pdfium puts inside rows on pages with few words.
 
-    pdfium takes the lines of such pages for vertical ones. ``boxes`` are renumbered for the remaining characters.
+    pdfium mistakes the rows of such pages for vertical text. ``boxes`` is renumbered for the remaining characters.
     """
     count = text.count(_BREAK)
     if _BROKEN * count < len(text) or count < 2:
@@ -123,7 +123,7 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """Rebuild the rows of a right-to-left page from the positions of its characters, whatever their order."""
+    """Rebuild the rows of a right-to-left page from the positions of its characters, not from their order in ``text``."""
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):
@@ -163,8 +163,8 @@ def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
 def as_read(text: str, boxes: CharacterBoxes) -> str:
     """Put right-to-left words and phrases into reading order, because some files have them reversed.
 
-    A word is reversed if its letters run to the right on the page. It is also reversed if all its letters are in one
-    box, because the file spells the whole word out.
+    Reverse a word if its letters run from left to right on the page. Also reverse a word of more than two letters if
+    all its letters are in one box.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -199,7 +199,8 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
     """Put the neutral characters of a row with right-to-left words into reading order, and mirror brackets where
     needed.
 
-    A full stop to the left of a number follows the number. The bracket that is read first opens.
+    Punctuation to the left of a number moves behind the number. Brackets are mirrored if the first one in the text is a
+    closing one and the last one an opening one.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
@@ -220,7 +221,8 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
     """Swap the two letters of a ligature that pdfium returns in the wrong order, such as lam and alef.
 
-    The first letter of a ligature joins the next one. If it is a letter that never joins, the order is wrong.
+    The first letter of a ligature joins the second one. So the order is wrong if the first letter is one that never
+    joins the next.
     """
     at = match.start()
     while at < match.end() - 1:
@@ -254,13 +256,13 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may have letters drawn twice to look bold: its letters come in pairs, or do not fit its width."""
+    """Whether a word may have letters drawn twice to look bold, because they come in pairs or do not fit the width."""
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
 
 def once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Remove the letters of a word that are drawn where the same letter already is."""
+    """Remove letters of a word that are drawn again at the place of an equal letter."""
     kept: list[tuple[str, Box]] = []
     for at, sign in enumerate(word):
         box = boxes.span(start + at, start + at)
@@ -285,7 +287,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     if _is_raised(raised, first):
         is_above = boxes.span
-    # a superscript character of the font itself, which is small and high within a normal box
+    # a superscript glyph of the font: its ink is small and raised, but its box is as large as other boxes
     elif boxes.floats(start + last, start, first):
         is_above = boxes.ink
         first = boxes.ink(start, start) or first
@@ -304,7 +306,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the start of a run of text, if pdfium split the row before it."""
+    """Mark the superscript at the start of a run of text, if pdfium put a line break between it and its base."""
     match = RAISED.match(word)
     end = start
     while end and text[end - 1].isspace():
@@ -335,7 +337,7 @@ def _marked(base: str, above: str, rest: str) -> str:
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is raised: smaller and higher than the characters of its line, or much higher."""
+    """Whether a character is smaller and higher than the characters of ``line``, or much higher."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -383,8 +385,8 @@ class CharacterBoxes:
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """Return the character at or near a point of an unrotated page, within a distance in both directions; None
-        without one.
+        """Return the index of a character within ``across`` and ``down`` of a point of an unrotated page; None if there
+        is no such character, or if the characters have been renumbered.
         """
         if self._numbers is not None:
             return None
@@ -454,8 +456,8 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """Return the indices of a word's upright characters that are below the one before. pdfium joins short cells of
-        a column into one word.
+        """Return the indices of a word's upright characters that are below their predecessor. Such a word consists of
+        short cells of a column, which pdfium has joined.
         """
         if end - start < 2:
             return []
@@ -473,8 +475,8 @@ class CharacterBoxes:
         return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
-        """Return the index of the letter before which a word lacks a space: its gap is far wider than all other gaps.
-        None without one.
+        """Return the index of the letter before which a word lacks a space, because the gap before it is far wider than
+        all other gaps; None if there is no such gap.
 
         Letterspaced words have equal gaps, so a single wide gap is a space in any font.
         """

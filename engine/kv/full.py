@@ -55,9 +55,9 @@ _GROWTH = 4096
 # Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of slots that a pass of fixed shape reads under a mask: a quarter of them before the pass, the rest for its
-# tokens and later ones. When the context outgrows these slots, the pass is recorded again. With more slots passes would
-# be recorded less often, but attention reads all of these slots in every layer.
+# Number of slots that a pass of fixed shape reads under a mask. A quarter of them precede the pass, the others hold its
+# tokens and later tokens. When the context outgrows these slots, the pass is recorded again. With more slots, passes
+# would be recorded less often, but attention reads all of these slots in every layer.
 _RECORDED = 1024
 
 
@@ -99,7 +99,7 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """The values that a recording of such a pass depends on, except ``count``."""
+        """The values that a recording of a pass over the span depends on, except ``count``."""
         return self.memory, self.past, self.stop
 
 
@@ -143,7 +143,7 @@ class FullCache:
     def place(self, placement: Placement, capacity: int = 0) -> None:
         """Set the tier of each layer, and allocate for ``capacity`` tokens at once.
 
-        The cache must be empty. Its memory is freed first. Layers that turn out not to fit are spilled.
+        The cache must be empty. Its memory is freed before the new allocation. Layers that do not fit are spilled.
 
         Raises:
             ResourceError: even the disk has no room.
@@ -158,7 +158,7 @@ class FullCache:
         retry_with_spill(self, lambda: self._grow(min(capacity, self.limit)))
 
     def clear(self) -> None:
-        """Forget everything and give the memory back."""
+        """Drop all tokens, free the memory, and make all layers resident."""
         self.crop(0)
         self.place(Placement.resident(self.shape.layers))
 
@@ -364,7 +364,7 @@ class FullCache:
         return buffers.at_hand(layer, stop) if buffers else None
 
     def _buffers_of(self, layer: int) -> Staging | Workspace | None:
-        """The buffers through which a layer is brought at hand; None before they exist."""
+        """The staging of a spilled layer, or the workspace of a resident layer; None if it does not exist."""
         part = self.shape.part_of(layer)
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
@@ -466,7 +466,7 @@ class FullCache:
         """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
         None if such a pass is impossible: the KV of all layers must be in one memory, in the compute dtype, with room
-        for the tokens. A new span is made when the context has outgrown the last one.
+        for the tokens. A new span is made when the context has outgrown the current span.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -540,9 +540,7 @@ class FullCache:
 
 
 class Watermark:
-    """The minimum length of a cache since this record was made. The cache's first tokens up to that length are
-    unchanged.
-    """
+    """The minimum length of a cache since this watermark was made. The tokens before that length are unchanged."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -585,7 +583,7 @@ class FullPass:
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
-        if self._observer is not None and k is not None:  # one layer selects for all layers that read its KV
+        if self._observer is not None and k is not None:  # layers that read this KV (k is None) share its selection
             self._observer.observe(layer, q, scaling)
         return out
 

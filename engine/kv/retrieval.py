@@ -58,9 +58,9 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# Minimum number of missing mean keys at which those of a layer that was brought at hand are computed.
+# Minimum number of missing mean keys of a layer for them to be computed when the layer is brought at hand.
 _INDEXED_AT_ONCE = 64
-_SHOWN_LAYERS = 8  # maximum number of layers that are scored when no selection is made
+_SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which pages are read
 # Maximum number of scores (over chunks, queries and heads) of the layers that are scored at once. One by one, eight
 # small layers took three times as long. Together, large layers would exceed the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
@@ -130,7 +130,8 @@ class RetrievalCache:
         """Compute the mean keys of a layer that has just been brought at hand with ``length`` committed tokens
         (``full.when_at_hand``), because at this moment they need no transfer.
 
-        A few chunks are left for later, so that a verification does not start this work in every layer.
+        Nothing is done for fewer than ``_INDEXED_AT_ONCE`` missing chunks, so that a verification does not start this
+        work in every layer.
         """
         chunks = length // self.chunk_size
         if chunks - self._index[layer].count >= _INDEXED_AT_ONCE:
@@ -140,7 +141,7 @@ class RetrievalCache:
         """Compute the mean keys of all committed tokens, in the resident layers.
 
         This is done while a book is read, because otherwise the first word of the first answer would wait for it.
-        Policies other than the default may not need mean keys, so for them nothing is done.
+        Does nothing for other policies than ``MeanKeyAttention``, because they may not need mean keys.
         """
         if not isinstance(self._policy, MeanKeyAttention):
             return
@@ -166,7 +167,7 @@ class RetrievalCache:
         return self.selected + self.length - self.boundary
 
     def reset(self) -> None:
-        """Forget everything, including the mean keys, for another book."""
+        """Drop everything, including the mean keys, to prepare for another book."""
         self.boundary = self.length = self.num_exact = 0
         self._index = self._new_index()
         self._slots = [None] * len(self._slots)
@@ -199,7 +200,8 @@ class RetrievalCache:
 
     def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
         """Choose chunks for a context that is divided at ``boundary``, with each layer's ``queries`` (1, heads, n,
-        head_dim). The boundary is aligned to a chunk. The tail becomes the full cache's tokens from there on.
+        head_dim). The boundary is rounded down to a chunk. The tail becomes the full cache's tokens from the boundary
+        on.
         """
         self._cut(boundary)
         self.select({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in enumerate(queries)})
@@ -253,7 +255,7 @@ class RetrievalCache:
 
     def chunk_scores(self) -> torch.Tensor | None:
         """Scores (chunks,) of the chunks before the boundary, summed over layers and heads since ``begin_scores``. The
-        sinks are left out, because they attract attention whatever they say.
+        sinks are left out, because they attract attention regardless of their content.
         """
         sums = iter(self._scores.values())
         total = next(sums, None)
@@ -501,7 +503,7 @@ class VerifyObserver(Protocol):
 
 
 def shown_step(layers: int) -> int:
-    """Distance between two layers that are scored when no selection is made."""
+    """Distance between two layers that are scored only to show which pages are read."""
     return -(-layers // _SHOWN_LAYERS)
 
 
