@@ -58,7 +58,7 @@ MOST_PAGES = 3  # maximum pages that one sentence is said to attend to
 _TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a factor of an even share
 _TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a factor of the page's own usual share
 _REMEMBERED = 15  # newest answers over which a page's usual share is computed
-# Maximum hints in one answer: more are noise, and cost the page more time than the answer costs the engine.
+# Maximum hints in one answer: more are noise, and take the web page more time than the engine needs for the answer.
 MOST_ATTENDED = 30
 FEWEST_VERBATIM = 6  # minimum words of a sentence without quotation marks that is said to be the book's own
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
@@ -91,7 +91,7 @@ class AttentionBaseline:
 
 
 def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
-    """The mean scores over the tokens of one sentence."""
+    """The mean score of each page over ``readings``; [] without readings."""
     return [sum(column) / len(readings) for column in zip(*readings, strict=True)] if readings else []
 
 
@@ -215,7 +215,7 @@ class Notes:
         self._ends: list[int] = []  # for every token, the number of characters of the answer up to its end
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
         self._scored: list[PagesScored] = []
-        # whether the citations are final; whether words have come since they were looked up
+        # whether the answer has ended; whether the citations must be looked up again
         self._done = self._stale = False
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
@@ -251,15 +251,15 @@ class Notes:
         (``ink``).
 
         ``missing`` lists what the book lacks: names and numbers of the answer that occur nowhere in it, and nouns and
-        names of the question that it never uses. An empty list says that no passage was found for any sentence. The key
-        is absent if nothing is missing.
+        names of the question that it never uses. An empty list says that no passage was found for any sentence.
+        Otherwise the key is absent if nothing is missing.
         """
         self._look_up()
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The record with the citations that were looked up last. Used while an answer grows, because looking citations
-        up takes time.
+        """The record with the citations of the most recent look-up. Used while an answer grows, because a look-up takes
+        time.
         """
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
         kinds = {chip["kind"] for chip in self._chips}
@@ -271,7 +271,7 @@ class Notes:
         """The sources of the answer's letters, as runs: "D12T3" is twelve letters of the draft, then three of the
         target.
 
-        Only letters count, so that the page can count them too, whatever formatting does to other characters.
+        Only letters count, so that the web page counts the same, whatever formatting does to other characters.
         """
         return "".join(f"{writer}{count}" for writer, count in self._runs if count)
 
@@ -410,7 +410,9 @@ _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level,
 
 
 def _recognised(page: Page) -> dict[str, bool]:
-    """Whether the words of a page were recognised in its picture, or the picture was not read."""
+    """Return {"recognised": True} if a page's words were recognised in its picture, {"unread": True} if a picture was
+    not read, {} for other pages.
+    """
     known = {"recognised": "recognised", "figure": "unread", "unread": "unread"}.get(page.picture)
     return {known: True} if known else {}
 
@@ -421,8 +423,8 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
     Returns:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
         ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
-        occur nowhere in the book; in a book of several documents also ``document``, the title of the page's document. A
-        quotation represents its sentence, and its passage is the quotation.
+        occur nowhere in the book; in a book of several documents also ``document``, the title of the page's document.
+        For a quotation, ``sentence`` is the sentence around it, and ``passage`` the quotation.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):

@@ -54,9 +54,9 @@ _FEWEST_WORDS = 3
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # maximum folded characters within which the parts of one quotation follow each other
-_FEWEST_SHARED = 4  # minimum neighbouring words that a missing quotation shares with the book, for these to be shown
+_FEWEST_SHARED = 4  # minimum consecutive words of a missing quotation that are in the book, for them to be shown
 _MOST_WORDS = 150  # maximum words of a missing quotation that are compared
-_EXCERPT_AROUND = 160  # characters before and after an excerpt
+_EXCERPT_AROUND = 160  # characters that an excerpt has before and after its passage
 _LONGEST_EXCERPT = 700
 _FEWEST_LETTERS = 4  # minimum letters of a meaningful word
 _SPACES = re.compile(r"\s+")
@@ -135,7 +135,7 @@ class BookIndex:
             found = text.find(passage, found + 1)
 
     def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
-        """The characters that the folded stretch [start, end) covers on each of its pages."""
+        """The characters of each page that [start, end) of the folded book covers."""
         _, starts = self._folded
         spans = []
         page = max(0, bisect.bisect_right(starts, start) - 1)

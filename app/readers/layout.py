@@ -130,7 +130,7 @@ def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
     match = _FIRST_WORD.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
-    # the book has this word nowhere else
+    # the last condition: the word ``first`` occurs nowhere else in the book
     return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2
 
 
@@ -250,7 +250,7 @@ def _has_room(above: Line, line: Line, edge: float) -> bool:
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:
-    """Return the median distance between lines, at most that of loosely set type."""
+    """Return the median distance between lines, but at most ``_LOOSE`` line heights."""
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
     return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 

@@ -27,7 +27,7 @@ LONG_SIDE = 2_400
 _DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection would take half of the time
 _BEAT = 12  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to find a page's orientation
-_UPRIGHT = 0.9  # mean certainty of these lines above which the page is upright
+_UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page is upright
 _BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
 _SIDEWAYS = 1.5  # minimum ratio of height to width of a detected line that runs vertically
 _LONG = 5.0  # minimum length in line heights of a line that is used to measure a page's slant
@@ -69,7 +69,7 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page = RecognisedPage(turns, _slant(quads), (width, height), [], 0.0)
     scale = width / picture.shape[1]
     signs, certain, width_read = 0, 0.0, 0.0
-    others = sorted(set(range(len(quads))) - known.keys(), key=lambda at: -_width(quads[at]))  # threads end together
+    others = sorted(set(range(len(quads))) - known.keys(), key=lambda at: -_width(quads[at]))  # longest first
     for start in range(0, len(others), _BEAT):
         some = others[start : start + _BEAT]
         known |= zip(some, _texts(engine, [crops[at] for at in some]), strict=True)
@@ -91,8 +91,8 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
 @dataclass(frozen=True)
 class _Engine:
     """The models, made once per process. ``lines`` finds the lines of a page with all threads; ``letters`` reads one
-    line with one thread, so that ``pool`` reads several at once: lines divided among threads take a sixth more
-    processor time.
+    line with one thread. ``pool`` reads several lines at once, because dividing each line among threads takes a sixth
+    more processor time.
     """
 
     lines: Any
@@ -128,8 +128,8 @@ def _models(threads: int) -> Any:
 
 
 def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
-    """Turn a picture whose lines stand on their ends by a quarter, against the clock. Returns the number of quarters,
-    the picture, and its lines.
+    """Turn a picture with vertical lines by a quarter, counterclockwise. Return the number of quarter turns (0 or 1),
+    the picture, and the corners of its lines.
     """
     quads = _quads(engine, picture)
     if not _are_sideways(quads):
@@ -139,7 +139,7 @@ def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
 
 
 def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
-    """Whether sampled lines are read with more certainty when they are turned by half."""
+    """Whether the sampled lines are recognised with higher certainty when they are turned upside down."""
     certain = _certainty(list(sample.values()))
     if not sample or certain > _UPRIGHT:
         return False
@@ -151,7 +151,7 @@ def _on_its_head(picture: Picture) -> Picture:
 
 
 def _turned(quads: Quads, picture: Picture) -> Quads:
-    """The corners of the lines on the picture turned by half."""
+    """Return the corners of the lines on the picture turned upside down."""
     height, width = picture.shape[:2]
     return (np.array([width, height], np.float32) - np.roll(quads, 2, axis=1)).astype(np.float32)
 

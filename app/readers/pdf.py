@@ -79,7 +79,7 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words that contain no space
+        self.whole: set[str] = set()  # words known to contain no missed space
         self.recognised: dict[int, RecognisedPage] = {}  # recognised pages by number; their text comes from the picture
         self.characters = 0
 
@@ -273,7 +273,7 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 
 def _is_mismapped(text: str) -> bool:
-    """Whether a text has letters that no living language uses: numbers of glyphs were taken for letters."""
+    """Whether a text has many letters that no living language uses, because glyph numbers were taken for letters."""
     found = _NO_LETTERS.findall(text)
     return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
@@ -334,7 +334,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """Return a page's text between the running headers that stay and the footers that stay."""
+    """Put the running headers that stay above a page's text, and the footers that stay below the text."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -537,7 +537,7 @@ class _SecondReader:
                 shown = {each.idnum for each in usual.get("/ON", [])}
                 listed |= {each.idnum for each in found["/OCGs"]} - shown
             names = {str(each.get_object().get("/Name", "")) for each in found["/OCGs"] if each.idnum in listed}
-        except Exception:  # noqa: BLE001 - only what they hide is lost, which is drawn by then
+        except Exception:  # noqa: BLE001 - hidden layers are then read as if they were shown
             return None
         return Layers(frozenset(names)) if listed else None
 
@@ -608,7 +608,7 @@ def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: St
         count = len(reader.pages)
     except Refused:
         raise
-    except Exception:  # noqa: BLE001 - both readers have failed now, each in its own way
+    except Exception:  # noqa: BLE001 - pdfium and pypdf have both failed
         raise damaged() from None
     if not count:
         raise damaged("has no pages.")

@@ -15,7 +15,7 @@ from app.readers.layout import Line
 
 MARK = " | "
 """Separator of two cells. With it, a model finds twice as many cells as with tabs (assets/measurements/NOTES.md)."""
-_OVERLAP = 0.25  # minimum overlap of a row with the row before it, as a share of its height, for both to be one row
+_OVERLAP = 0.25  # minimum overlap of two consecutive rows that are joined, as a share of the second row's height
 _BESIDE = 0.5  # minimum overlap of two pieces in one row, as a share of the lower height
 FINE = 0.5  # minimum gap between cells in line heights, if nearby rows have a gap at the same place
 _NARROW = 0.3  # minimum gap between words in line heights, for a cut at a border; wider than a space
@@ -33,7 +33,7 @@ _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _TEXT = 20  # minimum mean characters of a column that may be prose
 _GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
 _FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
-_IN_SHORT = 0.5  # minimum share of such lines in prose of short lines
+_IN_SHORT = 0.5  # as ``_GOES_ON``, for columns with fewer than ``_TEXT`` characters per line
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]

@@ -33,7 +33,7 @@ _MANY = 0.6  # minimum share of the printed rows with a cell in a column
 
 
 def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
-    """Find tables of ruling lines, wherever their cells are in the order of the page.
+    """Find tables with ruling lines. The cells of a table need not be consecutive in ``pieces``.
 
     Returns:
         For each piece of a table, keyed by ``id``: the rows of the table for its first piece, an empty list for the
@@ -89,7 +89,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
         return []
     height = median(part.height for part in parts)
     made: list[Cells] = []
-    # cells that wait for the next row, because all cells of this row continue below
+    # the cells of the preceding row, if all filled cells of that row continue in this row
     held: Cells = [[] for _ in range(columns)]
     for row, places in enumerate(grid.cells):
         here = [
@@ -115,8 +115,8 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """Return the rows of a table between two ruling lines, if only its columns are drawn; empty if this is a single
-    row.
+    """Split a drawn row into printed rows, if the table has no ruling lines between them; empty if the drawn row is a
+    single row.
 
     Rows are recognised by lines of figures, or by many short lines, next to each other in two columns.
     """

@@ -51,7 +51,7 @@ _TAB = 1.2  # gap in line heights above which a row is split, because the gap ma
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
-_ROW = 0.5  # maximum line heights by which a line of a block may be above the line before it
+_ROW = 0.5  # maximum distance in line heights by which a line may start above the preceding line of its block
 _NEAR = 3.0  # maximum distance in line heights to the next line of a block
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that is drawn before everything else
@@ -59,7 +59,7 @@ _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# maximum examined: characters for the direction of a page, words of a line, letters of a word
+# maximum number examined: of a page's characters (for the orientation), of a line's words, of a word's letters
 _LOOK = 400
 _LEVEL = 0.1  # maximum angle in radians of an upright character
 
@@ -75,10 +75,10 @@ def page_lines(
 
     Args:
         page: an open page.
-        filled: takes the page's own text, and returns the values filled in on the page, which that text lacks.
+        filled: called with the page's own text; returns the values filled in on the page, which that text lacks.
         layers: the hidden layers of the file; None if there are none.
-        whole: words in which earlier pages showed no missed space, so that they are not checked again; new ones are
-            added.
+        whole: words that are not checked for missed spaces, because they had none on earlier pages; such words of this
+            page are added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
@@ -266,8 +266,8 @@ def same_row(one: Line, two: Line) -> bool:
 
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
-    """Insert each value after the text to its left. If there is none, insert it before the first piece that is not
-    above it.
+    """Insert each value after the text to its left. If no text is to its left, insert the value before the first piece
+    that is not above the value.
     """
     pieces = list(pieces)
     for value in values:
@@ -328,8 +328,8 @@ def _is_marked(mark: Line, item: Line) -> bool:
 def _from_above(lines: list[Line]) -> list[Line]:
     """Keep the order of the file, except that a block of lines never precedes a block above it in its column.
 
-    So a title that is drawn last comes first, and a footer that is drawn first comes last. Columns stay one after
-    another.
+    So a title that the file draws after the text moves to the front, and a footer that the file draws before the text
+    moves to the end. Columns stay one after another.
     """
     blocks: list[list[Line]] = []
     for line in lines:
@@ -452,8 +452,10 @@ def _columns(pieces: list[Line]) -> list[Line]:
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
-    """Return the x positions of the gutters between columns, from left to right. Each gutter is the position within the
-    most gaps between pieces of a row.
+    """Return the x positions of the gutters between columns, from left to right.
+
+    A gutter is at the x position that is in the largest number of ``gaps``. These gaps are dropped before the next
+    gutter is searched.
     """
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:

@@ -26,7 +26,7 @@ from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum selectable characters of a page
-_UNIT = 100_000  # width and height in pixels of the image that positions refer to; a large size makes them precise
+_UNIT = 100_000  # width and height in pixels of the image that positions refer to; large, so that positions are precise
 
 
 def render(request: dict[str, Any]) -> str:

@@ -123,7 +123,7 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """Rebuild the rows of a right-to-left page from the positions of its characters, not from their order in ``text``."""
+    """Rebuild the rows of a right-to-left page from its characters' positions, not from their order in ``text``."""
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):

@@ -55,7 +55,7 @@ _FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not ap
 _UNPARTED = 0.3  # maximum share of the rows that are a single piece across a border
 _SEVERAL = 0.3  # minimum share of a table's printed rows that have several pieces; further lines of cells have only one
 _FULL_ROWS = 0.5  # minimum share of the rows with cells in two columns
-_FAR = 1.6  # distance above which the table ends, as a factor of the distance that three in four rows do not exceed
+_FAR = 1.6  # distance between rows above which a table ends, as a factor of the third quartile of the distances
 _TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
 _LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
 _FILL = 0.5  # minimum share of filled cells in an undrawn table
@@ -67,7 +67,7 @@ _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters a
 _ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
 _SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
-# minimum vertical ruling lines of a drawn table, including outer ones, if two horizontal ones are between rows
+# minimum vertical ruling lines (with the outer ones) of a drawn table that has two horizontal lines between rows
 _GRID = 3
 _SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
 _SAME_COLUMN = 30.0  # maximum difference in points of a table's columns from page to page
@@ -144,7 +144,7 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the first and the last of some rows are as close to their neighbours as the rows between them."""
+    """Whether the first and the last row are about as close to their neighbours as the inner rows to one another."""
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 
@@ -258,8 +258,8 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
     """Whether a column of pieces belongs to a table that is stored column by column, rather than being a column of the
     page.
 
-    Its cells are aligned with the cells before them. They are neither prose, verse nor items of a list, and do not
-    continue an alphabetical list in the last column.
+    The pieces of such a column, or the first lines of its cells, are on the rows of ``chunk``. They are neither prose,
+    verse nor items of a list, and do not continue an alphabetical list in the last column of ``chunk``.
     """
     height = median(piece.height for piece in column)
     top, bottom = column[0].top - height / 2, column[-1].bottom + height / 2
@@ -439,12 +439,12 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Return the stripes that hardly any row of several pieces crosses. The position of a stripe is the centre of its
-    emptiest part.
+    """Return the x positions of the stripes between columns, which hardly any row of several pieces crosses. The
+    position of a stripe is the centre of its emptiest part.
     """
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
-    full = [row for row in several if 2 * len(row) >= usual]  # other rows have cells across several columns
+    full = [row for row in several if 2 * len(row) >= usual]  # rows with fewer pieces have cells across several columns
     if len(full) < _FEW_ROWS:
         full, usual = several, 0
     allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
@@ -470,7 +470,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """Return the borders that separate cells in at least two rows and have text between them."""
+    """Drop borders that lie inside fewer than two rows, and borders without text between them and the border before."""
     kept: list[float] = []
     for x in borders:
         parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)
@@ -481,7 +481,7 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Add borders between two names in the header, if one of the names has nothing below it."""
+    """Add a border between two names in the header of a table of many columns, if hardly any row crosses the border."""
     more = []
     for one, two in pairwise(rows[0]):
         middle = (one.x1 + two.x0) / 2
@@ -508,7 +508,7 @@ def _is_tabular(
         cells: the cells of each row.
         borders: x positions of the borders between columns.
         height: usual line height.
-        most: maximum number of rows, if further lines within cells do not count.
+        most: upper bound for the number of table rows, because a table row may have several printed rows.
         sure: whether to accept only tables with columns of figures.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]

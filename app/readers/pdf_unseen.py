@@ -112,8 +112,8 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a hidden layer. True for a run that is not among the page's own objects,
-        because the layer of its group is unknown.
+        """Whether a run of text may be on a hidden layer. Also True if its layer has no name, or if it has no layer and
+        is not one of the page's own objects, because the group around it may be on a hidden layer.
         """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off

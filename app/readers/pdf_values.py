@@ -1,4 +1,4 @@
-"""Reads what is filled in on a PDF page: form fields, typed notes, stamps. Its text lacks them. Only in the child."""
+"""Reads the form fields, typed notes and stamps of a PDF page, which pdfium's text lacks. Runs only in the child."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
     """Return the values filled in on a page as lines at their positions. Hidden values are left out.
 
-    pdfium's text of a page lacks values. A flattened page has them as ordinary text after its own text.
+    A flattened page has the values as ordinary text after ``own``, the page's own text.
     """
     if not _is_filled_in(page):
         return []
@@ -56,7 +56,7 @@ def _covers_value(tick: Line, value: Line) -> bool:
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """Split values that are far apart, because pdfium joins values wherever they are."""
+    """Split values that are far apart, because pdfium joins values regardless of their distance."""
     found: list[Line] = []
     for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)

@@ -104,7 +104,7 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
     _find_headers(pages, rows, found)
     for index, page in enumerate(pages):
         dropped = found.drop(index)
-        # nothing else is on the page, so it is the text
+        # the page has no other rows, so these rows are its text
         if all(at in dropped for at, line in enumerate(page) if line.shown):
             for kind in (found.headers, found.numbers, found.margins):
                 kind[index].clear()
@@ -302,7 +302,8 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running header was on an earlier page close by, with only running headers at its place between.
+    """Whether a running header was on an earlier page close by, and the pages between have only running headers and
+    page numbers at its place.
 
     Left and right pages may have different headers. If other text came between, the header counts as new and stays.
     """
