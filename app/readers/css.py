@@ -96,7 +96,7 @@ def list_type(found: Declarations) -> str:
 
 def counters(found: Declarations) -> list[tuple[str, str]]:
     """Return the generated text in front of an item as pairs: (name, style) of a counter, ("", text) of the text
-    between counters. Empty without counters.
+    between counters. Return [] if there is no counter.
     """
     parts = [
         (name, style or "decimal") if name else ("", text)

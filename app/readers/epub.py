@@ -215,7 +215,7 @@ def _chapters(
     characters, waiting = 0, list[_Entry]()
     reader = _ChapterReader(files, package)
     spine = list(package.spine)
-    for number, name in enumerate(spine, 1):  # grows by files that are only linked to
+    for number, name in enumerate(spine, 1):  # at the end, linked files are appended to ``spine``
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
         blocks: list[Block] = []
@@ -312,7 +312,7 @@ def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], 
         blocks: the blocks of the file.
         entries: entries of the table of contents that point into the file.
         chapters: chapters so far, to which text before the first place may be added.
-        named: whether the table of contents names most files, so that an unnamed file continues the last chapter.
+        named: whether the table of contents names most files, so that an unnamed file continues the chapter before it.
     """
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
     starts: dict[int, _Entry] = {}

@@ -86,9 +86,10 @@ _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›�
 
 
 def guess(data: bytes) -> str | None:
-    """Return the most likely encoding of a text with bytes beyond ASCII; None if no encoding fits.
+    """Return the most likely encoding of a text with bytes beyond ASCII.
 
-    If no encoding fits and no two such bytes are adjacent, they are symbols in a Western text, so cp1252 is returned.
+    If no encoding fits, return "cp1252" if no two such bytes are adjacent, because they are symbols in a Western text.
+    Otherwise return None.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH

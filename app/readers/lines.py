@@ -97,7 +97,7 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
-    # gaps of two spaces, as in justified text
+    # whether a row has only gaps of two spaces, as justified text has
     loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)
     piped = [False, *(CELLS in row for row in rows), False]
     marked = [
@@ -213,8 +213,8 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Replace the tabs between words in consecutive lines. If all lines have equally many tabs, every tab is a border,
-    even that of an empty cell.
+    """Replace the tabs between words in consecutive lines: by two spaces if ``whole`` or in a single line, otherwise by
+    cell borders. If all lines have equally many tabs, adjacent tabs are separate borders, so that empty cells stay.
     """
     if whole or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]

@@ -84,7 +84,7 @@ class Lists:
         self._waiting.clear()
 
     def end(self) -> None:
-        """End a list. If it counts backwards, its items are renumbered now that their number is known."""
+        """End a list. Renumber the items of a list that counts backwards, because only now their total is known."""
         if not self._open:
             return
         ended = self._open.pop()
@@ -92,7 +92,7 @@ class Lists:
             block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
 
     def note(self, mark: str) -> None:
-        """Begin a note. ``mark`` is the mark in the text that leads to it."""
+        """Begin a note. ``mark`` is the note's mark in the text."""
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
@@ -119,7 +119,7 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """Return the number that a style sheet generates. As in Google Docs, the last counter is the list's own."""
+        """Return the number that a style sheet generates. As in Google Docs, its last counter counts this list."""
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value
         texts = (

@@ -283,7 +283,7 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
 
 
 def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
-    """Join a tick to the nearer of the texts next to it. Return False if there is none."""
+    """Join a tick to the text at its left or right, whichever is nearer. Return False if both are too far away."""
     row = [piece for piece in pieces if same_row(piece, tick)]
     left = max((piece for piece in row if piece.x1 <= tick.x0 + 1), key=lambda piece: piece.x1, default=None)
     right = min((piece for piece in row if piece.x0 >= tick.x1 - 1), key=lambda piece: piece.x0, default=None)

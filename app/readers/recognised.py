@@ -27,7 +27,7 @@ _COLUMN_ROWS = 6  # minimum lines of a column
 _COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer
 _EDGE = 0.25  # line heights by which a detected box may be too long at each end
 _WORD_GAP = 0.75  # maximum gap in line heights between words of a sentence
-_TITLE = 15  # minimum characters on both sides of a gutter; a line with fewer is a title across both columns
+_TITLE = 15  # a line with fewer characters than this on each side of a gutter is a title across both columns
 _BINS = 400  # number of steps across a page in which a gutter is searched
 _CROSSING = 0.4  # maximum share of lines that cross a gutter, such as titles, and text above or below the columns
 
@@ -169,8 +169,10 @@ def _in_order(pieces: Sequence[Line]) -> list[Line]:
 
 
 def _gutter(pieces: Sequence[Line]) -> float | None:
-    """Return the x position of the gutter between two columns of text: the middle of the widest strip crossed by the
-    fewest lines. None without columns.
+    """Return the x position of the gutter between two columns of text; None without columns.
+
+    The gutter is the middle of a strip with columns on both sides. Strips that fewer lines cross are preferred, then
+    wider strips.
     """
     if len(pieces) < 2 * _COLUMN_ROWS:
         return None
@@ -213,8 +215,8 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """Return the left and right edges of a line's runs of words with gaps as in a sentence, shortened by the
-    imprecision of detected boxes.
+    """Return the left and right edges of a line's runs of words without wide gaps. Each run is shortened at both ends,
+    because detected boxes may be too long.
 
     The recogniser sometimes joins lines of two columns; such a line has two runs.
     """

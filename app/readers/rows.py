@@ -27,7 +27,7 @@ _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
 _FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
 _LONGEST_CELL = 120  # maximum characters of a cell in a file without an extension in ``NAMES``
-# line breaks in a row above which quotation marks are ordinary characters, because one was not closed
+# maximum line breaks in a row; beyond, a quotation mark was not closed, so all are read as ordinary characters
 _LONGEST_ROW = 60
 _SAME_WIDTH = 0.9
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row
@@ -76,7 +76,7 @@ def _width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _rows(lines: list[str], separator: str) -> Iterator[Row]:
-    """Yield rows with their cells. A quotation mark that is never closed does not join lines."""
+    """Yield rows with their cells. If a quotation mark seems unclosed, all of them are read as ordinary characters."""
     quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
     if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
         quoted = list(_read(lines, separator, csv.QUOTE_NONE))

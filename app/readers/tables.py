@@ -170,8 +170,8 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """Return the columns to show: all columns with text, and the empty ones. If many are empty, they are spacing and
-    not shown.
+    """Return the columns to show. Empty columns are left out if many are empty, because they are spacing, or if the
+    table has merged cells.
     """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):

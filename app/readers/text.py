@@ -43,7 +43,7 @@ _LONGEST_HEADING = 90
 _CONTENTS_RUN = 3  # minimum consecutive headings without text between them that are a table of contents
 _NOTHING = 60  # minimum characters between two headings that count as text
 _ALIVE = 2000  # paragraphs between two progress reports
-_LONGEST_GROUP = 2000  # maximum lines without a blank line that are handled together; a word list has any number
+_LONGEST_GROUP = 2000  # maximum lines without a blank line that are handled together; a word list may have more
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
 _CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # closing number signs of a heading, but not the one in "C#"
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
@@ -311,8 +311,8 @@ def _parts(group: str) -> list[str]:
 
 
 def _lines(rows: list[str], hanging: bool) -> list[Line]:
-    """Convert rows to ``Line`` objects with characters of width 1 and height 1. An item's first line gets the
-    indentation of its second.
+    """Convert rows to ``Line`` objects with characters of width 1 and height 1. If ``hanging``, the first
+    line gets the indentation of the second.
     """
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]
