@@ -130,7 +130,7 @@ class NoteTaker:
         Args:
             question: the answered question; without it no evidence is searched.
             so_far, record: the existing text and notes, if an answer is continued.
-            pages_read: number of first pages that the answer is from; 0 if from all.
+            pages_read: number of leading pages that the answer is based on; 0 for all pages.
         """
         document = document or Document("", "", (), "", "")
         index = self.index_of(document)
@@ -153,11 +153,11 @@ class NoteTaker:
 
 class Support:
     """Finds the evidence for the sentences of an answer while it grows. Each sentence is looked up once while the
-    answer grows, and once more when it is complete.
+    answer grows, and once more when the answer is complete.
 
     Args:
         index: the book's evidence index. While the index is being made, no evidence is found.
-        pages_read: number of first pages that the answer is from; 0 if from all.
+        pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
     def __init__(self, index: Future[EvidenceIndex], question: str, pages_read: int = 0) -> None:
@@ -194,7 +194,7 @@ class Notes:
         baseline: the usual attention to the book's pages; the finished answer is added to it.
         support: finds evidence for the sentences; None finds none.
         so_far, provenance: the existing text of an answer that is continued, and the sources of its letters.
-        pages_read: number of first pages that the answer is from; 0 if from all.
+        pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
     def __init__(

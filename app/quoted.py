@@ -271,7 +271,9 @@ def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
 
 
 def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
-    """The places at which all parts follow each other, each as whole words."""
+    """The place at which all parts follow one another, each as whole words; () if there is none. Of several places, the
+    one on the page with the highest weight.
+    """
     folded = [fold(part) for part in parts]
     found: list[tuple[PageSpan, ...]] = []
     for start in index.find(folded[0]):

@@ -61,7 +61,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"L\x00\x00\x00\x01\x14\x02\x00", "is a shortcut (Windows)", _DOCUMENTS),
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
-# formats that are text themselves; other magic is ignored in text, because a story may begin with "RIFF"
+# magic bytes of formats that are text; other magic bytes are ignored in text, because a story may begin with "RIFF"
 _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
 _OLE_KINDS = (  # names of streams in an OLE file, which identify the program
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),

@@ -84,7 +84,7 @@ class Grid:
 
 
 def grids(rules: Rules) -> list[Grid]:
-    """Return the grids of a page, sorted by area, so that a nested grid precedes the grid around it."""
+    """Return the grids of a page, the smallest first, so that a nested grid precedes the grid around it."""
     found = []
     for across, down in _crossing(rules):
         ys, xs = _lines(across), _lines(down)

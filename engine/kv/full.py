@@ -62,7 +62,7 @@ _RECORDED = 1024
 
 
 class Observer(Protocol):
-    """Reads one layer's queries q (1, heads, n, head_dim) after the layer's attention, while its KV is at hand."""
+    """Reads a layer's queries q (1, heads, n, head_dim) after attention, while the layer's KV is at hand."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
@@ -86,7 +86,7 @@ class FixedSpan:
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        past: number of first tokens of the context, which every row sees without a mask.
+        past: number of tokens at the start of the context that every row sees without a mask.
         stop: end of the slots after ``past`` that the pass reads under a mask.
         memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """

@@ -1,12 +1,12 @@
 """The retrieval cache: per layer and KV head a budget of chunks with the highest scores, plus all recent tokens.
 
 The context is divided at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens are scored by a
-``SelectionPolicy``, and the best fill ``num_slots`` slots, a number that may grow with the context. The first tokens,
-the attention sinks, are always held. From ``boundary`` on all tokens are held: this is the tail. The selection can only
-change speed, never the answer, because the full cache verifies every token.
+``SelectionPolicy``, and the chunks with the highest scores fill ``num_slots`` slots. The number of slots may grow with
+the context. The first tokens, the attention sinks, are always held. From ``boundary`` on all tokens are held: this is
+the tail. The selection can only change speed, never the answer, because the full cache verifies every token.
 
-Layers with memory of fixed size have no retrieval cache: passes of this level use the full cache's windows and states
-(``bounded``).
+Layers with a window or a state have no retrieval cache. In such layers, a pass of this level uses the full cache's
+windows and states (``bounded``).
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE, read with their true positions. The newest tokens can be cropped, down to ``boundary``. The tail
@@ -270,7 +270,7 @@ class RetrievalCache:
             pass
 
     def select(self, queries: Queries) -> None:
-        """Choose the chunks of layers, and copy those that are new."""
+        """Choose the chunks of some layers, and copy them into the buffers."""
         for layers, scores in self._scored(queries):
             self._place(layers, choose(scores, self.num_slots, self.chunk_size), scores.shape[2])
 
