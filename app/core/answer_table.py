@@ -33,8 +33,8 @@ COLUMNS = (
 MARK = "utf-8-sig"
 """The file's encoding. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
-# First characters of a cell for which an apostrophe is put in front of it. Spreadsheets would run the first six as
-# formulas. The apostrophe itself is included, so that ``_plain`` can undo the escape.
+# A cell that begins with one of these characters gets an apostrophe in front. Spreadsheets would run a cell with one of
+# the first six as a formula. The apostrophe itself is included, so that ``_plain`` can undo the escape.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 Row = dict[str, str]

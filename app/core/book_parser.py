@@ -51,7 +51,7 @@ class BookParser:
         return self._unlocked(book, password, recognition)
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """Open a file with its remembered password, or else with this one, and parse it."""
+        """Open a file with its remembered password, or else with ``password``, and parse it."""
         known = self.passwords.get(book.sha256)
         try:
             return self._one_file(book, known, recognition)

@@ -170,7 +170,7 @@ class Books:
         return tuple(book for book in self.all() if sha256 in self._once(book))
 
     def _once(self, book: Book) -> list[str]:
-        """The hashes of the documents that a collection had and has no more."""
+        """The hashes of the documents that a collection contained earlier and no longer contains."""
         with suppress(*_DAMAGED):
             if book.is_collection:
                 return [str(one) for one in self._collection(book)["left_out"]]
@@ -295,7 +295,7 @@ class Books:
         return self._enter(record)
 
     def _enter(self, record: dict[str, Any]) -> Book:
-        """Add a book in the folder to the catalogue."""
+        """Add a book that is in the folder to the database."""
         now = self._clock()
         names = ("sha256", "name", "file", "added", "opened")
         values = (record["sha256"], record["name"], record["file"], now, now)
@@ -325,7 +325,7 @@ class Books:
         return book if book is not None and self.path(book).is_file() else None
 
     def _find_again(self) -> None:
-        """Add the books of the folder that the catalogue lacks, because it was lost or is new."""
+        """Add the books of the folder that the database lacks, because the database was lost or is new."""
         known = {book.sha256 for book in self.all()}
         for folder in self._entries():
             if _HASH.fullmatch(folder.name) and folder.name not in known:

@@ -70,7 +70,7 @@ def throttle_of(status: Status, card: bool = False) -> Throttle:
 # Seconds between two collections of the engine's events. Python code in this process takes the interpreter from the
 # engine, so events are collected only ten times a second, and formatted even less often (``Throttle``).
 UPDATE_SECONDS = 0.1
-_POLL = 0.1  # seconds that one wait for an event may take: the longest delay of a stop
+_POLL = 0.1  # maximum seconds that one wait for an event takes, so that a stop is noticed within this time
 _MOST_UNREAD = 5  # maximum pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
@@ -303,8 +303,8 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
-    """Send the question to the engine as soon as the engine has released a cancelled request. None if the question was
-    stopped before.
+    """Send the question to the engine as soon as the engine has released a cancelled request. Return None if the
+    question was stopped before that.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
@@ -346,7 +346,7 @@ class _ExchangeWriter:
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._unread: list[str] = []
-        self._moved: dict[str, Any] = {}  # changes of the state of the app that are not shown yet
+        self._moved: dict[str, Any] = {}  # changes of the app's state that pages do not show yet
         # Until the first token the previous answer's figures are shown, so that the page does not jump.
         earlier = reversed(known.exchanges[: position + 1])
         state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
@@ -376,7 +376,7 @@ class _ExchangeWriter:
         return bool((self.kept_parts or {}).get("every"))
 
     def begin(self, in_parts: bool = False) -> None:
-        """Store that this question is now put to this model, about the pages read so far."""
+        """Record the model, its options and the number of pages read for the question that is sent now."""
         read, model = self._state.current.read, self._state.engine.status().model
         self._made |= _how(self._sampling, model.sampling if model else None)
         if model is not None:
@@ -384,7 +384,7 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self.abilities = abilities(str(model.path))
-            if not in_parts:  # each part is begun separately
+            if not in_parts:  # each part's answer gets first words of its own
                 self.begun = self.begun or self.abilities.lead(self.question)
         document = self._state.current.document
         self._unread = unread(document, self.question) if document is not None else []
@@ -404,7 +404,7 @@ class _ExchangeWriter:
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def begin_parts(self, notes: PartNotes) -> None:
-        """Begin to ask the parts of the book. If there is an answer already, a new one is made from the parts'
+        """Begin to ask the parts of the book. An existing answer is cleared, because a new one is made from the parts'
         answers.
         """
         self._parts, self.begun = notes, ""
@@ -439,8 +439,8 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """End an answer that was made from parts. It gets the figures of the engine's last answer if its text ends with
-        that answer. Otherwise it gets none.
+        """End an answer that was made from parts. If its text ends with the engine's last answer, it gets the figures
+        of that answer; otherwise it gets no figures.
         """
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
@@ -502,10 +502,10 @@ class _ExchangeWriter:
             self.write_parts()
 
     def _note(self, event: Event) -> None:
-        """Pass an event to the answer's notes, which begin with the first event."""
+        """Pass an event to the answer's ``Notes``, which are made at the first event."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            if before is None and self.begun:  # the words that the answer was begun with count as the model's own
+            if before is None and self.begun:  # the prescribed first words count as written by the model
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
@@ -562,7 +562,7 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
-    """The sampling options of an answer. "own" holds those that come from the model's settings. For a server there are
+    """The sampling options of an answer. "own" names those that come from the model's settings. For a server there are
     only the options that were sent to it.
     """
     if own is None:

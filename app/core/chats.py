@@ -72,11 +72,11 @@ class Trouble:
 class Exchange:
     """One question with its answer so far. ``stopped`` is None while it is being written.
 
-    ``interrupted``: the program ended before the answer did. ``pages_read``: number of first pages that the answer is
-    from, where the others had not been read yet; 0 when all had. ``notes``: plain JSON, stored unchanged. It holds the
+    ``interrupted``: the program ended before the answer did. ``pages_read``: how many pages, counted from the first,
+    had been read when the question was asked; 0 if all had. ``notes``: plain JSON, stored unchanged. It holds the
     evidence found by ``app.citations``; under "made" the model and options (``format.made_line``); under "refused" the
     reason why this is no answer ("only quotes", "not found"; ``app.core.abilities.Abilities``); under "uncounted" the
-    reason why its speed tells nothing (``app.core.speed``); under "parts" the answers of the book's parts
+    reason why its speed does not count (``app.core.speed``); under "parts" the answers of the book's parts
     (``app.core.part_notes``). ``stages``: the first letter of each token's ``TokenSource``. ``question_id`` and
     ``answer_id`` are the ids of the shown messages; ``questions`` and ``answers`` are the ids of all versions.
     """
@@ -218,8 +218,8 @@ class Chats:
     def ask(self, chat_id: str, question: str, position: int | None = None) -> int:
         """Add a question at ``position``; None adds it at the end.
 
-        An existing question there stays as another version. The same words get another answer, other words begin
-        another branch of the chat.
+        An existing question at ``position`` stays as another version. If its words are the same, only another answer is
+        added. Other words begin another branch of the chat.
 
         Returns:
             the position of the question.
@@ -539,8 +539,8 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """Turn a person's words into a query of the full-text index. Signs lose their meaning in the query language, and
-    each word is searched in any of its spellings.
+    """Turn a person's words into a query of the full-text index. Each word is quoted, so that its signs are not read as
+    operators, and all of its spellings are searched.
     """
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]

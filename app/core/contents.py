@@ -18,7 +18,7 @@ MOST_NAMED = 12
 """Maximum chapters that an error lists if a requested chapter is missing."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
 _SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # several numbers, such as "2, 5-7", which are not one title
-_TOP = 40  # maximum letters (a page number, a running head) before a heading at the top of its page
+_TOP = 40  # maximum letters before a heading at the top of its page, such as a page number and a running head
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,8 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Go back to writing the file if that works again. It tries at most once in ``RETRY_SECONDS``, so frequent
-        calls are cheap.
+        """Return to the file if it can be written again. This is tried at most once in ``RETRY_SECONDS``, so that
+        frequent calls are cheap.
         """
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
@@ -343,7 +343,7 @@ class Database:
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:
-        """Copy those rows into memory that only the file has."""
+        """Copy the rows that only the file has into memory."""
         salvage.restore(salvage.read(path, _table_columns()), self._connection)
         self._changes += 1
 

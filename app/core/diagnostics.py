@@ -264,8 +264,8 @@ def harmless(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _said(package: str, message: str) -> str:
-    """Cut a message of the app after its colon, because names and errors follow it. Messages of the engine contain only
-    numbers and stay whole.
+    """Shorten a message of the log. Messages of the engine contain only numbers and stay whole. A message of the app is
+    cut at its first colon, because names and errors follow it. Messages of other packages are left out.
     """
     if package == "engine":
         return message

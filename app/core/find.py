@@ -81,7 +81,9 @@ class _Place:
 
 
 class Finder:
-    """Finds words in books. Keeps the folded letters of the last book and the last results."""
+    """Finds words in books. Caches the folded letters of the book that was searched most recently, and the result of
+    that search.
+    """
 
     def __init__(self) -> None:
         self._index = BookIndex(Document("", "", (), "", ""))
@@ -103,8 +105,8 @@ class Finder:
 
 
 def _tried(words: str) -> Iterator[str]:
-    """The searched words, and, if they are not found, the spellings that a German text may use. Words in quotation
-    marks are searched exactly.
+    """Yield the searched words, then their other German and French spellings. Words in quotation marks are searched
+    exactly.
     """
     yield words
     if not _QUOTED.fullmatch(words):
@@ -148,7 +150,7 @@ def _phrase(words: str, exact: bool) -> _Phrase:
 
 
 def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
-    """The places of the phrase in the order of the book, without places inside other places."""
+    """Yield the places of the phrase in the order of the book. The places do not overlap."""
     text, size = index.letters, len(phrase.letters)
     at = text.find(phrase.letters) if size else -1
     for _ in range(_MOST_LOOKED_AT):
@@ -161,7 +163,9 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
 
 
 def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
-    """The place that begins at a letter of the book; None if its words are divided unlike those of the phrase."""
+    """Return the place that begins at letter ``at`` of the book; None if the words are divided there in another way
+    than in the phrase.
+    """
     spans = index.spans(at, at + len(phrase.letters))
     if not spans:
         return None

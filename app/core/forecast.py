@@ -34,15 +34,16 @@ SEEN = 1.25
 
 _SETTLED = 0.15  # share of a reading after which the remaining time is one number instead of a range
 _TRUST = 0.05  # share of a reading at which measured time and earlier estimate have equal weight
-# the shown time never rises; where the measured remaining time exceeds it by this factor, the reading is called slower
+# The shown time never rises. If the measured remaining time exceeds the shown time by this factor, the reading is
+# called slower.
 _SLOWER = 1.25
 _LIKE = 4.0  # maximum ratio of lengths for another reading to count as similar
 _GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
 _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
 _KEPT = 8  # newest observations of a kind that are stored
-_HARDLY = 2.0  # seconds that a person hardly notices
-_A_MOMENT = 8.0  # remaining seconds up to which they are called "a moment"
+_HARDLY = 2.0  # seconds of excess beyond that factor that a person hardly notices
+_A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE, _HOUR = 60, 3600
 _MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five
 
@@ -125,10 +126,10 @@ class Remaining:
     total: Range | None = None
     left: Range | None = None
     slower: bool = False
-    _began: float | None = None  # share of the book at which this run began; None before the first look
+    _began: float | None = None  # share of the book that was read when the clock started; None before the first report
 
     def after(self, progress: ReadingProgress) -> Remaining:
-        """The state after the clock was looked at again."""
+        """Return the state after another report of the reading's progress."""
         part = progress.tokens_done / progress.tokens_total if progress.tokens_total else 1.0
         began = part if self._began is None else self._began
         seen = part - began
@@ -140,7 +141,7 @@ class Remaining:
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
-        if seen < _SETTLED:  # the range becomes narrower with every look
+        if seen < _SETTLED:  # the range becomes narrower with every report
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
             left = _at_most(Range(low / wide, high * wide), self.left)
         else:
@@ -150,7 +151,9 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """The state when a paused reading continues: the engine's clock starts anew, and the shown time stays."""
+        """Return the state for a paused reading that continues. The engine's clock starts from zero, and the shown time
+        is kept.
+        """
         return replace(self, _began=None)
 
     @property
@@ -185,7 +188,7 @@ class Experience:
     """This machine's observations of a model.
 
     Args:
-        file: where they are kept; made on first use. None keeps them in memory.
+        file: the file with the observations, made on first use. None keeps the observations in memory.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -224,7 +227,9 @@ class Experience:
         return Range(whole.low * part, whole.high * part)
 
     def a_token(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds per token for a part of a book that is too long, derived from the time of a full window."""
+        """Seconds per token for reading a part of a book that is too long, estimated from the time to read a full
+        window.
+        """
         tokens = max(1, min(fit.tokens, fit.room))
         time = self.reading(model, tokens, fit.reading_s)
         return time.times(1 / tokens) if time else None
@@ -241,8 +246,8 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """Replace the engine's estimate in the measured fit of a book by the estimate of this class, so that every
-        place shows the same.
+        """Replace the engine's estimate in the measured fit of a book by the estimate of this class, so that all places
+        show the same time.
         """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)

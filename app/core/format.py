@@ -189,8 +189,8 @@ def read_line(read: BookRead, unit: str) -> str:
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
-    """All texts of the figures panel, and the line under the growing answer (``line``, on a narrow screen ``brief``,
-    and ``spark``). A value that was not measured is an empty string or None.
+    """All texts of the figures panel, and what is shown under the growing answer: ``line`` (``brief`` on a narrow
+    screen) and the drawing ``spark``. A value that was not measured is an empty string or None.
 
     Args:
         why_not: the reason why the answer's speed does not count (``speed.uncounted``).
@@ -222,7 +222,9 @@ def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] 
 
 
 def _plain_step(figures: Figures) -> str:
-    """How many plain steps the speedup is based on, and how old they are."""
+    """The time of a plain step on which the speedup is based, with the number of timed steps and the age of the newest;
+    "" if none was timed.
+    """
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
     ago = f"{duration(figures.plain_age_s)} ago" if figures.plain_age_s >= 1 else "just now"

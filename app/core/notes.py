@@ -107,8 +107,8 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a note under a new id. If the passage or the sentence already has a note, that note gets the new colour
-        and the new words after its own. Return the stored note.
+        """Store a note under a new id. If the passage or the sentence already has a note, that note gets the new
+        colour, and the new words are appended to its words. Return the stored note.
 
         Raises:
             OptionError: the note is empty or too long, or its colour is unknown.

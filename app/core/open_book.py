@@ -62,8 +62,9 @@ class Recognising:
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
-    ``fit`` is the engine's measurement; ``whole`` is the book before pages were chosen, and ``whole_fit`` its
-    measurement. ``parts``: the parts of a book that does not fit; empty if a page is longer than a part.
+    ``document`` is the text that is read, and ``fit`` is the engine's measurement of it. ``whole`` is the book with all
+    its pages, and ``whole_fit`` is the measurement of the whole book. ``parts``: the parts of a book that does not fit;
+    empty if a page is longer than a part.
 
     ``remaining``: the remaining time of the reading, as shown. ``paused``: whether the reading waits at the end of a
     page while a question is answered. ``asked_by``: the tab whose question is being answered; "" if the question comes

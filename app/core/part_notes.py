@@ -58,7 +58,7 @@ class PartNotes:
         self._now: dict[str, Any] | None = None
         self._joining = False
         self.joins = False
-        """Whether the words that come now are from the last pass."""
+        """Whether the words now arriving belong to the final pass, which joins the answers of the parts."""
 
     def take(self, event: PartEvent) -> None:
         if isinstance(event, PartBegun):
@@ -102,8 +102,8 @@ class PartNotes:
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
-        """The scores of a part's pages, placed among the scores of the whole book; empty in the last pass, which has no
-        pages.
+        """Return the scores of a part's pages, placed among the scores of the whole book; empty while answers are
+        joined, because then no part is asked.
         """
         if self._part is None or len(scores) != len(self._part.document.pages):
             return ()
@@ -184,7 +184,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer, without pages if the answer is a refusal."""
+    """The notes of a part's answer. If the answer is a refusal, only citations of quotations are kept."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

@@ -78,8 +78,8 @@ class PartAnswered:
 
 @dataclass(frozen=True)
 class Joining:
-    """A pass begins that joins ``count`` answers. If there are too many answers for one pass, they are first joined in
-    groups; the ``last`` pass joins the results of the groups.
+    """Event: a pass begins that joins ``count`` answers. If there are too many answers for one pass, they are first
+    joined in groups. ``last``: whether this is the final pass, which joins everything that is left.
     """
 
     count: int
@@ -88,9 +88,10 @@ class Joining:
 
 @dataclass(frozen=True)
 class PartsAnswered:
-    """The end of the run. ``joined``: whether the text comes from the last pass; otherwise it is the answer of one
-    part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the final event of the engine's
-    last answer. None if this run has none, or was stopped while it read answers to join them.
+    """The end of the run. ``joined``: whether the text comes from the final joining pass; otherwise it is the answer of
+    one part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the final event of the engine's
+    last answer. ``done`` is None if the engine answered nothing in this run, or if the run was stopped while answers
+    were read to join them.
     """
 
     text: str
@@ -292,7 +293,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """Make the final answer without a last pass."""
+        """Make the final event of a run whose answers the model has not joined."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]
@@ -330,8 +331,8 @@ def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _once(answer: PartAnswer) -> str:
-    """The text of an answer. If the answer was stopped for repeating itself, each repeated item is kept once, or the
-    last pass would repeat it too.
+    """The text of an answer. If the answer was stopped for repeating itself, keep each repeated item once, so that the
+    joining pass does not repeat it too.
     """
     return ", ".join(dict.fromkeys(answer.text.split(", "))) if answer.stopped is StopReason.LOOP else answer.text
 

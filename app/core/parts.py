@@ -130,7 +130,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """The first or last place at which the whole book has the name in the question, found in the text. ``marks`` are
+    """The first or last place in the whole book of a name from the question, found by searching the text. ``marks`` are
     the characters [start, end) to mark on that page.
     """
 
@@ -142,9 +142,9 @@ class Mention:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that a question may go to, in order. ``hints``: for each part, lines of it that the model is shown
-    again with the question. ``said``: a sentence about the parts left out. ``until_found``: whether the first supported
-    answer ends the run.
+    """The parts that a question may go to, in order. ``hints``: for each part, its lines that are shown to the model
+    again, together with the question. ``said``: a sentence about the parts left out. ``until_found``: whether the first
+    supported answer ends the run.
     """
 
     reach: Reach
@@ -227,7 +227,7 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
 
     Args:
         index: the evidence index of the whole book.
-        wanted: number of parts to ask, the highest ranked ones, whatever they answer; 0 lets the question decide.
+        wanted: if it is not 0, this number of the highest ranked parts are all asked. 0 lets the question decide.
     """
     document = index.document
     reach, pages = reach_of(question, document)
@@ -245,7 +245,9 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
 
 
 def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> list[Part]:
-    """Rank the parts by the scores of their best pages; parts with equal scores stay in the order of the book."""
+    """Rank the parts by the sum of the scores of their best pages; parts with equal scores stay in the order of the
+    book.
+    """
     scores = dict(zip((page.number for page in index.document.pages), index.page_scores(question), strict=True))
 
     def promise(part: Part) -> float:
@@ -350,8 +352,8 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """The first or last places of a question's subjects within one part: for each subject, and for each word of it, the
-    page and the characters on that page.
+    """The first or last places of a question's subjects within one part. ``places`` has for each subject the place of
+    the whole subject, and the places of its words, as far as they were found.
     """
 
     part: Part

@@ -107,8 +107,8 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: the question. If empty, the chat's last question with an answer about the book is used, or a
-                passage of the book.
+            question: the question. If it is empty, the newest question of the chat with an answer about the book is
+                used. If there is no such question, the model is asked for a passage of the book.
 
         Raises:
             InputError: there is no question, or no book has been read.
@@ -155,8 +155,8 @@ class Race:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Answer question by question with both runs, so that a slowdown of the machine affects both. The race ends at
-        the first difference.
+        """Run both modes on a question before the next question begins, so that a slowdown of the machine affects both
+        modes. The race ends at the first difference.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
@@ -178,8 +178,8 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """Write the figures of the race into the same answer in the open chat, if both texts are the same. Timing a
-        whole plain run is more precise than timing a few steps, and one text should have one speed.
+        """Write the figures of the race into each answer of the open chat that has the same text, so that one text has
+        one speed. The race timed a whole plain run, which is more precise than timing a few steps.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -229,7 +229,7 @@ class Race:
 
 
 def _last_of(chat: Chat) -> str:
-    """The last question in a chat whose answer is about the book."""
+    """Return the newest question of a chat whose answer is about the book; "" if there is none."""
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
@@ -265,7 +265,7 @@ class RaceRun:
         return self.stop_reason is not None
 
     def take(self, event: object) -> RaceRun:
-        """The run after another event of the engine."""
+        """Return the run after one more event of the engine."""
         if isinstance(event, TextDelta):
             at = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids

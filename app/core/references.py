@@ -58,7 +58,7 @@ def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | No
     source if it has notes without a page.
 
     Args:
-        opened: the open document: facts of a document with a password are not stored, so they are taken from it.
+        opened: the open document. It provides the facts of documents with a password, which are not stored.
     """
     members = books.members(book)
     own = store.counts().get(book.sha256, 0)

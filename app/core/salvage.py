@@ -94,8 +94,8 @@ def _is_hash(value: object) -> bool:
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     """Insert missing rows into the tables, in one transaction that also updates the indexes.
 
-    If the row of a chat or of a question is lost, a new row replaces it, so that every message still belongs to one. A
-    message whose id has been given to another message gets a new id.
+    If the row of a chat or of a question is lost, a new row replaces it, so that every message belongs to a chat and
+    every answer to a question. A message whose id has been given to another message gets a new id.
     """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("books", "app_state"):
@@ -117,8 +117,8 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
 
 
 def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """Create the chat or the message that a message belongs to, if it is missing. ``book``: the book of a chat that is
-    created.
+    """Create the chat or the message that a message belongs to, if it is missing. ``book``: the book of a new
+    chat whose own book is unknown.
     """
     id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
@@ -260,8 +260,8 @@ def _page_size(file: bytes, log: bytes) -> int:
 
 
 def _committed(log: bytes, size: int) -> dict[int, bytes]:
-    """Pages in the log, up to the last committed transaction. Frames after that belong to an earlier round of the
-    log.
+    """Return the pages in the log, up to the last committed transaction. Later frames were not committed and are
+    ignored.
     """
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
@@ -274,7 +274,7 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """The offsets of the frames that belong to the log's present round. Frames of an earlier round have different
+    """Yield the offsets of the frames that were written since the log was last restarted. Older frames have different
     salts.
     """
     header = log[:_LOG_HEADER]

@@ -257,7 +257,9 @@ def check_place(model: str) -> None:
 
 
 def tried_folder_of(folder: Path) -> str:
-    """The engine's folder of tokenizers that passed their check, if this folder is one of our models; "" otherwise."""
+    """The folder in which the engine records the tokenizers that passed their check, if ``folder`` is one of our
+    models; "" for any other folder.
+    """
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""
 

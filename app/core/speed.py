@@ -54,7 +54,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """The speed as a separate sentence; empty without a measurement."""
+    """A speedup in words that name the comparison, such as "1.4 times faster than plain"; "" if it was not measured."""
     if times is None:
         return ""
     said = speed_in_words(times)

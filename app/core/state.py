@@ -465,18 +465,19 @@ class AppState:
         self.engine.close()
         self.chats.save_now()
 
-    # For the jobs below --------------------------------------------------------------------------------------
+    # For the functions below the class -----------------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
-        """Change the record, unless another job has begun since."""
+        """Change the record for ``job``. Do nothing if another job has replaced it."""
         with self._lock:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Whether a reading that was paused for a question may continue. If so, the record is changed in the same step,
-        so that no other question comes in between.
+        """Let a reading that was paused for a question continue, and return True. Return False while a question is
+        being answered, unless the job was cancelled. The record is changed under the same lock, so that no other
+        question comes in between.
         """
         with self._lock:
             if self._current.asking and not job.cancelled:
@@ -581,7 +582,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Follow one reading to its end. If it was only paused, return how far it came."""
+    """Follow one reading to its end. Return how far it came if it was paused for a question; None otherwise."""
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:
@@ -640,7 +641,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """Remove a file from the library that turned out to be no book."""
+    """Remove a file that turned out to be no book from the library."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:

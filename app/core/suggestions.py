@@ -80,16 +80,17 @@ in the language of the question.
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-# Matches common German words. German writes all nouns with capitals, so capitals do not mark names in it.
+# matches common German words
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-_MOST_GERMAN = 0.02  # maximum share of such words among all words
+# maximum share of words that ``_GERMAN`` matches; a text with more counts as German, where capitals mark no names
+_MOST_GERMAN = 0.02
 _PHRASES = 3
 _PHRASE_WORDS = 6  # words of a phrase; up to two more if the sixth is short
 _GOES_ON = 3  # words of plain text that must follow the phrase
-_RISKY = 8  # number of other places with the same runs of words, above which a copy of the sentence probably goes wrong
-_TWICE = 12  # number of such places that a word counts for if it occurs twice in its sentence
+_RISKY = 8  # maximum risk (``astray``) of a phrase that is not put into the last class
+_TWICE = 12  # risk that a word adds if it occurs twice in its sentence
 _KINDS = 3  # classes of phrases, ranked by how well their sentences can be copied
-_RUN_WORDS = (3, 4)  # numbers of last words by which a copy finds its place
+_RUN_WORDS = (3, 4)  # numbers of words in the sequences by which a copying model finds its place
 _LAST_WORD = 4  # minimum letters of a phrase's last word: a phrase that ends in "the" or "of" looks cut off
 # minimum words of running text on a page from which a phrase is taken; title pages and tables have fewer
 _PAGE_HAS = 40
@@ -220,9 +221,9 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
         pages_read: number of its first pages; only these are used.
 
     Returns:
-        The question that is most likely answered comes first, then others: one from each third of the read part, then a
-            second one, and so on. A phrase begins a sentence, of plain words where possible, and its words are rare.
-            Where every sentence occurs several times, one of them is used anyway.
+        The questions that are most likely answered come first. Among equally likely ones there is one from each third
+            of the read part, then a second one from each, and so on. A phrase begins a sentence, of plain words where
+            possible, and its words are rare. Where every sentence occurs several times, one of them is used anyway.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
@@ -243,8 +244,8 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # The order: the best phrase of every third of the book, then further phrases of the best class from anywhere, then
-    # all others.
+    # By class. Within a class, the best phrase of each third of the book, then the second phrase of each third, and so
+    # on.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases
@@ -267,9 +268,10 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
-    """The best few phrases of these pages that occur at most ``most`` times in the whole text. Phrases come first whose
-    sentences are plain and can be copied without going wrong, then other plain ones, then the rest. Within a class,
-    phrases with rare words come first.
+    """The best few phrases of each class, among those of these pages that occur at most ``most`` times in the whole
+    text. The sentences of the first class are plain and can be copied without risk (``astray``), those of the second
+    class are plain and their risk is small. All other phrases are in the last class. Within a class, phrases are
+    ordered by their risk, then by the rarity of their words.
     """
     lowered = whole.lower()
     runs = Counter(_runs(lowered))
@@ -277,9 +279,9 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
     rests = dict(_phrases(pages))
 
     def astray(phrase: str) -> int:
-        """How likely the model goes wrong when it copies this sentence. A small model finds the next word by the last
-        few words. If these occur at several places, it may continue at the wrong place and return later; a word that
-        occurs twice in the sentence makes the model skip from one place to the other.
+        """The risk that the model goes wrong when it copies this sentence. A small model finds the next word by the
+        last few words. If these occur at several places, it may continue at the wrong place. A word that occurs twice
+        in the sentence may make it skip from one place to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)

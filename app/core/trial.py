@@ -1,9 +1,9 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
-Used for models whose card lists refusals (``app.core.abilities.Abilities``): a small model finds one phrase and misses
-another, which cannot be predicted. ``Trial`` asks in its own thread, after the reading, while no question is asked and
-the chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is replaced by
-the next one. Only the questions are kept and shown.
+Used for models whose card lists refusals (``app.core.abilities.Abilities``): it cannot be predicted which
+phrases a small model finds. ``Trial`` asks in its own thread, after the reading, while no question is asked and the
+chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is replaced by the
+next one. Only the questions are kept and shown.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Trial:
         Args:
             model: the model's folder.
             card: the model's abilities.
-            candidates: called once for a document and a model, in the thread that asks.
+            candidates: makes the questions to try. Called once for each document and model, in the thread that tries
+                them.
         """
         with self._lock:
             tried = self._tried

@@ -19,10 +19,10 @@ from typing import Any
 from app.core.settings import CHECKOUT, data_folder
 
 FOLDER_NAME = ".venv"
-NOTES_NAME = ".trifold"  # next to the environment: the log of the install, and its lock
+NOTES_NAME = ".trifold"  # folder next to the environment, with the log and the lock of the install
 
-# Variables that are removed. A person's settings for other installs must not fetch packages from elsewhere, or add
-# another Python's files.
+# Variables that are removed for processes inside the environment, because a person's settings for other installs could
+# fetch packages from elsewhere or add files of another Python.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -83,7 +83,7 @@ class Environment:
         return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, package_set: PackageSet) -> bool:
-        """Whether the packages that the set's requirements file names now were installed and still exist."""
+        """Whether the set's present requirements were installed completely and their packages still exist."""
         stamp = self.read_stamp(package_set)
         return stamp.get("requirements") == package_set.fingerprint() and self._is_whole(stamp)
 
@@ -113,7 +113,7 @@ class Environment:
         return self.folder / f"trifold-{package_set.name}.json"
 
     def packages(self) -> list[str]:
-        """Names of the installed packages and modules, without versions and remnants."""
+        """Names of the installed packages and modules. Metadata and remnants of removed packages are left out."""
         found = []
         for site in self._site_folders():
             for name in os.listdir(site):
@@ -139,7 +139,8 @@ class Environment:
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
         """False if the environment's Python was replaced by another version after the install."""
         if os.path.realpath(self.python) != os.path.realpath(sys.executable) and not self.is_running():
-            return True  # made by another Python of this machine, and good as long as that one exists
+            # another Python of this machine made the environment, which is usable as long as that Python exists
+            return True
         return stamp.get("python") == running_version()
 
 
@@ -151,7 +152,7 @@ def find_environment() -> Environment:
     """Find the environment of this checkout: next to it, or in the person's data folder where the checkout cannot be
     written to.
 
-    ``TRIFOLD_HOME`` names another folder for it.
+    If ``TRIFOLD_HOME`` is set, the environment is in that folder instead.
     """
     named = os.environ.get("TRIFOLD_HOME")
     if named:

@@ -74,7 +74,7 @@ _DIAGNOSES = (
 
 
 def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh: bool = False) -> None:
-    """Make the environment hold these package sets, whole. Returns at once when it does.
+    """Install these package sets completely. Return at once if they are installed.
 
     Args:
         environment: the environment.
@@ -184,7 +184,9 @@ def _create(environment: Environment) -> None:
 
 
 def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
-    """The build of torch that fits this machine; the usual build if no other can be fetched or is wanted."""
+    """Return the build of torch for this machine. If its index does not answer, or if the requirements do not pin
+    torch, return the usual build.
+    """
     build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
     if build.reason:
         say(build.reason)
@@ -195,7 +197,9 @@ def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
 
 
 def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> str:
-    """Install a build of torch. Returns its name for the stamp."""
+    """Install torch from the build's own index. Return the build's name for the stamp; ``PLAIN`` if the build has no
+    index of its own or cannot be fetched, so that torch comes with the other packages.
+    """
     pinned = _pinned_torch(environment.program)
     if build.index_url is None or not pinned:
         return torch_build.PLAIN
@@ -290,8 +294,8 @@ def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: obj
 
 
 def pip_command(environment: Environment) -> list[str]:
-    """The command of pip inside the environment, or of this Python's pip where the system provides none for
-    environments.
+    """The command that runs pip for the environment: the environment's own pip, or this Python's pip if new
+    environments come without pip.
     """
     if brings_pip():
         return [str(environment.python), "-m", "pip"]
@@ -299,7 +303,7 @@ def pip_command(environment: Environment) -> list[str]:
 
 
 def brings_pip() -> bool:
-    """Whether new environments come with pip. Debian packages that separately, as python3-venv."""
+    """Whether new environments come with pip. On Debian they need the separate package python3-venv for that."""
     return importlib.util.find_spec("ensurepip") is not None
 
 

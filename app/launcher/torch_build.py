@@ -91,7 +91,7 @@ class TorchBuild(NamedTuple):
         return None if self.name == PLAIN else f"{INDEX_URL}/{self.name}"
 
     def pip_arguments(self, pinned: str) -> list[str]:
-        """Arguments of pip for the line of the requirements that pins torch."""
+        """The arguments with which pip installs ``pinned``, the line of the requirements that pins torch."""
         return [pinned] if self.index_url is None else [pinned, "--index-url", self.index_url]
 
 

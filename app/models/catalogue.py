@@ -137,7 +137,7 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
 
 
 def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
-    """Make the pair of a GGUF file with 4-bit weights of a model in the catalogue."""
+    """Make the pair of the GGUF file with 4-bit weights of the model ``of``. The pair has no draft."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
     model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)

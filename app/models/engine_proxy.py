@@ -29,7 +29,7 @@ _LOOK_S = 0.05  # seconds between two checks whether a waiting question was canc
 
 
 class EngineProxy:
-    """Forwards every call to the current engine (see ``engine.EngineLike``). There is none until ``put`` sets one."""
+    """Forwards every call to the current engine (see ``engine.EngineLike``). ``put`` sets the first engine."""
 
     def __init__(self, detail: str = "The model is being loaded.") -> None:
         self._engine: EngineLike | None = None

@@ -100,8 +100,8 @@ def rounding_options(rounding: Rounding) -> str:
 
 
 def pages_of(tokens: int) -> int:
-    """Return how many printed pages fit into a context, next to a question and its answer. A context of at least
-    ``BOOK_TOKENS`` counts in full.
+    """Return how many printed pages fit into a context, next to a question and its answer. From
+    ``BOOK_TOKENS`` on, no room for the question and the answer is subtracted.
     """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 

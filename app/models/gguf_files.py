@@ -57,8 +57,8 @@ _ROUNDED = {
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF file in a known folder. ``owner`` is the program that downloaded it; ``title`` is the file's name
-    there.
+    """A GGUF file in a known folder. ``owner`` is the program that downloaded it, and ``title`` is the file's name in
+    that program.
     """
 
     path: Path

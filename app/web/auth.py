@@ -208,8 +208,8 @@ class LanAuth:
         self._name = socket.gethostname().lower()
 
     def is_called(self, host: str, port: int) -> bool:
-        """Whether a Host header can mean this machine: it must be an IP address or the machine's own name. A stranger
-        could have made any other name point here.
+        """Whether a Host header can mean this machine: it must be an IP address or the machine's own name. Other names
+        are refused, because a stranger can make a name point here.
         """
         name, _, found = host.lower().rpartition(":")
         if found != str(port):
@@ -221,8 +221,8 @@ class LanAuth:
         return True
 
     def refuses(self, form: bytes, address: str) -> str:
-        """A sentence that says why the password in a form is refused; "" if it is right. Only a guest who guesses is
-        slowed down.
+        """A sentence that says why the password in a form is refused; "" if it is right. A guest who has sent too many
+        wrong passwords is refused for a while; other guests are not affected.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
@@ -431,16 +431,16 @@ LOCKED = (
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """Whether a request has one of the headers ``_SAID_ONCE`` twice, so that two readers of it could take different
-    values. No browser does this.
+    """Whether a request repeats a header of ``_SAID_ONCE``, so that two programs could read different values. Browsers
+    never do this.
     """
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a request that changes something states its origin; ``_stranger`` has checked the origin itself. Every
-    browser states it, and the cookie is for browsers alone: other programs have the key of ``/v1``.
+    """Whether a request that changes something states its origin, as every browser does. The origin itself was already
+    checked by ``_stranger``. Other programs do not need the cookie, because they use the key of ``/v1``.
     """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
@@ -478,7 +478,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     try:
         await app(scope, counted, watched)
     except Exception:
-        if not refused:  # the app's messages about a client that seems gone are dropped
+        if not refused:  # the app has been told that the client is gone, so its complaint about that is dropped
             raise
 
 
@@ -489,8 +489,8 @@ def _too_large(route: AllowedRoute) -> str:
 
 
 def _with_headers(send: Send) -> Send:
-    """Add our headers to every answer. A page is held back until its end, to compute the hashes of its inline
-    scripts.
+    """Add our headers to every answer. A page is sent only when it is complete, because its headers need the hashes of
+    its inline scripts.
     """
     held: list[AsgiMessage] = []
 

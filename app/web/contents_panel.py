@@ -61,7 +61,8 @@ class ContentsPanel:
         if self._known[0] is not document:
             self._known = document, chapters(document), language_of_book(document)
         found, only_quotes = self._known[1], self._only_quotes()
-        language = None if self._card().refusals else self._known[2]  # such a model was trained in English
+        # a model whose card lists refusals was trained in English
+        language = None if self._card().refusals else self._known[2]
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
         for chapter in found[:MOST_ENTRIES]:

@@ -74,7 +74,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
     proposed = DEMO.id
-    if talks.verdict == "whole":  # with less memory its cache would be on disk, and the starter's would not
+    if talks.verdict == "whole":  # otherwise the reader's cache would lie partly on disk, unlike the starter's
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
@@ -137,14 +137,17 @@ class Proposal:
 
 
 def best_pair(free: FreeMemory) -> Proposal | None:
-    """The pair of the hub that suits this machine, chosen by facts that need no download.
+    """Choose the pair of the hub that suits this machine, by facts that need no download; None if no pair fits.
 
-    It chats, needs no account, is among the newest of its size, and holds a book of 300 pages in the device's memory,
-    or as much of one as its window allows. A GPU gets the largest such pair, which answers best. A mixture of experts
-    counts as the geometric mean of its parameters and the active ones, as a rule of thumb; tables of which a token
-    reads one row do not count. Rounded formats let a card hold a larger pair. Files of 4-bit weights do not, since a
-    GPU expands them to compute. Without a GPU the largest such file is taken that leaves memory for a short novel; else
-    the smallest pair, since the time to read a book decides.
+    Candidates chat, need no account and are among the newest of their size.
+
+    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. Otherwise leave such
+    files out, because a GPU expands their weights to compute. Among pairs with memory for a book of 300 pages, choose
+    the strongest for a GPU, and the smallest for a processor, where the time to read a book matters most. If no pair
+    has that memory, choose the pair with memory for the longest text.
+
+    A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
+    a rule of thumb. Tables of which a token reads one row do not count.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
@@ -163,8 +166,8 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
 
 def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
-    """The proposal for a pair; None where it does not fit. Only a GPU is offered a rounded pair, since it has no use
-    for files of 4-bit weights.
+    """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
+    rounded weights or cache. Without a GPU, files with 4-bit weights are proposed for that instead.
     """
     found = _fit(pair, free)
     if found.verdict != "none":
@@ -256,8 +259,8 @@ class FirstChoice:
         return JSONResponse({"options": await run_in_threadpool(self._options)})
 
     async def look(self, request: Request) -> Response:
-        """Estimate how a model of the choice would run on this machine. A model from the hub is looked up there
-        first.
+        """Estimate how one of the offered models would run on this machine. For a model from the hub, first ask the hub
+        about it.
         """
         asked = await parsed(request, PairAsked)
         pair = find(asked.target, asked.draft or None)

@@ -11,16 +11,16 @@ The workarounds, with their reasons (each has a test; about 110 lines here, in `
 * ``server.quiet_gradio``: Gradio would report to its makers, fetch fonts, and note every event in a table.
 * ``_let_sleep``: Gradio's queue looks for work 1,100 times a second, which takes the interpreter from the engine.
 * ``_checked``: Gradio answers requests that its own page would never send with a server error.
-* ``mount`` runs in an event loop: elsewhere it makes a loop for every lock that it has and closes none of them, and the
-  garbage collector may end those with a traceback in the person's terminal.
+* ``mount`` runs in an event loop. Outside of one, Gradio makes a loop for each of its locks and closes none of them.
+  When the garbage collector ends such a loop, a traceback may appear in the person's terminal.
 * ``_TABS``: Gradio keeps the state of 10,000 tabs, 85 KB each.
 * The hidden button ``#refresh``, which the page's scripts press (``page/chat.js``): code outside of Gradio can cause an
   event only this way. Without it no answer would be shown formatted to its end.
-* The route ``/gradio_api/app_id`` is open: a Gradio whose request has failed asks there every other second, does
-  nothing else any more, and loads the page again when it is answered.
-* In ``page/chat.js``: its loading sign would have the browser draw sixty times a second for good; it asks for a
-  description of its routes, which is shut; and a screen reader would read HTML tags aloud, and an answer from its
-  beginning whenever it grows.
+* The route ``/gradio_api/app_id`` is open. After a failed request, Gradio's script only asks this route, every two
+  seconds, and loads the page again when it gets an answer.
+* In ``page/chat.js``: Gradio's loading sign would make the browser draw sixty times a second without end. Gradio asks
+  for a description of its routes, which is not served. A screen reader would read HTML tags aloud, and a growing
+  answer from its beginning each time.
 """
 
 from __future__ import annotations

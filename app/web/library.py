@@ -176,8 +176,8 @@ class Library:
         return self._language[1]
 
     def passages(self) -> tuple[str, ...]:
-        """Questions that make any model write words of the open book: a model that only quotes is asked for passages,
-        others continue passages.
+        """Questions to which any model writes words of the open book. A model that only quotes is asked to find
+        passages, any other model to continue them.
         """
         current = self._state.current
         model = self._state.engine.status().model
@@ -204,7 +204,7 @@ class Library:
     # Chats ---------------------------------------------------------------------------------------------------
 
     async def open_chat(self, request: Request) -> Response:
-        """Open a chat, and its book if another one is open."""
+        """Open a chat. If it is about a book that is not open, open that book too."""
         asked = await parsed(request, ChatAsked)
         chat, message = self._chat(asked.id), asked.message
         state, current = self._state, self._state.current

@@ -63,8 +63,8 @@ _LOADING = "The model is being loaded. You can open a book already."
 class RunningAnswer:
     """The answer that is being written. A tab that already has its beginning is sent only the new part.
 
-    ``answer`` names it, and ``text`` is its text so far. ``html`` is its first ``at`` UTF-16 units, formatted. Before
-    the first word, ``waiting`` gives the reason for waiting.
+    ``answer`` is the id of its message, and ``text`` is its text so far. ``html`` is its first ``at`` UTF-16 units,
+    formatted. Before the first word, ``waiting`` gives the reason for waiting.
     """
 
     answer: int
@@ -127,7 +127,7 @@ def model_view(status: Status) -> View:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
     name = model_name(model.name, str(model.path))
-    here = model.parameters > 0  # for a model on a server only the pace is known
+    here = model.parameters > 0  # false for a model on a server, of which only the pace is known
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 
@@ -194,7 +194,7 @@ def map_view(current: OpenBook) -> View:
 
 
 def pages_read(current: OpenBook) -> int:
-    """Number of first pages on the map that can be asked about."""
+    """How many pages of the map, counted from the first, can be asked about."""
     if current.stage is Stage.PARTS and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
@@ -253,7 +253,7 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """The number of pages, and a range of pages that fits, as a first proposal."""
+    """The number of pages, and a range of pages that fits, which is proposed to the person."""
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
@@ -290,7 +290,9 @@ def _millions(parameters: int) -> str:
 
 
 def _figures(current: OpenBook, chat: Chat | None) -> View | None:
-    """Figures of the growing answer, else of the last answer in the shown chat; none in an empty chat."""
+    """Figures of the growing answer. If no answer is being written, figures of the last answer in the shown chat. None
+    if there are no figures.
+    """
     turns = chat.exchanges if chat else ()
     figures = current.figures if current.asking else turns[-1].figures if turns else None
     notes = turns[-1].notes if turns else None
@@ -305,8 +307,8 @@ def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
 
 
 def record_of(chat: Chat | None) -> str:
-    """A name for the shown state of a chat. It changes when a question or another version comes, at an answer's end,
-    and when a race has measured an answer again.
+    """Return a key of the chat's shown state. It changes when a question is added, when another version is shown, when
+    an answer ends, and when a race has measured an answer again.
     """
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
@@ -317,7 +319,7 @@ def record_of(chat: Chat | None) -> str:
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:
-    """The open chat. ``last``: its last answer, which names the whole path of versions."""
+    """The open chat. ``last``: the id of its last answer, which identifies all versions on the shown path."""
     turns = chat.exchanges if chat else ()
     last = turns[-1].answer_id if turns else 0
     return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}
@@ -330,7 +332,7 @@ def _unit(current: OpenBook) -> str:
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
 """Seconds for which an answer continues while no page is open; a reload or a broken connection takes less."""
-# Keys that are sent less often than every word.
+# keys that are sent less often than the words of an answer
 FIGURES = frozenset({"figures", "pace", "scores"})
 
 
@@ -392,12 +394,13 @@ class Live:
 
     def _throttle(self, card: bool) -> Throttle:
         status = self._state.engine.status()
-        return OWN if status.state == "idle" else throttle_of(status, card)  # an idle engine loses no time
+        return OWN if status.state == "idle" else throttle_of(status, card)  # drawing takes no time from an idle engine
 
     def _writing(self, current: OpenBook, chat: Chat | None) -> View:
         """The growing answer, with the source of its letters.
 
-        It is formatted once for all tabs when its citations have been looked up; in between, its words are plain.
+        It is formatted once for all tabs, each time its citations have been looked up. Words that came later are sent
+        unformatted.
         """
         turns = chat.exchanges if chat and current.asking else ()
         turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 # Code, which stays unchanged: a fence at the start of a line up to its end, or a span between equal runs of backticks.
-# Every repetition is bounded: a text of brackets only must not take longer than one of words.
+# Repetitions inside of brackets and backticks are bounded, so that a text of many brackets takes no more time.
 _CODE = re.compile(
     r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
     r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
@@ -45,7 +45,7 @@ def closed(content: str) -> str:
     if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
         words += "**"
     if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
-        words += "\n"  # text after the fence on its line is not shown
+        words += "\n"  # the rest of the fence's line is not shown, so the next words need a line of their own
     return words
 
 
@@ -55,7 +55,7 @@ def rendered(markdown: str, ours: Callable[[str], str]) -> str:
     No HTML comes from a model: the library is told to accept none.
 
     Args:
-        ours: inserts our own HTML into escaped text, which the library writes as text and never into an attribute.
+        ours: called with every escaped piece of text, to insert our own HTML into it. Attributes are not passed to it.
     """
     return str(_library().render(markdown, {_OURS: ours}))
 

@@ -3,8 +3,9 @@
 Owns the two kinds of buttons among the words. Message actions are under a question and an answer (versions, copy, edit,
 ask again, go on). Their values name the action ("edit:12" asks question 12 in other words), which the page's ``ask.js``
 executes. Citations follow sentences, in words that claim no more than is known: "verified" and "not found" are facts
-about the text of the book; a bare page supports the sentence, a page that is "near" is related; "drew on" is attention,
-which is a hint. Names and numbers that occur nowhere in the book are listed above the answer. Pure.
+about the text of the book. A page alone supports the sentence; a page with "near" is only related to it. "drew on"
+states the model's attention, which is a hint. Names and numbers that occur nowhere in the book are listed above the
+answer. Pure.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
-_NEARLY = 0.5  # minimum share of a quotation's words, in a row in the book, for its button to say how many of them are
+_NEARLY = 0.5  # minimum share of a quotation's words that stand together in the book, so that its button counts them
 
 _WORDS = {
     "quoted": "verified, {}",
@@ -149,7 +150,7 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before
     """Replace marks by buttons.
 
     Args:
-        before: citations of the exchange that are counted before those of this record.
+        before: number of the exchange's citations that come before those of ``record``.
     """
     chips, unit = _own_chips(record), _unit(record)
 
@@ -201,8 +202,8 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange, numbered. Those of the answer's own words come last, because they may still
-    grow.
+    """All citations of an exchange, in the order of their numbers. Citations of the answer's own words come last,
+    because more of them may follow.
     """
     parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
@@ -223,8 +224,8 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def absent(notes: Mapping[str, Any] | None) -> str:
-    """The line above an answer that no passage supports, or whose question or text has words that the book lacks; empty
-    otherwise.
+    """The line above an answer that no passage supports, or above an answer with words (its own or the question's) that
+    the book lacks; "" for any other answer.
     """
     missing = (notes or {}).get("missing")
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
@@ -350,7 +351,7 @@ def _mentions(parts: Mapping[str, Any], turn: int) -> list[str]:
 
 
 def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
-    """HTML of each part's answer, without an empty line, which would end it in Markdown."""
+    """HTML of each part's answer. Empty lines are removed, because in Markdown an empty line would end the HTML."""
     before, rows = len(parts.get("mentions", ())), []
     for one in parts.get("asked", ()):
         record = one["record"]

@@ -175,7 +175,7 @@ class NotesPanel:
         return replace(bare, book=chip.get("of", book), **where)
 
     def _text(self, chip: Mapping[str, Any], start: int, stop: int) -> str:
-        """The text of the page that a citation refers to."""
+        """Characters ``start`` to ``stop`` of the page that a citation refers to; "" if the book lacks the page."""
         document, book = self._open()
         page = notes.page_of(document, Note("", chip.get("of", book), chip["pages"][0]["number"]))
         return page.text[start:stop] if page else ""

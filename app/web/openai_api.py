@@ -160,7 +160,7 @@ class Api:
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
         events = answer_events(self._state, asked)
-        first = await anext(events)  # an error instead of the first event gets its own status
+        first = await anext(events)  # an error before the first event is answered with a status of its own
         if asked.stream:
             stream = self._stream(asked, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -254,12 +254,8 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events, including the first words of answers from the model's card. Ending the
-    iteration early stops the answer.
-
-    Raises:
-        ApiError: the book that is asked about is missing.
-        TrifoldError: the engine refuses the question; ``Busy`` when another one is being answered.
+    """Ask, and yield the engine's events. The first words that the model's card prescribes are added to the first piece
+    of text. Ending the iteration early stops the answer.
     """
     system, history, question = asked.conversation
     model = state.engine.status().model
@@ -288,7 +284,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
                 state.show(scores=event.scores)
             yield event
     finally:
-        claim.set()  # if a client left while its question waited for the engine, there is no request to cancel yet
+        claim.set()  # also stops a question that still waits for the engine and has no request to cancel yet
         state.release(claim)
 
 
@@ -370,7 +366,7 @@ def _so_far(state: AppState) -> str:
 
 
 async def _send(state: AppState, claim: threading.Event, text: str) -> None:
-    """Let the engine read a text that came with the request, unless the last request had the same text."""
+    """Let the engine read a text that came with the request, unless this text is the book that the engine has read."""
     if not text.strip():
         raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:

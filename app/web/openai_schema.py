@@ -110,8 +110,8 @@ class StreamOptions(_Wire):
 
 
 class TrifoldOptions(_Wire):
-    """Our own options. ``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library.
-    ``evidence``: whether to look for the evidence of each sentence.
+    """Our own options. ``book``: None for the open book, ``MESSAGES`` for the text of the system message, or the hash
+    of a book in the library. ``evidence``: whether to look for the evidence of each sentence.
     """
 
     mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
@@ -227,8 +227,8 @@ class ChatRequest(_Wire):
 
     @property
     def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Question and history, with the system message put before the first question, since the book has the system
-        message's place.
+        """Question and history. The system message is put before the first question of the conversation, because the
+        book is sent to the model in the place of a system message.
         """
         system, history, question = self.conversation
         if not system:

@@ -189,8 +189,8 @@ class PageViewer:
         return self._state.books.path(self._state.books.get(sha256)), self._state.parser.passwords.get(sha256)
 
     def _number_of(self, sha256: str, own: int) -> int | None:
-        """The number within the book of a page of one of its documents; None if the document is no longer part of
-        it.
+        """Turn the page number ``own`` of one of the book's documents into a page number of the book. None if the book
+        no longer has this document or lacks the page.
         """
         _, document = self._open()
         found = next((member for member in document.members if member.sha256 == sha256), None)
@@ -225,13 +225,13 @@ class PageViewer:
         of = _own(*self._open(), page)
         if cited is None or cited["of"] not in ("", of.sha256):
             return []
-        if record.get("from_notes"):  # its offsets are those of the text of notes
+        if record.get("from_notes"):  # a citation of notes has offsets in the text of the notes, not in the page
             return self._noted(page, cited["extract"]["hit"]) if found and found[0][0] == of.number else []
         return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
 
     def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
-        """The place on a page of a note's words: the noted passages, or where the words themselves are the person's
-        own.
+        """The stretches of a page to mark for ``words`` from notes. Words that are not on the page are the person's
+        own; then every noted passage of the page is marked.
         """
         span = notes.marked(page, words)
         if any(span):
@@ -262,14 +262,16 @@ def _around(text: str, start: int, end: int) -> Passage:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a table on a page, as characters of its text, and the marked ones among them."""
+    """The rows of a table, as (start, end) in the page's text, and the indexes of its marked rows."""
 
     rows: tuple[tuple[int, int], ...]
     marked: frozenset[int]
 
 
 def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
-    """The tables of a page with marks. A row has a bar between its cells; a single line may have none."""
+    """Find the tables of a page that have marks. A row has a bar between its cells. A single line without a bar that
+    stands between two rows belongs to the table.
+    """
     lines = [(line.start(), line.end()) for line in re.finditer(r"[^\n]*", text) if line.group() or not line.start()]
     is_row = [_BAR in text[start:end] for start, end in lines]
     tables: list[_Table] = []
@@ -292,7 +294,7 @@ def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
 
 
 def _follow(text: str, lines: Sequence[tuple[int, int]]) -> bool:
-    """Whether no empty line separates the next row from this one."""
+    """Whether the row after ``lines[0]`` follows without an empty line."""
     upto = 1 if _BAR in text[slice(*lines[1])] else 2
     return all(after[0] - before[1] == 1 for before, after in pairwise(lines[: upto + 1]))
 
@@ -332,8 +334,8 @@ def _hit(document: Document, hit: Hit) -> View:
 
 @dataclass(frozen=True)
 class _Own:
-    """A page within its own document: its number there, and the last page's number. ``title`` where there are several
-    documents.
+    """A page within its own document. ``number``: its number there. ``last``: the number of the document's last page.
+    ``title``: the document's title if the book has several documents.
     """
 
     sha256: str

@@ -45,9 +45,9 @@ class PartsPanel:
         return {"/reading/parts": self.read, "/reading/otherwise": self.choose}
 
     def view(self) -> View:
-        """The offer to read in parts. ``count``: number of parts, 0 where there are none. ``said``: the cost of the
-        parts. ``every``: the cost of asking all. ``some``: whether only some pages or chapters are read, so that others
-        may be chosen.
+        """The offer to read in parts. ``count``: number of parts; 0 if there is nothing to offer. ``said``: the cost of
+        the parts. ``every``: the cost of asking all. ``some``: whether only some pages or chapters are read, so that
+        others may be chosen.
         """
         current = self._state.current
         seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)
@@ -75,7 +75,9 @@ class PartsPanel:
         }
 
     def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:
-        """Seconds to read the longest part, and all parts."""
+        """Return two times in seconds: to read the longest part, and to read all parts. Both are None if no speed is
+        known.
+        """
         fit = current.whole_fit
         time = self._state.experience.a_token(self._state.engine.status().model, fit) if fit else None
         if time is None:

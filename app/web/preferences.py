@@ -86,7 +86,7 @@ def model_options(
     and one for a choice that is neither.
 
     Args:
-        free: free memory, with the formats of this start and not those of the present choice.
+        free: free memory, with the formats in the startup settings instead of those of the present choice.
     """
     offered = pairs()
     here = offered.index(SHORT_PAIRS[-1]) + 1  # files on this machine come before models that have to be fetched
@@ -102,8 +102,8 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """GGUF files of other programs that can be used here. Other files are left out; the reason is given when a person
-    names one.
+    """The usable GGUF files of other programs. Unusable files are left out; if a person names one, the reason is
+    shown.
     """
     found = []
     for file in local_models.gguf_files():
@@ -125,8 +125,8 @@ def sized(
     free: FreeMemory,
     rates: MachineRates | None = None,
 ) -> View:
-    """The numbers of a pair on this machine. Where only other formats make it fit, the numbers are those of the rounded
-    pair.
+    """The numbers of a pair on this machine. If the pair fits only with rounded formats, the numbers are those of the
+    rounded pair.
 
     Args:
         rates: speeds of the machine, if measured.
@@ -461,8 +461,8 @@ class Preferences:
         """The speeds of this machine, if known within ``_RATES_S``.
 
         They are measured in a separate process, while no answer is being written. If other programs were working, the
-        next call starts another measurement, and the better value counts. After a failed measurement there is no
-        further one, since the page keeps asking while one is running.
+        next call starts another measurement, and the better value counts. A failed measurement is not repeated, because
+        the page asks again whenever one is running.
         """
         with self._lock:
             known = self._measured
@@ -487,7 +487,6 @@ class Preferences:
 
     @property
     def measuring(self) -> bool:
-        """Whether the rates are being measured."""
         return not self._ended.is_set()
 
     def _measure(self) -> None:

@@ -110,7 +110,7 @@ class RacePanel:
 def verdict(result: RaceResult) -> str:
     """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster".
 
-    With several answers the line says so: each has its own speed below it, which other texts need not share.
+    If the speed is that of several answers, the line states their number.
     """
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:

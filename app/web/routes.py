@@ -215,7 +215,7 @@ class _Question(Asked):
 
 
 class QuestionAsked(AnswerAsked, _Question):
-    """A request with a question. Fields are checked from the last base to the first: the question, then the options."""
+    """A request with a question. If several fields are wrong, a field of the question is reported before an option."""
 
 
 NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
@@ -377,14 +377,15 @@ class ChatRoutes:
         return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
 
     def _position(self, message: int) -> int | None:
-        """The position of a message that is still among the shown ones."""
+        """The position of a message in the shown chat; None if the message is not shown there."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
-    """The result of ``work``, or an ordinary reply that it cannot be done now: as an error status it would fill the
-    browser's console. ``busy``: whether it could be done if the current answer were stopped.
+    """Return the result of ``work``; or, with the status of a success, the reason why it cannot be done now. An error
+    status would be listed in the browser's console. ``busy``: whether it could be done if the current answer were
+    stopped.
     """
     try:
         return JSONResponse(work())
