@@ -291,12 +291,7 @@ def _view(document: Document, note: Note) -> View:
         "place": notes.place(document, note),
         "of": member.sha256 if member else "",
         "passage": " ".join(note.passage.split()),
-        "said": note.said if _letters(note.said) != _letters(note.passage) else "",
+        "said": note.said if fold(note.said) != fold(note.passage) else "",
         "words": note.words,
         "colour": note.colour,
     }
-
-
-def _letters(text: str) -> str:
-    """Letters and digits of a text, to compare a sentence with the passage that it quotes."""
-    return "".join(filter(str.isalnum, text)).casefold()
