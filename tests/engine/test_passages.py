@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -181,6 +181,16 @@ def test_only_a_question_about_something_in_the_book_is_pointed_to_a_passage(abo
     assert not asks_about_part("Put these together:\nWho kept the light? Mr. Fenwick."), "it brings its own text"
 
 
+def pointed_talk(tokenizer: BookTokenizer, text: str) -> tuple[Conversation, Callable[[Sequence[int]], str]]:
+    """A talk about a text by a model that is pointed to passages, and what decodes a prompt's tokens after the book."""
+    document = Document("Light", "", (Page(1, "1", text),), "txt", "")
+    form = tokenizer.format_for("Light")
+    book = tokenizer.book(document, form)
+    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
+    talk.begin(len(book.ids))
+    return talk, lambda tokens: tokenizer.decode(tokens[len(book.ids) :])
+
+
 @pytest.mark.parametrize(
     ("text", "question", "line"),
     [
@@ -194,27 +204,17 @@ def test_only_a_question_about_something_in_the_book_is_pointed_to_a_passage(abo
 def test_the_line_above_the_passage_is_in_the_language_of_the_book(
     tiny: Callable[..., str], text: str, question: str, line: str
 ) -> None:
-    tokenizer = BookTokenizer(tiny())
-    document = Document("Light", "", (Page(1, "1", text),), "txt", "")
-    form = tokenizer.format_for("Light")
-    book = tokenizer.book(document, form)
-    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
-    talk.begin(len(book.ids))
-    asked = tokenizer.decode(talk.compose(question, []).tokens[len(book.ids) :])
+    talk, written = pointed_talk(BookTokenizer(tiny()), text)
+    asked = written(talk.compose(question, []).tokens)
     assert f"{line}\n- " in asked
     assert asked.count(question) == 1
 
 
 def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny: Callable[..., str]) -> None:
-    tokenizer = BookTokenizer(tiny())
-    document = Document("Lamps", "", (Page(1, "1", TEXT),), "txt", "")
-    form = tokenizer.format_for("Lamps")
-    book = tokenizer.book(document, form)
-    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
-    talk.begin(len(book.ids))
+    talk, written = pointed_talk(BookTokenizer(tiny()), TEXT)
     asked = "Who kept the north light?"
     prompt = talk.compose(asked, [])
-    words = tokenizer.decode(prompt.tokens[len(book.ids) :])
+    words = written(prompt.tokens)
     (passage,) = Passages(talk.words_read, POINTED_SHORTEST).about(asked, 1)
     assert len(passage) >= len(Passages(talk.words_read).about(asked, 1)[0])
     assert pointed(asked, [passage]) in words
