@@ -53,7 +53,7 @@ with names or numbers that occur nowhere in the book; a page that the model atte
 UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
 """Kinds of citations for sentences that are not quotations."""
 
-VERSION = 1  # version of the record
+VERSION = 1  # format version of the JSON that ``record()`` returns
 MOST_PAGES = 3  # maximum pages that one sentence is said to attend to
 _TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a factor of an even share
 _TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a factor of the page's own usual share

@@ -476,8 +476,8 @@ class EvidenceIndex:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
-            stranger: whether the sentence repeats a word of the question that the book never uses. No passage can say
-                so then.
+            stranger: whether the sentence repeats a word of the question that the book never uses. If so, no passage
+                can reach the level "says so".
             negated: whether the sentence negates something.
         """
         own = self._places[place].keys

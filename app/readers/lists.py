@@ -99,7 +99,7 @@ class Lists:
         """Put the waiting marks before a block's text, unless the text already has them.
 
         Returns:
-            The text, and the marks that were added.
+            The text, and the added marks of list items, each with its list. Added marks of notes are not returned.
         """
         if not self._waiting:
             return text, []

@@ -18,9 +18,11 @@ _VALUES_APART = 1.2  # maximum gap in line heights between two words of one valu
 
 
 def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
-    """Return the page with filled-in values as ordinary text; None if there are no values.
+    """Return the page with filled-in values as ordinary text; None if there are no values, or if they cannot be
+    flattened.
 
-    ``page`` stays unchanged. Flattening changes the document in memory, but never the file.
+    Flattening changes the document in memory, but never the file. The page is loaded again, because the loaded ``page``
+    keeps its old content.
     """
     if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
         return None

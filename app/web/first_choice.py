@@ -167,7 +167,7 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
 def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
     """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
-    rounded weights or cache. Without a GPU, files with 4-bit weights are proposed for that instead.
+    quantized weights or cache. Without a GPU this is not tried, because the list also has files with 4-bit weights.
     """
     found = _fit(pair, free)
     if found.verdict != "none":

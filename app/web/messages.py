@@ -163,8 +163,8 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before
 
 
 def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
-    """The text of the card next to a button; None if there is no such citation. ``of``: the hash of the page's
-    document, where there are several.
+    """What the card next to a citation's button shows; None if no citation has this number. The key ``of`` of the
+    result is the hash of the page's document, if there are several documents.
     """
     chips = _chips(notes)
     if not 0 <= number < len(chips):

@@ -350,7 +350,9 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
 
     async def go_on(self, request: Request) -> Response:
-        """Continue the answer ``message``, which was cut off; or with ``every`` ask the parts that were not asked."""
+        """Continue the answer ``message``, which was cut off. With ``every``, put its question to the parts of the book
+        to which it has not been put yet.
+        """
         asked = await parsed(request, ContinueAsked)
         chat, position = self._state.chat, self._position(asked.message)
         every = asked.every is True

@@ -216,11 +216,12 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the nucleus like ``_nucleus_by_sorting``, but without a sort and without a wait, for a GPU.
 
-    The smallest probability of the nucleus is found digit by digit in its bits, because non-negative float32 numbers
-    are ordered like their bits. Probabilities are summed by their upper 16 bits, which gives the upper digit of the
-    smallest probability. Then probabilities with this upper digit are summed by their lower 16 bits, which gives the
-    lower digit. The sums are integers, so that the order of addition on a GPU does not matter. Among tokens that are as
-    likely as the smallest, the first ones are kept.
+    The smallest probability of the nucleus is found in two halves of its bits, because non-negative float32 numbers are
+    ordered like their bits. First, probabilities are summed per value of their upper 16 bits. From the largest value
+    downwards, the value at which the sum reaches ``top_p`` is the upper half of the smallest probability. Then the
+    lower half is found in the same way among the probabilities with this upper half. Probabilities are rounded down to
+    integer multiples of 1 / ``_WHOLE``, so that the order of addition on a GPU does not matter. Among tokens that are
+    as likely as the smallest, the first ones are kept.
     """
     bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()

@@ -560,7 +560,7 @@ class Staging:
         return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
 
     def _other(self) -> StagedLayer:
-        """The buffer that the pass does not attend through."""
+        """Wait for the buffer that is not the current one, and return it. With a single buffer, it is the current one."""
         buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
         self._wait(buffer)
         return buffer

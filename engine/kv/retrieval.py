@@ -354,9 +354,9 @@ class RetrievalCache:
             target[heads, places] = source
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory of all KV for a pass over ``count`` new tokens after ``start`` held tokens. The pass reads this
-        memory and writes its KV into it. None if some layers have a window or a state, if the layers are on several
-        devices, or if the tokens do not fit.
+        """The buffers of all layers that hold this cache's KV, for a pass over ``count`` new tokens after ``start``
+        held tokens. The pass attends to these buffers and writes the KV of the new tokens into them. None if some
+        layers have a window or a recurrent state, if the layers are on several devices, or if the tokens do not fit.
         """
         shape = self.full.shape
         if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:

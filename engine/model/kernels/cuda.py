@@ -270,8 +270,8 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure the kernels of ``measured`` over the many rows of a prompt's block, for which a different kernel may be
-    fastest.
+    """Like ``measured``, but with as many query rows as a prefill chunk has, for which a different kernel may be
+    fastest. With fewer than two kernels, return the times of ``measured``.
     """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:

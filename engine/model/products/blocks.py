@@ -255,5 +255,7 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype of x in the form ``takes``, if x has to be converted to that form."""
+    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", float32
+    for every other form.
+    """
     return torch.bfloat16 if takes == "pairs" else torch.float32

@@ -232,10 +232,12 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 
 
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
-    """Multiply a vector of scores by ``scale``, which includes log2(e), so that the softmax can use powers of 2.
+    """Multiply a vector of scores by ``scale``, the model's scale times log2(e), so that the softmax can use powers of
+    2.
 
-    With a ``cap``, return cap * tanh(score / cap) in the same units. Then ``cap`` includes log2(e), and ``scale``
-    includes 2 / cap too, so that the tanh follows from ``2 ** -abs(score * scale)``. The error is 2e-7 times the cap.
+    If the model caps scores at c, return log2(e) * c * tanh(s / c) for the scaled score s. For that, ``cap`` is log2(e)
+    * c, and ``scale`` is also multiplied by 2 / c, so that the tanh follows from ``2 ** -abs(score * scale)``. The
+    error is 2e-7 times the cap.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
