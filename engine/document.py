@@ -24,7 +24,7 @@ could be recognised instead. "figure": the words were read, but most of the page
 """
 
 _MANY = 3
-"""Minimum number of documents for a book's title not to name all of them."""
+"""Minimum number of documents for a book's title to name only the first of them, and the number of the others."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@
         VocabularyMismatch  draft and target do not share a vocabulary
       ResourceError         this machine lacks memory, disk space or a port
       SnapshotRefused       a saved reading of a book cannot be used; the book is read again
-        SnapshotUnreadable  it could not be opened this time; it may be whole
+        SnapshotUnreadable  it could not be opened this time; it may be intact
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
         Closed              the engine thread has been shut down
@@ -145,7 +145,7 @@ class SnapshotRefused(TrifoldError):
 
 
 class SnapshotUnreadable(SnapshotRefused):
-    """A saved reading could not be opened this time, for want of memory for example; it may be whole."""
+    """A saved reading could not be opened this time, for example because memory ran out; it may be intact."""
 
 
 class EngineError(TrifoldError):

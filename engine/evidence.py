@@ -368,7 +368,8 @@ class EvidenceIndex:
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
         subject = [term for term in asked if term.raw in nouns and not _is_generic(term)]
-        # A passage with so many of the sentence's words is off the subject only if it is about another name.
+        # If the best passage has nearly all new words of the sentence (``is_sure``), only the question's names decide
+        # whether it is about the question's subject.
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
         if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):

@@ -59,11 +59,12 @@ _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
 # A plain step is compared with this number of verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio between the speedups at both ends of the spread of the comparisons. Beyond it no speedup is given,
-# because the machine was disturbed.
+# Maximum ratio between the speedups at one standard error of the comparisons' median above and below. Beyond it no
+# speedup is given, because the machine was disturbed.
 _MOST_SPREAD = 1.5
-# The spread of the median, as a multiple of the distance of the quartiles (for a normal distribution), for one plain
-# step. It is divided by the root of the number of plain steps, because the comparisons of one step share its error.
+# The standard error of a median, as a multiple of the interquartile range (for a normal distribution), for one
+# observation. It is divided by the square root of the number of plain steps, because the comparisons of one step share
+# its error.
 _QUARTILES_TO_SPREAD = 0.93
 
 
@@ -332,8 +333,9 @@ class PlainSteps:
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
     the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
     step's time at that moment. Each round's time is expressed in such steps, because a slow moment of the machine
-    affects both. A plain token takes longer than its pass. This factor is the lower median over rounds that are one
-    plain step, because an answer's second round also starts the cheap levels; without such rounds it is 1.
+    affects both. A plain token takes longer than its pass, by a factor: the lower median over rounds that are one plain
+    step. The lower median is used because an answer's second round also starts the cheap levels. Without such rounds
+    the factor is 1.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """

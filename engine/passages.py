@@ -37,8 +37,8 @@ MOST_PASSAGES = 16
 """Maximum number of passages, for any model."""
 POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
 """Numbers of parameters of models that are pointed to a passage. Measured with 1.5 billion (``assets/evaluation``).
-Smaller models need training for it, which the starter had. For larger ones nobody has measured whether the passage is
-worth its tokens.
+Smaller models need training for it, which the starter had. For larger models it has not been measured whether the
+passage is worth its tokens.
 """
 STEM = 5
 """Maximum number of first letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted"
@@ -105,8 +105,8 @@ _WHOLE = (
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 Whole = Literal["en", "de", "fr", "es"]
 """A language in which questions about a whole text are recognised."""
-# For each other language: words that ask for the whole, and further words. A question about the whole has at least one
-# of the former and otherwise only the latter.
+# For each other language: words that ask for the whole, and words that may accompany them. A question about the whole
+# has at least one word that asks for the whole, and no words other than these.
 _ELSEWHERE: Mapping[Whole, tuple[str, str]] = {
     "de": (
         "worum zusammen zusammenfassen zusammenfassung zusammenfassend handelt überblick hauptgedanken inhalt",

@@ -422,9 +422,9 @@ class Conversation:
     """The open book and the turns about it.
 
     ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. For a model that asks for
-    passages, a question is followed by up to ``num_passages`` passages that share words with it. For one that is to be
-    ``pointed`` to its passage, the best one stands before a question about the book. The passages of earlier turns stay
-    where they are, since KV of all later tokens depends on them.
+    passages, a question is followed by up to ``num_passages`` passages that share words with it. For a model that is to
+    be ``pointed`` to a passage, the best passage stands before a question about the book. The passages of earlier turns
+    stay where they are, since KV of all later tokens depends on them.
     """
 
     tokenizer: BookTokenizer

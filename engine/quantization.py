@@ -94,8 +94,8 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
-    """Whether mean keys have 8 bits, each with a scale. On a processor this needs a kernel that reads them directly. A
-    GPU always has 8 bits, since it unpacks a layer quickly and has little memory.
+    """Whether mean keys have 8 bits, each with a scale. On a processor this needs a kernel that reads them directly. On
+    a GPU they always have 8 bits, because a GPU unpacks a layer quickly and has little memory.
     """
     return not on_cpu or head_dim % KERNEL_WIDTH == 0
 

@@ -377,7 +377,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     Args:
         rows: the printed rows.
         rules: the ruling lines of the page.
-        sure: whether to accept only tables with columns of figures.
+        sure: whether to accept a table with few vertical ruling lines only if it has a column of figures.
     """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)

@@ -251,7 +251,7 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            sampling["top_k"] = options.top_k  # not the repetition penalty: llama.cpp's counts other tokens
+            sampling["top_k"] = options.top_k  # no repetition penalty, because llama.cpp's counts other tokens
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:

@@ -376,7 +376,8 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds of a round with middle passes outside of its passes: for refreshes, and for levels that catch up
+    # milliseconds that a round with middle passes takes in addition to its passes: for refreshes, and for the cheap
+    # levels to catch up
     beside: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:

@@ -168,8 +168,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # On average a drafted token counts only if about half of the round's proposals are verified before it, so its worth
-    # is reduced by that probability.
+    # On average a drafted token counts only if half of the round's proposals are accepted before it, so its worth is
+    # reduced by the probability of this.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)

@@ -1,8 +1,8 @@
 """Proposes tokens: from the draft model on its streaming cache, from the book itself, from both, or none.
 
-A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself,
-and is fed the tokens that it has not seen at the next proposal. The decoding loop tells it which tokens were committed.
-Errors of a drafter can only cost speed.
+A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself:
+each proposal begins with the tokens that the drafter has not seen. The decoding loop tells it which tokens were
+committed. Errors of a drafter can only cost speed.
 
 To propose from the book, a suffix index over token ids finds earlier places of the newest tokens, in the book or the
 chat. Among the latest places the longest match is taken, and the tokens that follow it are proposed. The index consists
@@ -245,8 +245,8 @@ class ModelDrafter:
         longest: maximum number of tokens that can be ahead of the committed context.
         backend: runs its passes; None is the model's own.
         full: the target's full cache, whose layers are spilled where a step runs out of memory.
-        waits: put off the start on a context until the first proposal: a large draft model takes seconds, and an answer
-            may need no proposal.
+        waits: whether the start on a context is delayed until the first proposal, because a large draft model takes
+            seconds to start, and an answer may need no proposal.
     """
 
     def __init__(

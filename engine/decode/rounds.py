@@ -4,8 +4,8 @@ the text the same distribution.
 One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
 
     draft      the drafter proposes a few tokens
-    middle     the target on its retrieval cache samples over them in one pass; repeated until enough are pending
-    verify     the target on its full cache samples over all pending tokens in one pass
+    middle     the target on its retrieval cache accepts or replaces them in one pass; repeated until enough are pending
+    verify     the target on its full cache accepts or replaces all pending tokens in one pass
     commit     every cache is cropped to the accepted tokens; the retrieval selection is refreshed when it is due
 
 A round may skip levels: drafted tokens, or tokens copied from the book, go straight to verification if that is faster.

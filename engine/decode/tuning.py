@@ -154,7 +154,7 @@ class Tuning:
     most_draft: int = 8
     """Maximum number of drafted tokens before a middle pass, or straight to verification."""
     most_passes: int = 12
-    """Maximum number of middle passes in a round, unless more of them take no longer together than its verification."""
+    """Maximum number of middle passes in a round, unless more passes together take no longer than the verification."""
     most_pending: int = 48
     """Maximum number of pending tokens in a verification; the last middle pass may exceed it."""
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
@@ -191,14 +191,14 @@ class Tuning:
     then derived from a plain step and corrected by the rounds.
     """
     overtime: int = 2
-    """By how much a round with early stops may exceed its plan: further drafted tokens, and factor of the middle
-    passes.
+    """With early stops, a round may draft this many tokens more than its plan says, and make this many times as many
+    middle passes.
     """
     first_passes: int = 2
     """Maximum number of middle passes in the first rounds, because an unknown text is tried in short rounds."""
     first_share: float = 0.1
-    """Share of a verification's time that the middle passes of the first rounds may take, if this allows more
-    passes.
+    """Share of a verification's time that the middle passes of the first rounds may take, if this allows more passes
+    than ``first_passes``.
     """
     tokens_per_pass: int = 3
     """Number of verified tokens after which one more middle pass is allowed."""
@@ -218,8 +218,8 @@ class Tuning:
     loss_memory: float = 512.0
     """Number of newest tokens over which losses and gains are summed, with older tokens fading."""
     credit_rounds: float = 2.0
-    """Maximum gain that is remembered, as the time of so many average rounds. With it, a few rounds may lose time
-    before speculation counts as losing.
+    """Maximum gain that is remembered: the time of this many average rounds. With it, a few rounds may lose time before
+    speculation counts as losing.
     """
     most_debt: float = 5.0
     """Maximum loss, in plain steps, that is remembered, because the text may become easier."""
@@ -228,7 +228,9 @@ class Tuning:
     recent_enough: float = 4.0
     """Weighted number of rounds before their loss is judged, because the first round of an answer is often short."""
     clear_loss: float = 1.5
-    """Loss of two speculating rounds together, in plain steps, from which they are judged at once."""
+    """Minimum loss of two speculating rounds together, in plain steps, for speculation to be judged without further
+    rounds.
+    """
 
     # Trials of other plans --------------------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ Distributions: TypeAlias = torch.Tensor | Rows
 _LIKELIEST = 128
 # Integer that represents a total probability of 1: a power of two for which the sum of all parts stays below 2^63.
 _WHOLE = 1 << 60
-# A float32 probability is searched in two digits, its lower and its upper bits: the number of lower bits, the largest
-# lower digit, and the upper digit of probability 1.
+# A float32 probability is searched in two halves of its bits, called digits: the number of bits of the lower digit, the
+# largest lower digit, and the upper digit of probability 1.
 _LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
 
 

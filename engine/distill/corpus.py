@@ -190,8 +190,8 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Append ``token``, which the target chose, or, while a question or passage is inserted, the next token of that
-        instead. Returns the appended token.
+        """Append a token and return it: ``token``, which the target chose, or the next token of a question or passage
+        that is being inserted.
         """
         if self._given:
             token = self._given.popleft()

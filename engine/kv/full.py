@@ -487,8 +487,9 @@ class FullCache:
         return self._fixed
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory of all KV for a pass over ``count`` new tokens, the first at position ``start``. The pass reads
-        this memory and writes its KV into it. None if some KV is elsewhere, or is not in the compute dtype.
+        """The memory of all layers' KV, for a pass over ``count`` new tokens, the first at position ``start``. The pass
+        attends to this memory and writes the KV of the new tokens into it. None if the KV of some layers is in another
+        memory or not in the compute dtype, or if the tokens do not fit.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)

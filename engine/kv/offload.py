@@ -4,15 +4,15 @@ the memory of the device that computes (a GPU's; without a GPU, host memory), ``
 that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row per token, (seq, 2, kv_heads, storage_dim),
 with the key before the value, so that new tokens are appended and any span of tokens moves in one piece.
 
-``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
-spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
-layer receives only the layer's new tokens. So each spilled byte moves at most once per pass, and only for tokens that
-are stored. If layers are on several GPUs, each GPU has its own staging, which moves its layers over its bus. On CUDA
-the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten while it
-is read, and from being read before it is filled. If a GPU may be used by only one thread, the pass waits for the
-thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers share one buffer for
-that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers. Another stream then puts
-them into the kernels' order, so that the copies follow one another without a gap.
+``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
+the next spilled layer. After the last spilled layer it fetches the first one, so that the next pass finds it there. A
+buffer that still holds a layer receives only the layer's new tokens. So each spilled byte moves at most once per pass,
+and only for tokens that are stored. If layers are on several GPUs, each GPU has its own staging, which moves its layers
+over its bus. On CUDA the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from
+being overwritten while it is read, and from being read before it is filled. If a GPU may be used by only one thread,
+the pass waits for the thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers
+share one buffer for that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers.
+Another stream then puts them into the kernels' order, so that the copies follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -452,7 +452,8 @@ class Workspace:
 
 
 class Staging:
-    """Two buffers for spilled layers. While a pass attends through one, the other is filled with the next layer.
+    """Two buffers for spilled layers. While a pass attends to the layer in one buffer, the other is filled with the
+    next layer.
 
     Args:
         shape: shape of the layers on one device; each device has its own staging and bus.
@@ -520,7 +521,7 @@ class Staging:
         self._buffers, self._arrived = [], []
 
     def at_hand(self, layer: int, stop: int) -> StagedLayer | None:
-        """The buffer that the pass attends through now, if it holds this layer's tokens [0, stop); else None."""
+        """The buffer that the pass attends to at present, if it holds this layer's tokens [0, stop); else None."""
         buffer = self._current
         return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
 
@@ -560,7 +561,7 @@ class Staging:
         return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
 
     def _other(self) -> StagedLayer:
-        """Wait for the buffer that is not the current one, and return it. With a single buffer, it is the current one."""
+        """Wait for the buffer that is not the current one, and return it. A single buffer is always the current one."""
         buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
         self._wait(buffer)
         return buffer

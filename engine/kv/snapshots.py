@@ -197,7 +197,7 @@ class SnapshotStore:
             less: bytes of existing snapshots that are not counted.
 
         Raises:
-            ResourceError: even then they would not fit. In this case nothing is deleted.
+            ResourceError: the bytes would not fit even then. In this case nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:

@@ -263,7 +263,9 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """Check that RoPE settings are given per kind of layer exactly if the family has a RoPE per kind."""
+    """Refuse RoPE settings per kind of layer if the family has one RoPE for all layers, and a missing setting for a
+    kind if the family has a RoPE per kind.
+    """
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
         if own:
@@ -432,8 +434,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people. A hub id is unchanged. Of a folder's path it has the last two parts, because target and
-    draft often lie in one folder.
+    """The name shown to people: a hub id unchanged, or the last two parts of a folder's path, because target and draft
+    often lie in one folder.
     """
     return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
 
@@ -545,7 +547,8 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # A model whose activations exceed float16 is refused after its first segment has been read.
+    # A model that is not known to overflow, but whose activations exceed float16, is refused after the first segment of
+    # a prefill.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 

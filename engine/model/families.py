@@ -24,7 +24,7 @@ class Family:
         others: the supported kind of layers that do not keep the whole context; empty if there is none.
         experts: whether its MLPs can be mixtures of experts.
         stored: the ``quant_method`` of quantized weights that can be loaded; empty if there is none.
-        full_every: every how many layers one keeps the whole context, if ``config.json`` does not name the kinds of
+        full_every: every ``full_every``-th layer keeps the whole context, if ``config.json`` does not name the kinds of
             layers.
         overflows: whether its activations are known to leave the range of float16.
         norm_offset: the number that RMS norms add to their weights.

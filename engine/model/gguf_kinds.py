@@ -423,8 +423,9 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """The number by whose square root scores are divided. No file holds it. It is head_dim, except in the largest
-    models, which llama.cpp recognises by their number of layers.
+    """The number whose square root divides the scores. No file holds this number. It is head_dim, except in the model
+    with ``largest`` layers, where it is the width of the hidden states per query head. llama.cpp recognises this model
+    in the same way.
     """
     if header.get("block_count") != largest:
         return _head_dim(header)

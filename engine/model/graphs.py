@@ -386,7 +386,9 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all recordings but ``kept``: keys that are not recorded again, because their replay was not faster."""
+        """Forget all recordings except the entries ``kept``. These are keys whose passes are not recorded again,
+        because their replay was not faster.
+        """
         self._recordings = kept
         self._recorder.forget()
 

@@ -188,8 +188,8 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers on a device that keep the whole context, by their own numbers, in order. ``part`` is the index of
-        the device.
+        """The numbers, among the layers that keep the whole context, of those on a device. ``part`` is the index of the
+        device.
         """
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 

@@ -98,7 +98,7 @@ def load(
         wanted = model.dtype
     model.requires_grad_(False)
     recurrent.install(model)
-    # If every device can choose experts itself, transformers' products stay.
+    # Experts keep transformers' products if every device has a kernel for grouped products.
     grouped = all(multiplies_groups(each, wanted) for each in (split.devices if split else (device,)))
     by_host = not grouped and packed
     title = display_name(name)

@@ -73,7 +73,7 @@ class Rope(NamedTuple):
 
 class _OtherLayersKv:
     """An empty replacement for the mapping through which transformers' Gemma 4 shares keys and values between layers.
-    It is not needed, because the cache has already stored them.
+    The mapping is not needed, because the cache has already stored them.
     """
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -1,4 +1,5 @@
-"""Defines views: a view is a cache's side of one pass, which reads the cache's keys and values and adds its own.
+"""Defines views: a view is a cache's side of one pass. Through the view the pass reads the cache's keys and values, and
+adds its own.
 
 A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). If every layer's KV is
 resident on the compute device in the compute dtype, the view gives that memory as tensors (``in_place``), and a backend

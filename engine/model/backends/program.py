@@ -390,7 +390,7 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
 
 
 def _lanes(most: int, *widths: int) -> int:
-    """The lanes of the widest vectors, up to ``most``, whose lanes divide all widths; 0 if there are none."""
+    """The largest number of vector lanes, up to ``most``, that divides all widths; 0 if there is none."""
     return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
 
 

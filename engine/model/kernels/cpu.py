@@ -123,7 +123,9 @@ def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
-    """The additive mask (1, 1, group * n, past + n)."""
+    """The additive causal mask (1, 1, group * n, past + n) for the packed queries of n new tokens after ``past``
+    others.
+    """
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
     if window is not None:

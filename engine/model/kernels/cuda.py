@@ -2,11 +2,11 @@
 
 A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
 (``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module passes the pieces to the kernel as a batch and
-merges the results, with as many pieces as the GPU has processors for. ``fastest`` measures once which way is faster,
-and uses other kernels that are installed, right and faster. torch's wheels for Windows have no flash kernel, and GPUs
-before compute capability 8.0 cannot run it. There the memory-efficient kernel is used, or the plain path if no kernel
-is right. If a mask hides keys from rows, as in recorded passes, the memory-efficient kernel gets the mask as a bias.
-Triton needs a compiler on the machine, so it is used only if the configuration names it. Intel GPUs use the flash
+merges the results, with enough pieces to keep all processors of the GPU busy. ``fastest`` measures once which way is
+faster, and uses other kernels that are installed, right and faster. torch's wheels for Windows have no flash kernel,
+and GPUs before compute capability 8.0 cannot run it. There the memory-efficient kernel is used, or the plain path if no
+kernel is right. If a mask hides keys from rows, as in recorded passes, the memory-efficient kernel gets the mask as a
+bias. Triton needs a compiler on the machine, so it is used only if the configuration names it. Intel GPUs use the flash
 kernel of torch's build for them; Apple's GPU has no kernel that returns the log-sum-exp.
 """
 
@@ -247,8 +247,8 @@ def installed() -> tuple[str, ...]:
 
 
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, rows: int = _PROBE_ROWS) -> Kernel:
-    """Choose the fastest right kernel for this GPU and shape among those that need no compiler; the plain path if none
-    is right.
+    """Choose the fastest kernel that gives right results on this GPU for this shape, among the kernels that need no
+    compiler. If there is none, return the plain path in pieces.
     """
     times = (measured if rows <= _FEW_ROWS else measured_for_many)(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
@@ -256,8 +256,8 @@ def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int,
 
 @functools.lru_cache(maxsize=16)
 def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure the kernels that are right for this GPU and shape, once. Returns milliseconds by name; empty in
-    float32.
+    """Measure once the kernels that give right results on this GPU for this shape. Returns milliseconds, keyed by the
+    kernel's name; empty in float32.
     """
     if dtype not in _HALF:
         return {}

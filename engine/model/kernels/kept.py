@@ -2,8 +2,8 @@
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
 files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel need not be
-emitted either, which saves Python half as much time again. The files are machine code that this process runs. So a
-folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
+emitted either, which saves another half of that time. The files are machine code that this process runs. So a folder
+that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Computes attention by our own kernels: checks tensors, allocates memory and makes arguments. Also copies chosen
-chunks.
+chunks of KV.
 """
 
 from __future__ import annotations

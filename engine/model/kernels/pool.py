@@ -32,8 +32,8 @@ TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for in
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
 # How many times a worker looks for a job before it goes to sleep. ``_PATIENT`` looks take about two milliseconds.
-# ``_IMPATIENT`` looks take a sixth of a millisecond, for when torch computes between our kernels, because a spinning
-# worker takes a core from torch's threads.
+# ``_IMPATIENT`` looks take a sixth of a millisecond. They are used while torch computes between our kernels, because a
+# spinning worker takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
 # Number of looks at a word of the board between two pause instructions. A hypervisor takes a guest off its core if the
 # guest executes only pause instructions (pause-loop exiting).
@@ -117,7 +117,7 @@ def _emit_sleepers(module: ir.Module) -> None:
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """Emit serve(board, worker, spins), which works on jobs until there has been none for ``spins`` looks."""
+    """Emit serve(board, worker, spins), which works on jobs until ``spins`` looks in a row have found no new job."""
     e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
     bit = e.b.shl(long(1), worker)

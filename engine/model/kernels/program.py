@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Number of tiles of a kernel: as many for each row as the first number says, plus the second number."""
+"""Number of tiles of a kernel: the number for each row, and a number that is added once."""
 
 EACH_ROW: Tiles = (1, 0)
 """One tile for each row."""

@@ -13,7 +13,9 @@ of a tensor with other instructions, so that an unpadded row's result would depe
 
 
 class SmallLinear(nn.Module):
-    """A linear layer whose parameters have fewer elements than its weights."""
+    """A linear layer whose parameters have fewer elements than it has weights, because an element holds several
+    weights.
+    """
 
     in_features: int
     out_features: int

@@ -106,7 +106,8 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        # Routers are not quantized, because with other experts the result would be that of a different model.
+        # Routers are not quantized, because a quantized router could choose other experts, as if it were a different
+        # model.
         kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:

@@ -156,8 +156,8 @@ def _score(
     """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        asked: a prefetch of which each step of the loop runs one share, the number of shares that ran before, and the
-            total number of shares.
+        asked: a prefetch, the number of its shares that ran before, and the total number of shares. Each step of the
+            loop runs one share. None for no prefetch.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]

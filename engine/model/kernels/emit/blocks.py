@@ -26,8 +26,8 @@ _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-# number of rows for which no code is emitted: a block of four and one of two rows take hardly longer, and each size
-# takes time to compile
+# block size for which no code is emitted: a block of four rows and one of two take hardly longer than a block of six,
+# and each size takes time to compile
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 
