@@ -1,4 +1,4 @@
-"""Looks the words of an answer up in the book: its quotations, and the sentences and excerpts of both.
+"""Looks the quotations of an answer up in the book. Also finds the sentences of answers and pages, and makes excerpts.
 
     index = BookIndex(document)
     check_quotation(index, "it burns thirteen lamps")     QuotationCheck(verified=True, spans=(PageSpan(...),), ...)

@@ -131,7 +131,9 @@ def _row(
 
 
 def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
-    """Return what is known of a row at the end. Until then, show a line about the reading."""
+    """Run the steps, with a line about the progress of the reading. Return the columns of the row that are known at the
+    end.
+    """
     with ProgressLine(f"Reading {document.title}") as line:
         remaining = Remaining()
         try:

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         plan = planned(question.text, parts, taker.prepare(document).result(), min(options.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
-        for mention in plan.mentions:  # search knows it before any part is read
+        for mention in plan.mentions:  # found by search, before any part is read
             say(mentioned(mention, plan.reach, document))
         _say_plan(engine, plan, parts)
         status = engine.status()

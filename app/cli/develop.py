@@ -55,7 +55,8 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     import psutil
 
     processes = _PROCESSES if psutil.virtual_memory().total >= _MEMORY_OF_THREE else _PROCESSES - 1
-    gentle = ["nice"] if shutil.which("nice") else []  # timings of the tests come first
+    # lower priority for mypy, so that it does not slow down the timings of the tests
+    gentle = ["nice"] if shutil.which("nice") else []
     command = [*gentle, sys.executable, "-m", "mypy"]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as types:
         status = _python("tests", "pytest", f"--numprocesses={processes}", _SECOND_TRY, *options.rest)

@@ -116,10 +116,11 @@ def prepare_libraries() -> None:
     """
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        HF_HUB_OFFLINE="1",  # a process of its own fetches models, ``app.models.hub``
+        HF_HUB_OFFLINE="1",  # only a separate process downloads models (``app.models.hub``)
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        # Messages of libraries quote a model's files. Errors are raised in any case.
+        # Messages of libraries quote a model's files, so only critical ones are logged. Errors are raised as exceptions
+        # regardless of these settings.
         HF_HUB_VERBOSITY="critical",
         TRANSFORMERS_VERBOSITY="critical",
         TOKENIZERS_PARALLELISM="false",

@@ -147,7 +147,7 @@ def open_books(
     """Read one file, or several as one book in this order, or some pages or chapters of it.
 
     Args:
-        doubtful: pages whose text is probably wrong are recognised from their picture too.
+        doubtful: whether pages whose text is probably wrong are recognised from their picture too.
 
     Raises:
         DocumentError: a file cannot be read as a book.
@@ -216,7 +216,7 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
     Args:
         name: the file's name.
         books: the library's folder, where recognised text is kept; None keeps none.
-        doubtful: pages whose text is probably wrong are recognised too.
+        doubtful: whether pages whose text is probably wrong are recognised too.
     """
     with ExitStack() as stack:
         lines: list[ProgressLine] = []

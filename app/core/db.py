@@ -246,7 +246,7 @@ class Database:
             return
         self._leave_file(sqlite3.OperationalError("it was taken away"))
         self._notice = f"The library {self._path.name} was taken away while Trifold ran, and has been written anew."
-        self._left = None  # a file at this path now is a different one
+        self._left = None  # any file that is at this path from now on is a different one
         self._tried = -RETRY_SECONDS
         self.mend()
 

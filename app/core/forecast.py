@@ -42,7 +42,8 @@ _GROWTH = 1.15  # reading time grows with this power of the tokens: more than li
 _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
 _KEPT = 8  # newest observations of a kind that are stored
-_HARDLY = 2.0  # seconds of excess beyond that factor that a person hardly notices
+# excess in seconds, in addition to ``_SLOWER``, that is not called slower, because a person hardly notices it
+_HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE, _HOUR = 60, 3600
 _MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five

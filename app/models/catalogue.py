@@ -7,7 +7,8 @@ Gemma 4 are not counted. All these values only inform the user: before a downloa
 model's own settings decide.
 
 ``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Their
-names and sizes are those that other programs use. An architecture that is not read from GGUF has no file.
+names and sizes are those that other programs use. Models whose architecture is not supported in GGUF files have no
+file.
 
 Before a download, ``switch.shares_vocabulary`` checks with both tokenizers whether a draft has its target's vocabulary.
 The pairs here are of one family, or both use the tokenizer of Llama 2.

@@ -157,7 +157,7 @@ def look(path: Path) -> GgufModel:
 
     Raises:
         ModelNotFound: there is no such file, or a part is missing.
-        ModelError: the file is damaged, or its architecture is not read from GGUF.
+        ModelError: the file is damaged, or GGUF files of its architecture are not supported.
     """
     seen = _seen(path)
     for file, each in seen:

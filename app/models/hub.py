@@ -366,7 +366,7 @@ def _conversion(hub: Any, name: str, published: str) -> str | None:
                 continue
             reference = str(proposal.git_reference)
             commits = hub.list_repo_commits(name, revision=reference)
-            # otherwise the converted weights have been replaced since
+            # otherwise the repository has changed since the conversion, and its weights may be different ones
             if len(commits) > 1 and commits[1].commit_id == published:
                 return reference
     except HfHubHTTPError:  # the repository has discussions and pull requests turned off

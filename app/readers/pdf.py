@@ -334,7 +334,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """Put the running headers that stay above a page's text, and the footers that stay below the text."""
+    """Put the kept running headers before a page's text, and the kept footers after it."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0

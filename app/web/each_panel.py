@@ -30,7 +30,7 @@ from app.web.markdown import harmless, rendered
 from app.web.routes import Handler, QuestionAsked, allowed_posts, answer_or_refusal, parsed, posts, said
 
 _READING_SHARE = 0.9
-"""How much of a document is done when it has been read and its answer is still missing."""
+"""Share of a document's progress that its reading takes; its answer takes the rest."""
 
 
 class EachAsked(DocumentsAsked, QuestionAsked):

@@ -385,9 +385,9 @@ class ChatRoutes:
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
-    """Return the result of ``work``; or, with the status of a success, the reason why it cannot be done now. An error
-    status would be listed in the browser's console. ``busy``: whether it could be done if the current answer were
-    stopped.
+    """Return the result of ``work``, or the reason why the work cannot be done now. The reason also has the status of a
+    success, because the browser's console would list an error status. ``busy``: whether the work could be done if the
+    current answer were stopped.
     """
     try:
         return JSONResponse(work())
