@@ -4,8 +4,8 @@
 
 Every answer is a line of the log as soon as it is there; a run that was stopped goes on with the same command, and the
 figures are counted from all of it. The questions are the starter's (``assets/starter/questions.json``), behind
-``--length`` tokens of its texts, and those of ``questions.json`` behind six whole documents. Answers are greedy, behind
-the app's own prompt.
+``--length`` tokens of its texts, and those of ``questions.json`` behind six whole documents. From 16,000 tokens on,
+those of ``long.json`` are asked too. Answers are greedy, behind the app's own prompt.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from assets.starter.recipe.asking import Reader  # noqa: E402
 from assets.starter.recipe.prompting import text_of  # noqa: E402
 
 QUESTIONS = HERE / "questions.json"
+LONG_QUESTIONS = HERE / "long.json"
+LONG = 16_000
+"""Minimum tokens of text for ``LONG_QUESTIONS``, which are about all of the text; shorter cuts lack most answers."""
 DOCUMENTS = HERE / "documents"
 HALVES = ("both", "tune", "judge")
 
@@ -75,7 +78,9 @@ def texts(docs: Path, length: int) -> dict[str, Text]:
     cut = Texts(asked, docs)
     names = list(asked["texts"])
     talk = {name: asked["talk"][number :: len(names)] for number, name in enumerate(names)}
-    found = {name: Text(cut.title(name), cut.cut(name, length), _tasks(name, asked, talk[name])) for name in names}
+    later = json.loads(LONG_QUESTIONS.read_text(encoding="utf-8")) if length >= LONG else {"natural": [], "absent": []}
+    tasks = {name: _tasks(name, asked, talk[name]) + _tasks(name, later, ()) for name in names}
+    found = {name: Text(cut.title(name), cut.cut(name, length), tasks[name]) for name in names}
     own = json.loads(QUESTIONS.read_text(encoding="utf-8"))
     for name, about in own["texts"].items():
         found[name] = Text(about["title"], text_of(DOCUMENTS / about["file"]), _tasks(name, own, ()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from assets.evaluation import evaluate, scoring
+from assets.starter import evaluate as starters
 from assets.starter.recipe import asking
 
 OWN = json.loads(evaluate.QUESTIONS.read_text(encoding="utf-8"))
@@ -26,6 +27,27 @@ def test_every_passage_stands_in_its_document_and_has_the_fact() -> None:
         place = text.index(asking.plain(one["near"]))
         around = text[max(0, place - scoring.NEAR) : place + len(one["near"]) + scoring.NEAR]
         assert asking.has_fact(around, one["facts"]), one["question"]
+
+
+def test_long_texts_are_asked_about_their_later_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the four texts only the sample book is in this repository. Its passages stand in the long cut, each with its
+    fact."""
+    later = json.loads(evaluate.LONG_QUESTIONS.read_text(encoding="utf-8"))
+    asked = json.loads(evaluate.STARTERS_QUESTIONS.read_text(encoding="utf-8"))
+    monkeypatch.setattr(starters, "text_of", lambda path: path.read_text(encoding="utf-8"))
+    book = asking.plain(evaluate.Texts(asked, Path()).cut("orre-1", evaluate.LONG))
+    own = [one for one in later["natural"] if one["text"] == "orre-1"]
+    for one in own:
+        place = book.index(asking.plain(one["near"]))
+        around = book[max(0, place - scoring.NEAR) : place + len(one["near"]) + scoring.NEAR]
+        assert asking.has_fact(around, one["facts"]), one["question"]
+    monkeypatch.setattr(evaluate.Texts, "cut", lambda self, name, length: "")
+    monkeypatch.setattr(evaluate, "text_of", lambda path: "")
+    short, long = (evaluate.texts(Path(), length)["orre-1"].tasks for length in (evaluate.LONG - 1, evaluate.LONG))
+    added = Counter(task.question for task in long) - Counter(task.question for task in short)
+    assert added == Counter(one["question"] for kind in later.values() for one in kind if one["text"] == "orre-1")
+    assert len(own) == 7
+    assert {one["text"] for one in later["absent"]} == {"orre-1", "alice", "kidnapped", "culture"}
 
 
 def test_halves_share_no_question_and_make_the_whole() -> None:
