@@ -2,14 +2,11 @@
 // texts, and this puts the translation in place wherever one of them comes up: in the page's own HTML, from its
 // scripts, and from the server, errors too.
 //
-// A text in the file may have places: {} for anything, {n} for a number. What stands in a place is translated in turn,
-// unless it is in quotation marks: that is somebody's own. In the translation {0} is the first place, {1} the second.
-// A translation by kind of number ({"one": …, "other": …}) goes by the first number. What has no translation stays.
-//
 // Words of books, chats and persons are never touched: their elements say translate="no", or are named below.
 
+import { ENGLISH, load, translated } from "./translation.js";
+
 const KEPT = "trifold-language";
-const ENGLISH = "en";
 export const LANGUAGES = { en: "English", de: "Deutsch" };
 
 const ATTRIBUTES = ["title", "aria-label", "placeholder", "data-tip", "alt"];
@@ -21,12 +18,6 @@ const ANOTHERS = [
 // Of the chat, what is the page's own.
 const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b), #find-hits small";
 
-let language = ENGLISH;
-let kinds = new Intl.PluralRules(ENGLISH);
-let texts = {};
-let patterns = [];
-let known = new Map(); // what was translated lately
-const MOST_KNOWN = 3000;
 const sources = new WeakMap(); // of a text, or of an element's attributes: what it was, and what it has become
 
 // What the person chose; null leaves it to the browser.
@@ -54,86 +45,6 @@ export function chooseLanguage(name) {
   return speak();
 }
 
-// Translation -----------------------------------------------------------------------------------------------------------
-
-const NUMBER = /^\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d+(?:\.\d+)?$/;
-const PLACE = /\{n?\}/;
-const QUOTES = /[“"]$/;
-
-function load(found) {
-  texts = found;
-  known = new Map();
-  patterns = Object.keys(found)
-    .filter((key) => PLACE.test(key))
-    .map((key) => ({ key, letters: key.replaceAll(/\{n?\}/g, "").length, own: ownPlaces(key), match: matcher(key) }))
-    .sort((one, other) => other.letters - one.letters);
-}
-
-// Where a sentence ends: not in "p. 7".
-const END = "(?<![ (]pp?)[.!?…](?=\\s+[A-Z“\\d])";
-const SENTENCES = new RegExp(`.+?(?:${END}|$)\\s*`, "gs");
-// What may stand in a place: a number, or anything that goes on in the same sentence.
-const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": `((?:(?!${END}).)+?)` };
-
-const matcher = (key) =>
-  new RegExp(
-    `^${key
-      .split(/(\{n?\})/)
-      .map((part) => WITHIN[part] ?? part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"))
-      .join("")}$`,
-  );
-
-// Which of its places stand in quotation marks.
-const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => QUOTES.test(before));
-
-function translated(text) {
-  const found = known.get(text);
-  if (found !== undefined) return found;
-  const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
-  const made = words ? before + phrase(words) + after : text;
-  if (known.size >= MOST_KNOWN) known.clear();
-  known.set(text, made);
-  return made;
-}
-
-function phrase(words) {
-  if (words.includes("\n")) return words.split("\n").map(translated).join("\n");
-  const one = whole(words.replace(/\s+/g, " "));
-  if (one !== null) return one;
-  if (words.includes(" · ")) return words.split(" · ").map(phrase).join(" · ");
-  const sentences = words.match(SENTENCES) ?? [words];
-  if (sentences.length > 1) return sentences.map(translated).join("");
-  const listed = words.split(", ").map(whole);
-  return listed.includes(null) ? words : listed.join(", ");
-}
-
-function whole(words) {
-  if (NUMBER.test(words)) return number(words);
-  if (Object.hasOwn(texts, words)) return put(texts[words], []);
-  for (const { key, own, match } of patterns) {
-    const found = match.exec(words)?.slice(1);
-    if (found) return put(texts[key], found.map((part, at) => (own[at] ? part : translated(part))), found);
-  }
-  return null;
-}
-
-function put(translation, pieces, found = []) {
-  const amount = found.find((part) => NUMBER.test(part));
-  const form =
-    typeof translation === "string"
-      ? translation
-      : (translation[kinds.select(Number((amount ?? "2").replaceAll(",", "")))] ?? translation.other);
-  return form.replace(/\{(\d)\}/g, (_, at) => pieces[at] ?? "");
-}
-
-// In the language's own way; what is no large number and no fraction may be a year or a page, and stays.
-function number(words) {
-  const digits = words.split(".")[1]?.length ?? 0;
-  if (!digits && !words.includes(",")) return words;
-  const how = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return new Intl.NumberFormat(language, how).format(Number(words.replaceAll(",", "")));
-}
-
 // The page --------------------------------------------------------------------------------------------------------------
 
 function isOurs(element) {
@@ -146,7 +57,7 @@ function showText(node) {
   if (before?.shown === node.data) return;
   if (!/\p{L}|\d/u.test(node.data) || !node.parentElement || !isOurs(node.parentElement)) return;
   const source = node.data;
-  const shown = language === ENGLISH ? source : translated(source);
+  const shown = translated(source);
   sources.set(node, { source, shown });
   if (shown !== source) node.data = shown;
 }
@@ -155,7 +66,7 @@ function showAttribute(element, name) {
   const value = element.getAttribute(name);
   const before = sources.get(element) ?? {};
   if (!value || before[name]?.shown === value || !isOurs(element.parentElement ?? element)) return;
-  const shown = language === ENGLISH ? value : translated(value);
+  const shown = translated(value);
   sources.set(element, { ...before, [name]: { source: value, shown } });
   if (shown !== value) element.setAttribute(name, shown);
 }
@@ -201,9 +112,8 @@ async function speak() {
   const found = next === ENGLISH ? {} : await fetch(`/ui/${next}.json`).then((answer) => answer.json(), () => null);
   watch.disconnect();
   restore(document.body);
-  language = found ? next : ENGLISH;
-  kinds = new Intl.PluralRules(language);
-  load(found ?? {});
+  const language = found ? next : ENGLISH;
+  load(language, found ?? {});
   document.documentElement.lang = language;
   delete document.documentElement.dataset.language; // theme.js hides the page until here
   if (language === ENGLISH) return;
