@@ -461,7 +461,7 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
         return page_name(first, unit, long)
     if unit == "page":
         return f"pages {first} to {last}" if long else f"p. {first}–{last}"
-    return f"{page_name(first, unit)} to {page_name(last, unit)}"
+    return f"{page_name(first, unit)} – {page_name(last, unit)}"
 
 
 def not_found(missing: Sequence[str]) -> str:

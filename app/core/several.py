@@ -1,7 +1,7 @@
 """Computes what it would cost to read several documents in one conversation, or in another order, before they are read.
 
     cost = cost_of(state, [sha256, ...])
-    cost.said        "3,120 tokens are read, about 2 min; 8,400 that were read before come back from disk."
+    cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
     cost.without     the hashes of documents that fit, if all together are too long
 
 Text before the first change is restored from disk; text after it is read again. The documents are kept as a book
@@ -56,6 +56,6 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     if not anew:
         return Cost("All of it was read before and comes back from disk.", fits=True)
     time = state.experience.reading_on(model, fit)
-    said = f"{counted(anew, 'token')} {'is' if anew == 1 else 'are'} read{f', {stretch(time)}' if time else ''}"
-    back = f"; {fit.kept:,} that were read before come back from disk" if fit.kept else ""
-    return Cost(f"{said}{back}.", fits=True)
+    said = f"{counted(anew, 'token')} to read{f', {stretch(time)}' if time else ''}."
+    back = f" From disk, where they were read before: {counted(fit.kept, 'token')}." if fit.kept else ""
+    return Cost(f"{said}{back}", fits=True)

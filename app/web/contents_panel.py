@@ -77,7 +77,7 @@ class ContentsPanel:
                     "first": chapter.first,
                     "last": chapter.last,
                     "read": current.stage is Stage.READY and is_read and chapter.last in read,
-                    "name": name if is_read else f"{name} not read".strip(),
+                    "name": name if is_read else f"{name} not read" if name else "not read",
                     "asks": chapter_questions(chapter, document, language) if is_read and not only_quotes else [],
                 }
             )

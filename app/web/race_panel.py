@@ -173,7 +173,7 @@ def _left_out(result: RaceResult) -> list[str]:
     if not said:
         return []
     rest = "passages of the book were raced instead" if result.counted else "equal in both runs, no measure of speed"
-    return [f"{' and '.join(said)}: {rest}."]
+    return [f"{', '.join(said)}: {rest}."]
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:

@@ -254,7 +254,7 @@ def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
     engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
     *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), taker=taker)
     assert isinstance(done, PartsAnswered)
-    assert done.text.startswith("The A Gale to The B Gale: “The mill")
+    assert done.text.startswith("The A Gale – The B Gale: “The mill")
 
 
 def test_answers_side_by_side_keep_the_pages_that_their_parts_gave_them() -> None:

@@ -175,7 +175,7 @@ def test_where_no_answer_counts_no_speed_is_told() -> None:
     assert found.times is None
     assert race_panel.verdict(found) == "identical 4/4 tokens, no speed to compare"
     told = race_panel.detail(found)
-    assert "1 answer was no answer from the book and 1 answer repeated itself: equal in both" in told
+    assert "1 answer was no answer from the book, 1 answer repeated itself: equal in both" in told
     assert len(race_panel.recording(found)["runs"][0]["questions"]) == 2
 
 

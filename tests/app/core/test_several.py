@@ -134,9 +134,9 @@ def test_the_cost_is_said_before(make_state: Make, tmp_path: Path) -> None:
     assert cost_of(state, [a]).said == "All of it was read before and comes back from disk."
     cost = cost_of(state, [a, c, a])
     assert cost.fits
-    assert cost.said.startswith("24 tokens are read, ")
-    assert cost.said.endswith("; 26 that were read before come back from disk.")
-    assert cost_of(state, [c, a]).said.startswith("50 tokens are read, ")
+    assert cost.said.startswith("24 tokens to read, ")
+    assert cost.said.endswith(". From disk, where they were read before: 26 tokens.")
+    assert cost_of(state, [c, a]).said.startswith("50 tokens to read, ")
     long = cost_of(state, [a, b, c])
     assert (long.fits, long.without) == (False, (a, c))
     assert engine.readings == []
