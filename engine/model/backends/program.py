@@ -29,7 +29,7 @@ from engine.model.families import ORDINARY, Family
 from engine.model.kernels import native
 from engine.model.kernels.abi import KIND, MOST_ROWS, Attention, Collected, Gated, Residual, Rotated, bits
 from engine.model.kernels.native import Native
-from engine.model.kernels.own_attention import from_first, newest_seen
+from engine.model.kernels.own_attention import from_first, kv_addresses, newest_seen
 from engine.model.kernels.program import EACH_ROW, Memory, Program
 from engine.model.products.norms import PackedNorm
 from engine.model.products.packed import PACKED, JointLayer, PackedLinear, pack_layers, rounded
@@ -268,11 +268,10 @@ class _KvMemory:
 
     @classmethod
     def of(cls, blocks: Blocks) -> _KvMemory:
-        addresses = np.array([[held.data_ptr() for held in kind] for kind in (blocks.keys, blocks.values)])
         unturned = np.zeros(len(blocks.keys), np.int64)
         if blocks.unturned is not None:
-            unturned[:] = [held.data_ptr() for held in blocks.unturned]
-        return cls(addresses, unturned, blocks.keys[0].stride(0))
+            (unturned,) = kv_addresses(blocks.unturned)
+        return cls(kv_addresses(blocks.keys, blocks.values), unturned, blocks.keys[0].stride(0))
 
 
 class ProgramBackend(Walk):

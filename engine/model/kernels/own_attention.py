@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class OwnAttention:
         q = (q.float() if levels and not (half and self.takes_pairs(head_dim)) else q).contiguous()
         first = from_first(rows) if first is None else first
         kernel, join = self.addresses(head_dim, out.dtype, k.dtype, cap is not None)
-        addresses = k.data_ptr(), v.data_ptr()
+        addresses = kv_addresses([k], [v])[:, 0].tolist()
         strides = k.stride(1), k.stride(2), v.stride(1), v.stride(2)
         with self._kernels.lock:
             arguments = self.arguments(
@@ -99,7 +99,7 @@ class OwnAttention:
     def arguments(
         self,
         q: torch.Tensor,
-        kv: tuple[int, int],
+        kv: Sequence[int],
         strides: tuple[int, ...],
         size: tuple[int, int, int],
         length: int,
@@ -162,13 +162,18 @@ class OwnAttention:
         lines = np.empty((2, len(sources), kv_heads, abi.LINE_WORDS), np.int64)
         heads, line, slot = np.arange(kv_heads), abi.GatheredLine, abi.Gathered
         for at, held in ((line.SOURCE, sources), (line.TARGET, targets)):
-            starts = np.array([[part.data_ptr() for part in layer] for layer in held]).T
+            starts = kv_addresses(*zip(*held, strict=True))
             lines[..., at] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
         first, step = chunks.data_ptr(), chosen * chunks.itemsize
         lines[..., line.CHUNKS] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
         arguments = {slot.LINES: lines.ctypes.data, slot.CHOSEN: chosen, slot.CHUNK_BYTES: chunk_bytes}
         self._kernels.call(self._kernels.address("gathered"), abi.arguments(arguments), lines.size // abi.LINE_WORDS)
         return True
+
+
+def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The addresses (kinds, layers) of caches' memory, such as keys and values. No other function takes any."""
+    return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
 
 # All layers of a pass call this with equal arguments, so the last few results are cached.
