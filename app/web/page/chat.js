@@ -5,7 +5,7 @@
 
 import { live } from "./figures.js";
 import { bindFollow, followChat, keepPlace } from "./follow.js";
-import { byId, made } from "./frame.js";
+import { byId, endForeignFrames, made } from "./frame.js";
 import { hear, hearEnd } from "./spoken.js";
 
 const RETRY_MS = 1500;
@@ -22,6 +22,7 @@ let wanted = ""; // the record that the stream tells of
 let retry = 0;
 let open = null; // the answer that is being written, as far as it has been told: its name, its text, what is formatted of it
 let beaten = 0;
+let loaded = false; // Gradio shows a record
 
 // Gradio's record -----------------------------------------------------------------------------------------------------
 
@@ -39,7 +40,12 @@ function follow() {
   clearTimeout(retry);
   if (byId("trifold").dataset.live === "no") return; // the first news of the server will lead here again
   const refresh = byId("refresh");
-  if (refresh?.textContent.trim() === wanted) return;
+  if (refresh?.textContent.trim() === wanted) {
+    // Gradio's loading sign asks for a frame in every frame, even after Gradio has removed the sign.
+    if (!loaded) endForeignFrames();
+    loaded = true;
+    return;
+  }
   refresh?.click();
   retry = setTimeout(follow, RETRY_MS);
 }
@@ -47,9 +53,6 @@ function follow() {
 function bringGradio() {
   // What it describes its routes with; ours are private, and the route that would tell so is shut.
   window.gradio_api_info = { named_endpoints: {}, unnamed_endpoints: {} };
-  // Its loading sign asks for a frame in every frame, for good: nobody tells it when it is taken away. So the
-  // window has a slow clock for that, which draws nothing; what moves has the screen's (frame.js).
-  window.requestAnimationFrame = (then) => setTimeout(() => then(performance.now()), BEAT_MS);
   const app = made("gradio-app");
   app.setAttribute("embed", "false");
   app.setAttribute("eager", "true");

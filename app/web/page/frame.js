@@ -4,8 +4,26 @@
 
 export const byId = (id) => document.getElementById(id);
 
-// With the screen's next frame, for what moves or changes colour. The window's own function is a slow clock (chat.js).
-export const nextFrame = window.requestAnimationFrame.bind(window);
+// Frames of the screen that scripts of the page have asked for.
+const asked = new Set();
+
+// With the screen's next frame, for what moves or changes colour.
+export function nextFrame(then) {
+  const handle = requestAnimationFrame((time) => {
+    asked.delete(handle);
+    then(time);
+  });
+  asked.add(handle);
+  return handle;
+}
+
+// Cancels the frames that Gradio has asked for, so that what asks for a frame in every frame ends. A frame's handle is
+// the handle before it plus one, by the HTML standard.
+export function endForeignFrames() {
+  for (let handle = requestAnimationFrame(() => {}); handle > 0; handle--) {
+    if (!asked.has(handle)) cancelAnimationFrame(handle);
+  }
+}
 
 // An element with a text and a class.
 export function made(tag, words = "", kind = "") {
