@@ -8,10 +8,11 @@ The words of the sentence and of its question are looked up among the book's sen
 2009). Names and numbers weigh most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* if it has the sentence's names, its numbers and most of its
 other words, and does not attribute the statement to another person (``roles``). A passage is *near* if it is related
-but does not say so. A sentence is *not found* if the book lacks one of its names or numbers, or if the book mentions
-the subject of the question nowhere, or only far from the nearest passage. A sentence that claims nothing about the book
-(small talk, an opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
-(``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
+but does not say so. A sentence is *not found* if the book lacks one of its names or numbers, if the book mentions the
+subject of the question nowhere, or only far from the nearest passage, or if the sentence only repeats the question and
+no passage says so. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
+Words of the question that the book never uses are reported separately (``EvidenceIndex.unmentioned``), because a
+passage may say so and still not answer the question.
 
 Knows no model. Weights of pages, such as the model's attention, only decide between equal passages. The model itself is
 not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action to another person
@@ -176,6 +177,11 @@ _ADJECTIVES = (
 )
 """Words that may stand between "the" and a noun of a question, and are no nouns themselves."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
+_OPEN = re.compile(  # "was" asks in German, but is a verb in English
+    r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
+    r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
     r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
@@ -372,7 +378,10 @@ class EvidenceIndex:
         # whether it is about the question's subject.
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
-        if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
+        beside = _only_repeats(question, sentence, terms, asked) or self._is_beside_the_point(
+            subject, asked, said, best
+        )
+        if beside and not asks_for_whole(question):
             strange = tuple(term.raw for term in subject if self._is_unknown(term))
             return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
@@ -664,6 +673,15 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
             continue
         for line in re.finditer(r"[^\n]+", text[start:end]):
             yield start + line.start(), start + line.end()
+
+
+def _only_repeats(question: str, sentence: str, terms: Sequence[_Term], asked: Sequence[_Term]) -> bool:
+    """Whether a sentence answers "who", "which" or the like with no words but the question's: "The barber attended a
+    university." A sentence that ends with a colon introduces the answer. A question with "or" contains its answer.
+    """
+    known = {term.key for term in asked}
+    open_question = _OPEN.match(question) is not None and not sentence.rstrip("* \n").endswith(":")
+    return open_question and all(term.key in known for term in terms)
 
 
 def _is_generic(term: _Term) -> bool:

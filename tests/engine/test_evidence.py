@@ -298,3 +298,28 @@ def test_pages_are_ranked_by_what_they_promise() -> None:
     scores = EvidenceIndex(Document.from_pages("The Mill", pages)).page_scores("Who sold the goose to Jonas?")
     assert scores[1] > scores[2]
     assert scores[1] > scores[0], "next to a passage counts less"
+
+
+BARBER = (
+    "Auf dem langen Hügel steht das Schloss der Stadt, und daneben die alte und berühmte Universität. "
+    "The barber on his rounds wore a beautiful white wig, and he asked David shrewdly what his business was. "
+    "The city of Edinburgh has a castle and an old university, both of them on a long ridge. "
+    "Der Barbier trug an jenem Tag seine schöne weiße Perücke und fragte ihn nach allem."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "level"),
+    [
+        ("Which university did the barber attend?", "The barber attended a university.", "not found"),
+        ("Welche Universität besuchte der Barbier?", "Der Barbier besuchte eine Universität.", "not found"),
+        ("Did the barber attend a university?", "The barber attended a university.", "near"),
+        ("Was the university attended by the barber?", "The barber attended a university.", "near"),
+        ("Which did the barber attend, a school or a university?", "The barber attended a university.", "near"),
+        ("Which university did the barber attend?", "**The barber attended this university:**", "near"),
+        ("Who wore a white wig on his rounds?", "He wore a white wig on his rounds.", "says so"),
+    ],
+)
+def test_an_answer_that_only_repeats_its_question_needs_a_passage(question: str, sentence: str, level: str) -> None:
+    """Such an answer was near, whatever it was asked for."""
+    assert EvidenceIndex(Document.from_text("Kidnapped", BARBER)).find(question, sentence).level == level
