@@ -1,5 +1,5 @@
-// Reads an answer aloud with a voice of this machine. Voices that send the words to a server are never used. Without a
-// local voice the buttons for reading aloud are hidden.
+// Reads an answer aloud with a local voice. Voices that send the text to a server are never used. Without a local voice
+// the buttons for reading aloud are hidden.
 
 import { byId, call, tell } from "./frame.js";
 import { spokenSentences } from "./spoken.js";
@@ -8,7 +8,7 @@ const speech = window.speechSynthesis;
 let sentences = [];
 let at = 0;
 let voice = null;
-let speaking = null; // the utterance in progress; referenced here, because some browsers drop one without a reference
+let speaking = null; // current utterance; kept because some browsers drop an unreferenced utterance
 
 const voices = () => (speech?.getVoices() ?? []).filter((each) => each.localService);
 
@@ -16,7 +16,7 @@ function showVoices() {
   byId("trifold").dataset.voice = voices().length ? "yes" : "no";
 }
 
-// A voice for the language: the machine's default voice if it speaks it, otherwise the first one.
+// Returns a voice for the language: the machine's default voice if it speaks the language, otherwise the first voice.
 function voiceFor(language) {
   const speaks = voices().filter((each) => each.lang.toLowerCase().split(/[-_]/)[0] === language);
   return speaks.find((each) => each.default) ?? speaks[0];
@@ -55,8 +55,8 @@ function showPaused(paused) {
   byId("aloud-on").hidden = !paused;
 }
 
-// Cancels the sentence; it is begun again later. The browser's own pause is not used, because on some systems it ends
-// all speech.
+// Cancels the current sentence. Resuming starts that sentence again. The browser's pause is not used, because on some
+// systems it ends all speech.
 function pause() {
   speaking = null;
   speech.cancel();
@@ -82,7 +82,7 @@ export function bindAloud() {
   });
   byId("aloud-stop").addEventListener("click", stop);
   addEventListener("pagehide", stop);
-  // Before others hear of the key: it ends the reading, and nothing else.
+  // Captures Escape before other listeners, so that the key only ends the reading.
   addEventListener(
     "keydown",
     (event) => {

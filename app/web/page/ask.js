@@ -1,4 +1,4 @@
-// Asking: the question box, how answers are made, and the actions under questions and answers.
+// Asking: the question box, the answer settings, and the actions under questions and answers.
 import { readAloud } from "./aloud.js";
 import { openFind } from "./find.js";
 import { followChat } from "./follow.js";
@@ -9,7 +9,7 @@ import { asksEvery } from "./parts.js";
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
 
-// The name of this tab. It survives a reload, so that the answer that continued meanwhile still belongs to the tab.
+// The name of this tab. It survives a reload, so that an answer in progress still belongs to the reloaded tab.
 const TAB = nameOfTab();
 
 function nameOfTab() {
@@ -26,12 +26,12 @@ function nameOfTab() {
 let asking = false; // whether a question of any tab is being answered
 let mine = false; // whether that question is from this tab
 let sending = false;
-let beginning = null; // a new chat on its way: a question that is sent meanwhile belongs to it
+let beginning = null; // promise of the new chat being created; a question waits for it
 let edited = 0; // id of the question that is being edited; 0 if none is
 
 const box = () => document.querySelector("#ask-box textarea");
 
-// What the stream tells -----------------------------------------------------------------------------------------------
+// Live stream ---------------------------------------------------------------------------------------------------------
 
 /** @param {View["asking"]} now */
 export function showAsking(now) {
@@ -83,7 +83,8 @@ const ask = (asked) => begin("/asking", asked, asked);
 
 export const askQuestion = (question) => ask({ question });
 
-// Whether it has begun; if another answer is being written, the way to have this one instead.
+// Sends the request for an answer. Returns whether the answer has begun. If another answer is in progress, the refusal
+// offers to stop it and to send ``instead``.
 async function begin(path, asked, instead) {
   if (sending) return false;
   sending = true;
@@ -117,7 +118,7 @@ function write(words) {
   fit();
 }
 
-// As high as its lines, up to a bound; below that it scrolls.
+// Makes the field as high as its text, at most MOST_LINES lines. Longer text scrolls.
 function fit() {
   const field = box();
   field.style.height = "auto";
@@ -134,18 +135,18 @@ async function beginChat() {
 
 // Answer settings -----------------------------------------------------------------------------------------------------
 
-let own = {}; // what the model's own settings say, or nothing that is known of a server's
+let own = {}; // the model's default settings by name; empty for a remote server, whose defaults are unknown
 let whose = "";
-const chosen = new Set(); // settings that the person has made
+const chosen = new Set(); // names of the settings that the person changed
 
 const settings = () => document.querySelectorAll("#sampling .setting");
 
-// How an answer is to be made, as the settings under the question say.
+// Returns the answer settings chosen under the question box.
 export function how() {
   const values = { mode: document.querySelector("#mode input:checked").value };
   for (const setting of settings()) {
     const name = setting.dataset.setting;
-    // Null leaves it to the model; a length has to be said.
+    // Null means the model's default. The length has no default, so a number is always sent.
     values[name] = chosen.has(name) || name === "length" ? settle(setting.querySelector('[type="number"]')) : null;
   }
   const made = chosen.has("exact_quotes") && !byId("quotes").hidden;
@@ -155,7 +156,7 @@ export function how() {
   return values;
 }
 
-// What is used where the person says nothing. What has been chosen stays, whatever model comes.
+// Shows the default settings of a new model. Settings that the person changed stay.
 /** @param {View["sampling"]} now */
 export function showSampling(now) {
   ({ own, whose } = now);
@@ -164,7 +165,7 @@ export function showSampling(now) {
   showQuotes();
 }
 
-const isElsewhere = () => !whose.includes("model"); // what a server's settings say is not known
+const isElsewhere = () => !whose.includes("model"); // a remote server answers
 
 function showQuotes() {
   const [field, button] = document.querySelectorAll("#quotes :is(input, button)");
@@ -188,10 +189,10 @@ function showOwn(setting) {
     slider.value = own[name] ?? slider.defaultValue;
   }
   showWhose(button, name);
-  button.previousElementSibling.hidden = !button.hidden; // what the number means gives way to whose it is
+  button.previousElementSibling.hidden = !button.hidden; // the explanation makes room for the button
 }
 
-// What a field says, within its bounds.
+// Returns the number in a field, limited to the field's minimum and maximum.
 function settle(field) {
   const said = Number.isNaN(field.valueAsNumber) ? Number(field.defaultValue) : field.valueAsNumber;
   const value = Math.min(Math.max(said, Number(field.min)), Number(field.max));
@@ -219,7 +220,7 @@ function bindHow() {
     const [field, slider] = setting.querySelectorAll("input");
     const choose = () => {
       if (field.value) chosen.add(name);
-      else chosen.delete(name); // an emptied field is nobody's choice
+      else chosen.delete(name); // an emptied field means the default
       showOwn(setting);
     };
     slider.addEventListener("input", () => {
@@ -227,7 +228,7 @@ function bindHow() {
       choose();
     });
     field.addEventListener("input", () => {
-      if (!field.value) return; // a number may be on its way
+      if (!field.value) return; // a number may be half typed
       slider.value = settle(field);
       choose();
     });
@@ -242,7 +243,7 @@ function bindHow() {
   }
 }
 
-// Whether to look for evidence. This browser remembers the choice.
+// localStorage key: whether to look for evidence.
 const EVIDENCE = "trifold-evidence";
 
 function bindEvidence() {
@@ -250,18 +251,18 @@ function bindEvidence() {
   try {
     field.checked = localStorage.getItem(EVIDENCE) !== "no";
   } catch {
-    // this browser keeps nothing
+    // without storage the choice is not remembered
   }
   field.addEventListener("change", () => {
     try {
       localStorage.setItem(EVIDENCE, field.checked ? "yes" : "no");
     } catch {
-      // nor this
+      // as above
     }
   });
 }
 
-// Message actions: their buttons' values name what they do ------------------------------------------------------------
+// Message actions: the value of a button is "ACTION:ID" ---------------------------------------------------------------
 
 async function copy(button, message, pages) {
   const told = await call("/chats/text", { message, pages });
@@ -285,7 +286,6 @@ async function edit(message) {
   box().focus();
 }
 
-// The answer has begun, or another chat is open: nothing is edited any more.
 function endEditing() {
   edited = 0;
   byId("editing").hidden = true;
@@ -333,14 +333,14 @@ function onKey(event) {
   }
 }
 
-// What was typed outlives the page being loaded again.
+// sessionStorage key: the typed question, which survives a reload.
 const DRAFT = "trifold-draft";
 
 function keepDraft() {
   try {
     sessionStorage.setItem(DRAFT, edited ? "" : box().value);
   } catch {
-    // without storage it is lost
+    // without storage a reload loses the question
   }
 }
 

@@ -1,4 +1,4 @@
-// Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
+// Books: uploading, opening, the password, the choice of pages, and errors.
 import { bindChapters, showChapters } from "./chapters.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, offered, together } from "./documents.js";
@@ -23,7 +23,7 @@ let local = null; // an error that only this tab shows, such as a failed upload
 
 const ON_THE_WAY = ["opening", "waiting", "reading"];
 
-// Whether a book is open and needs no action of the person.
+// Returns whether the book is open and needs no action of the person.
 export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready", "parts"].includes(current.stage);
 
 const asking = () => byId("trifold").dataset.asking === "yes";
@@ -51,10 +51,10 @@ export function showBook(book) {
   if (current.stage !== before) lead();
 }
 
-// What was pressed to open a book is gone with the empty page: who types on means the field that has come. Not on a
-// touch screen, where a field with the focus raises the keyboard.
+// Focuses the password field or the question box when it replaces the button that opened the book. Touch screens are
+// left out, because a focused field opens the keyboard.
 function lead() {
-  const at = document.activeElement; // what has just gone has the focus until the page is drawn again
+  const at = document.activeElement; // a hidden element keeps the focus until the next paint
   if ((at !== document.body && at?.checkVisibility()) || !mouse.matches) return;
   if (current.stage === "locked") byId("password").focus();
   if (["reading", "ready", "parts"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
@@ -107,7 +107,7 @@ function drawChoice(choose) {
   }
 }
 
-// How far it has come stands in the middle, which the page covers on a narrow screen.
+// Starts text recognition. The page panel closes on a narrow screen, because it would cover the progress.
 async function recognise() {
   if ((await mayOpen()) !== "yes") return;
   if (narrow.matches) closePage();
@@ -123,13 +123,14 @@ function setLocal(trouble) {
   draw();
 }
 
-// A file on its way: null when it has arrived, else the part of it that has.
+// Shows the progress of an upload. ``part``: the fraction that was sent; null when the upload has ended.
 export function showSending(part) {
   byId("trifold").dataset.sending = part === null ? "no" : "yes";
   byId("sending-bar").value = part ?? 0;
 }
 
-// One file is opened; several are offered: together, beside the open book, or to be kept.
+// Opens a single file. For several files, asks whether to open them together, add them to the open book, or only keep
+// them in the library.
 async function takeIn(files, sending, what = "") {
   if (!files.length) return;
   setLocal(null);
@@ -141,23 +142,23 @@ async function takeIn(files, sending, what = "") {
     const id = await send(file, sending, true);
     if (id) ids.push(id);
   }
-  const all = ids.length === wanted.files.length; // else what went wrong is on the page
+  const all = ids.length === wanted.files.length; // otherwise the page shows the error
   if (!all || wanted.what === "keep") return;
   if (wanted.what === "add") await addToOpen(ids, ids.length > 1 ? `${ids.length} documents` : `“${wanted.files[0].name}”`);
   else await together(ids);
 }
 
-// Sends a file; the name by which it is kept, nothing if it did not arrive.
+// Uploads a file. Returns the id of its book, or "" or undefined if the upload failed.
 async function send(file, sending, beside) {
   if (!file.size) return fail({ cause: `${file.name} is empty.`, remedy: "Choose another file.", action: "other-book" });
   if (file.size > MOST_BYTES) {
     return fail({ cause: `${file.name} is larger than 200 MB.`, remedy: "Split it, or choose another file.", action: "other-book" });
   }
   const chosen = beside ? "no" : await mayOpen(file.name, "Only add it to the library");
-  if (!chosen) return ""; // the person would rather not
+  if (!chosen) return ""; // the dialog was closed
   byId("sending-words").textContent = `Taking in ${file.name}…`;
   sending(0);
-  const request = new XMLHttpRequest(); // fetch tells nothing about how much has been sent
+  const request = new XMLHttpRequest(); // fetch reports no upload progress
   request.upload.onprogress = (event) => event.lengthComputable && sending(event.loaded / event.total);
   const arrived = new Promise((resolve) => (request.onloadend = resolve));
   request.open("POST", "/books");
@@ -176,7 +177,7 @@ async function send(file, sending, beside) {
   try {
     trouble = JSON.parse(request.responseText);
   } catch {
-    // the answer is no JSON when the server is gone: the sentence above stands
+    // without a server there is no JSON, so the default error is shown
   }
   fail({ action: "other-book", ...trouble });
   return "";
@@ -185,11 +186,11 @@ async function send(file, sending, beside) {
 export function bindBooks(sending) {
   const input = byId("file");
   const take = () => {
-    takeIn([...input.files], sending); // a copy: the list is emptied with the field
+    takeIn([...input.files], sending); // copied, because clearing the field empties the list
     input.value = "";
   };
   input.addEventListener("change", take);
-  take(); // what was chosen before this script came
+  take(); // files chosen before this script was loaded
   byId("add-book").addEventListener("click", () => input.click());
   const more = byId("more-file");
   more.accept = input.accept;
@@ -218,7 +219,7 @@ export function bindBooks(sending) {
   bindDropping((files) => takeIn(files, sending), input.accept.split(","));
 }
 
-// ``known``: the endings of documents.
+// Accepts dropped files. ``known``: the file name suffixes of documents.
 function bindDropping(take, known) {
   const sheet = byId("dropping");
   const hasFile = (event) => event.dataTransfer?.types.includes("Files");
@@ -241,7 +242,7 @@ function bindDropping(take, known) {
   });
 }
 
-// The files that were dropped, those in folders too: of these only documents.
+// Returns the dropped files, and the documents inside dropped folders.
 async function dropped(transfer, known) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.());
   const files = [...transfer.files];

@@ -1,10 +1,12 @@
-// Chapters to be ticked, where a book is too long and in its contents: tokens and minutes are counted with every tick.
+// Choice of chapters, for a book that is too long and in the table of contents. Every tick updates the tokens and
+// minutes.
 import { byId, made, post } from "./frame.js";
 
 const FEWEST = 2;
 
-// Ticks for chapters. ``sizes``: tokens of each page from the first, how many fit, seconds a token takes; ``counted`` is told
-// what is chosen, in words, and whether it can be read.
+// Checkboxes for chapters. ``sizes``: { first, tokens, room, seconds }: number of the first page, tokens of each page
+// from there on, how many tokens fit, and the lowest and highest seconds per token. ``counted``: called with the size
+// of the choice in words, and whether the choice can be read.
 export class Ticks {
   constructor(entries, sizes, counted) {
     this.sizes = sizes;
@@ -16,7 +18,7 @@ export class Ticks {
     });
   }
 
-  // A chapter is ticked with all that is in it.
+  // Applies a chapter's tick to all of its subchapters.
   tick(at) {
     const { level, box } = this.boxes[at];
     for (const below of this.boxes.slice(at + 1)) {
@@ -30,7 +32,7 @@ export class Ticks {
     return this.boxes.filter(({ box }) => box.checked).map(({ first, last }) => [first, last]);
   }
 
-  // A page on which two chapters meet is read once.
+  // Counts the tokens of page ranges. A page in two ranges counts once.
   tokensOf(ranges) {
     const pages = new Set();
     for (const [first, last] of ranges) for (let page = first; page <= last; page++) pages.add(page);
@@ -61,14 +63,14 @@ function stretch(low, high) {
   return least === most ? `about ${least} min` : `${least} to ${most} min`;
 }
 
-// Whether chapters can be chosen of what the server told of the contents.
+// Returns whether chapters can be chosen. ``told``: response of /contents.
 export const canChoose = (told) => Boolean(told.sizes) && told.entries.length >= FEWEST;
 
 export const readChapters = (ticks) => post("/reading/chapters", { pages: ticks.chosen });
 
-// Of a book that is too long ------------------------------------------------------------------------------------------
+// Book that is too long -----------------------------------------------------------------------------------------------
 
-let book = ""; // id of the book whose chapters are shown
+let book = ""; // id of the book that is too long
 let ticks = null;
 
 export async function showChapters(id) {

@@ -1,7 +1,7 @@
-// The conversation: Gradio's chatbot shows what was written down, the live stream brings the answer that is being written.
+// The conversation. Gradio's chatbot shows the stored messages. The live stream brings the answer in progress.
 //
-// Gradio is asked to show the chat when the stream names a record that it does not show yet: a question has come, another
-// version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
+// Gradio redraws the chat only if the live stream names a new record: after a question, a change of version, or the end
+// of an answer. Between two records only this script changes the chat, and only the element of the answer in progress.
 
 import { live } from "./figures.js";
 import { bindFollow, followChat, keepPlace } from "./follow.js";
@@ -9,20 +9,22 @@ import { byId, endForeignFrames, made } from "./frame.js";
 import { hear, hearEnd } from "./spoken.js";
 
 const RETRY_MS = 1500;
-// A sign of life goes with the words where they come, and costs frames of its own only where none do. An animation of the
-// style sheet would have the browser draw in all sixty a second, even one in steps, and without a graphics card that is
-// the engine's time.
+// Signs that blink while an answer is awaited or written. They blink with the drawing of new words, every BEAT_MS, or
+// every ALONE_MS if no words come. A CSS animation, even one in steps, would draw 60 frames a second. Without a
+// graphics card that takes processor time from the engine.
 const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
 const BEAT_MS = 550;
 const ALONE_MS = 900;
-const MARKS = /[*`]+/g; // of Markdown: what is formatted next knows what they mean
+const MARKS = /[*`]+/g; // Markdown marks, removed from the tail until it is formatted
 
-let shown = ""; // the chat
-let wanted = ""; // the record that the stream tells of
+let shown = ""; // id of the chat that is shown
+let wanted = ""; // name of the newest record
 let retry = 0;
-let open = null; // the answer that is being written, as far as it has been told: its name, its text, what is formatted of it
+// The answer in progress: its id, its text, the HTML of the formatted start, where that start ends, and the waiting
+// words.
+let open = null;
 let beaten = 0;
-let loaded = false; // Gradio shows a record
+let loaded = false; // whether Gradio shows a record
 
 // Gradio's record -----------------------------------------------------------------------------------------------------
 
@@ -35,13 +37,13 @@ export function showChat(chat) {
   follow();
 }
 
-// The name of the shown record comes with it, as the words of the button that asks for it.
+// Has Gradio show the newest record. The text of #refresh is the name of the record that Gradio shows.
 function follow() {
   clearTimeout(retry);
-  if (byId("trifold").dataset.live === "no") return; // the first news of the server will lead here again
+  if (byId("trifold").dataset.live === "no") return; // the next message of the stream calls this function again
   const refresh = byId("refresh");
   if (refresh?.textContent.trim() === wanted) {
-    // Gradio's loading sign asks for a frame in every frame, even after Gradio has removed the sign.
+    // Gradio's loading sign requests animation frames forever, even after Gradio has removed the sign.
     if (!loaded) endForeignFrames();
     loaded = true;
     return;
@@ -51,7 +53,8 @@ function follow() {
 }
 
 function bringGradio() {
-  // What it describes its routes with; ours are private, and the route that would tell so is shut.
+  // Gradio would fetch a description of its routes. The server blocks that request, so an empty description is given
+  // here.
   window.gradio_api_info = { named_endpoints: {}, unnamed_endpoints: {} };
   const app = made("gradio-app");
   app.setAttribute("embed", "false");
@@ -62,7 +65,7 @@ function bringGradio() {
   import("/gradio.js");
 }
 
-// The open answer -----------------------------------------------------------------------------------------------------
+// Answer in progress --------------------------------------------------------------------------------------------------
 
 /** @param {View["writing"]} news */
 export function showWriting(news) {
@@ -109,7 +112,8 @@ function beat(pause) {
   for (const sign of document.querySelectorAll(SIGNS)) sign.toggleAttribute("data-dim");
 }
 
-// Gradio has a message read aloud with all its HTML, and an answer anew with every word; spoken.js tells it by sentences.
+// Removes Gradio's live region and the HTML in its labels. A screen reader would read the whole answer again with every
+// word. spoken.js gives it whole sentences instead.
 function tidy() {
   document.querySelector('#chat [role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
   for (const message of document.querySelectorAll('#chat [data-testid][aria-label*="<"]')) {
@@ -119,7 +123,7 @@ function tidy() {
 
 export function bindChat() {
   setInterval(() => beat(ALONE_MS), BEAT_MS);
-  // Gradio draws in its own time; a place that it has just made is filled before it is painted.
+  // Fills an answer's element as soon as Gradio has created it, before the browser paints.
   new MutationObserver((changes) => {
     draw();
     tidy();

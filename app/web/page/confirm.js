@@ -3,7 +3,7 @@
 import { byId } from "./frame.js";
 
 // Returns the choice: "yes", "no", or "" if the dialog was closed in another way.
-// ``saving``: what can be saved before, as { words, href }.
+// ``saving``: a link { words, href } to save something first.
 export function confirmed(question, consequence, { yes, no, danger = false, saving = null }) {
   const dialog = byId("confirm");
   byId("confirm-question").textContent = question;

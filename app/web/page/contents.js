@@ -1,4 +1,4 @@
-// The table of contents: chapters that glow as the map does, open their page, and can be asked about.
+// The table of contents. A chapter glows like its pages on the map, opens its first page, and offers questions.
 import { askQuestion } from "./ask.js";
 import { Ticks, canChoose, readChapters } from "./chapters.js";
 import { byId, made, tell } from "./frame.js";
@@ -6,19 +6,19 @@ import { openPage, pageShown } from "./pages.js";
 import { SidePanel } from "./side.js";
 
 const BRIGHTEST = 100;
-const MOST_BARS = 60; // pages of a chapter that are drawn each for itself
-const SEEN = 3; // a glow that is worth drawing
+const MOST_BARS = 60; // maximum bars in a chapter's strip; a longer chapter shares bars between pages
+const SEEN = 3; // minimum score that is drawn
 
 const narrow = matchMedia("(max-width: 820px)");
 
-let version = ""; // of what the server has to show
+let version = ""; // version of the newest table of contents
 let fetched = "";
 let scores = [];
 let first = 1; // number of the first page on the map
-let numbers = []; // of every page on the map, where some between are left out
-let entries = []; // what is shown, with its element
-let ticks = null; // while chapters are chosen
-let told = null; // by the server, last
+let numbers = []; // page numbers on the map, if the pages have gaps; otherwise empty
+let entries = []; // the shown chapters, each with its element ``item``
+let ticks = null; // the checkboxes; null unless chapters are being chosen
+let told = null; // newest response of /contents
 
 const side = new SidePanel("contents");
 const panel = () => side.element;
@@ -58,9 +58,9 @@ function draw() {
   byId("contents-choose").hidden = !canChoose(told);
   if (!canChoose(told)) choose(false);
   else if (ticks) choose(true);
-  const lists = [made("ol")]; // by level
+  const lists = [made("ol")]; // open list of each level
   entries = told.entries.map((entry, at) => {
-    const above = lists.at(-1).lastElementChild; // a chapter that this one may belong to
+    const above = lists.at(-1).lastElementChild; // possible parent chapter
     const level = Math.min(entry.level, above ? lists.length : 0);
     if (level === lists.length) {
       lists.push(made("ol"));
@@ -101,7 +101,7 @@ function chapter(entry) {
   return item;
 }
 
-// Chapters of the open book can be chosen, to be read instead of what is read now: those that are read are ticked.
+// Starts or ends the choice of chapters to read instead of the current ones. The chapters that are read come ticked.
 function choose(on) {
   panel().toggleAttribute("data-choosing", on);
   byId("contents-choose").setAttribute("aria-pressed", String(on));
@@ -137,7 +137,7 @@ async function readChosen() {
   else draw();
 }
 
-// The strip of a chapter's pages below its title.
+// Draws a strip of page bars below every chapter's title.
 function paint() {
   const style = getComputedStyle(document.documentElement);
   const lamp = style.getPropertyValue("--lamp").trim();
@@ -163,7 +163,7 @@ function paint() {
   }
 }
 
-// The innermost chapter of the page that is open.
+// Marks the innermost chapter of the shown page.
 function markPage() {
   const page = pageShown();
   const here = page === undefined ? undefined : entries.findLast((entry) => entry.first <= page && page <= entry.last);

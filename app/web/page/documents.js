@@ -1,11 +1,11 @@
-// The documents of a conversation: each with its colour, added, left out and put in another order; what that costs is said
-// before. Several files that come at once are offered together.
+// The documents of a conversation: the list with its colours, and adding, removing and reordering. The page shows the
+// cost of a change and asks before making it. For several dropped files, the page asks whether to open them together.
 import { confirmed } from "./confirm.js";
 import { byId, call, made, post, tell } from "./frame.js";
 
 const COLOURS = 6;
 
-let documents = []; // of the open book, in their order; none where it is one file
+let documents = []; // documents of the open book in reading order; empty for a book of a single file
 /** @type {Pick<View["book"], "id" | "title" | "stage">} */
 let book = { id: "", title: "", stage: "" };
 const sheet = new CSSStyleSheet();
@@ -21,13 +21,13 @@ export function showDocumentsBook(now) {
 /** @param {View["documents"]} now */
 export function showDocuments(now) {
   documents = now;
-  // A citation carries the first digits of its document's name.
+  // A citation's class ends with the first 12 digits of its document's id.
   const rules = documents.map(({ id, colour }) => `.cite.of-${id.slice(0, 12)} { --document: var(--document-${colour % COLOURS}); }`);
   sheet.replaceSync(rules.join("\n"));
   draw();
 }
 
-// What may be added to the open book: "" if none is open.
+// Returns the title of the book to which documents can be added; "" if there is no such book.
 export const openTitle = () => (["ready", "parts", "reading", "choosing"].includes(book.stage) ? book.title : "");
 export const isShown = (id) => id === book.id || documents.some((one) => one.id === id);
 
@@ -70,9 +70,9 @@ function entry(one, at) {
   return item;
 }
 
-// Asks for the cost, says it, and does what was agreed to.
+// Fetches the cost of a change, asks for consent, and makes the change.
 async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
-  const of = book.id; // another one may be opened in another tab before this is agreed to
+  const of = book.id; // sent along, because another tab may open another book in the meantime
   tell({ cause: "Counting what is to be read…" });
   const cost = await call("/documents/cost", { ids: wanted });
   byId("toast").hidden = true;
@@ -95,7 +95,8 @@ export function addToOpen(added, title) {
 
 export const together = (wanted) => change(wanted, `Read ${wanted.length} documents together?`, { yes: "Read them", anew: true });
 
-// Which of several files are wanted, and what for: "together", "add", "keep", or null.
+// Asks which of the files to take in, and how. Returns { files, what }; ``what`` is "together", "add" or "keep".
+// Returns null if the dialog was closed.
 export function offered(files) {
   const dialog = byId("offer");
   byId("offer-files").replaceChildren(

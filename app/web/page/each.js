@@ -1,4 +1,5 @@
-// One question asked of each of several documents by itself: which ones, the table that grows, and the pages behind it.
+// One question to several documents, asked of each document separately: the choice of documents, the table of answers,
+// and the pages cited in the table.
 import { how } from "./ask.js";
 import { mayOpen } from "./books.js";
 import { documentsShown } from "./documents.js";
@@ -8,8 +9,8 @@ import { openPage } from "./pages.js";
 /** @type {View["each"]} */
 let now = { question: "", running: false, line: "", done: 0, left: 0, unkept: false, rows: [] };
 let library = []; // the documents of the library
-let open = ""; // the open book
-let coming = null; // the page of another document that is being opened: { id, number, passage }
+let open = ""; // id of the open book
+let coming = null; // page to show when its document has been opened: { id, number, passage }
 
 /** @param {View["each"]} each */
 export function showEach(each) {
@@ -50,7 +51,7 @@ export function showEachPaging(paging) {
 
 // The table -----------------------------------------------------------------------------------------------------------
 
-// What has the focus is drawn anew like the rest, and has it again.
+// Redraws all rows. The focused button gets the focus back.
 function drawRows() {
   const body = byId("each-rows");
   const buttons = () => [...body.querySelectorAll("button")];
@@ -66,7 +67,7 @@ function rowOf(row) {
   const answer = made("td", "", "answer");
   const words = made("div");
   words.translate = false;
-  words.innerHTML = row.answer; // the server's own, in which no tag is a model's
+  words.innerHTML = row.answer; // the server removes HTML from the model's text
   answer.append(row.error ? made("p", row.error, "trouble") : words);
   if (row.missing) answer.append(made("p", row.missing, "missing"));
   const places = made("td", "", "places");
@@ -90,7 +91,7 @@ function placeOf(row, { passage, pages }) {
   return place;
 }
 
-// A page of the open documents is shown beside the chat; another document is opened first.
+// Shows a page next to the chat. If the page's document is not open, the document is opened first.
 async function showPlace(row, number, passage) {
   const here = documentsShown().find((one) => one.id === row.id);
   if (here || row.id === open) {
@@ -131,7 +132,7 @@ function count() {
   byId("each-all").textContent = number < library.length ? "Tick all" : "Tick none";
 }
 
-// The documents that are open together come ticked, else those that were asked last.
+// Opens the dialog. The open documents come ticked, or the documents of the last question if a single book is open.
 function openEach() {
   const together = documentsShown().map((one) => one.id);
   const last = now.rows.map((row) => row.id);
@@ -142,7 +143,7 @@ function openEach() {
   if (!byId("each-question").value) byId("each-question").value = now.question;
 }
 
-// Documents of the open conversation go in its order, then the others as the library has them.
+// Sorts ids: open documents first, in their order in the conversation; then other documents, in the library's order.
 function inOrder(ids) {
   const order = documentsShown().map((one) => one.id);
   return [...order.filter((id) => ids.includes(id)), ...ids.filter((id) => !order.includes(id))];

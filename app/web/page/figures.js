@@ -1,4 +1,4 @@
-// The figures beside the chat. Every word comes ready from the server; here it is put in place and drawn.
+// The figures next to the chat. All texts come from the server.
 
 import { byId, made, nextFrame } from "./frame.js";
 
@@ -13,11 +13,11 @@ const NAMES = {
   disk: "disk",
 };
 
-const MOST_TOKENS = 100; // that the chart and the small drawing show
+const MOST_TOKENS = 100; // maximum tokens in the charts
 let line = [];
 
-// The figures that matter, under the answer while it is written: chat.js keeps it there. A screen reader hears the
-// line that takes its place.
+// The main figures below an answer in progress. chat.js keeps this element at the end of the answer. Screen readers
+// skip this element, because the line that replaces it is read to them.
 export const live = made("div", "", "live");
 live.setAttribute("aria-live", "off");
 live.title = "Now: the last 10 tokens. The small line: the last 100. Acceptance: guesses that were kept.";
@@ -57,12 +57,12 @@ export function showMemory(memory) {
   stack("kv", memory);
 }
 
-// What stands there already is not put there again: the browser would lay it out anew.
+// Sets a text only if it has changed, because setting a text causes a new layout.
 function put(place, words) {
   if (place.said !== words) place.textContent = place.said = words;
 }
 
-// A bar of parts with a key below it. The elements stay; only widths and words change, so nothing jumps.
+// Draws a stacked bar and its legend. The elements are kept and only widths and texts change, so that nothing jumps.
 function stack(id, parts) {
   const bar = byId(id);
   const key = byId(`${id}-key`);
@@ -107,7 +107,7 @@ function draw() {
   paint.clearRect(0, 0, width, height);
   if (!line.length) return;
   const most = Math.max(...line.map((point) => Math.max(point[0], point[2]))) * HEADROOM;
-  // As wide as the tokens that there are, a hundred at most: it fills its width from the first of them on.
+  // The curve fills the whole width: all tokens, or the last MOST_TOKENS.
   const last = line.at(-1)[3];
   const first = Math.max(0, last - MOST_TOKENS);
   const x = (point) => ((point[3] - first) / (last - first)) * width;

@@ -1,14 +1,14 @@
-// Words found in the book: Ctrl+F while its pages are open, "/find" in the question box, or the button above the pages.
+// Search in the book: Ctrl+F while a page is open, "/find" in the question box, or the button above the page.
 import { byId, call, made, tell } from "./frame.js";
 import { openPage, pageShown } from "./pages.js";
 
 const WAIT_MS = 180;
 
 let hits = [];
-let at = -1; // index of the place that is shown; -1 if none is
+let at = -1; // index of the shown hit; -1 if no hit is shown
 let words = "";
 let waiting = 0;
-let asked = 0; // answers to older words are dropped
+let asked = 0; // number of the newest request; older responses are dropped
 
 const field = () => byId("find-words");
 
@@ -29,7 +29,7 @@ function closeFind() {
   words = "";
   showHits([], "");
   const page = pageShown();
-  if (page) openPage(page); // without the marks
+  if (page) openPage(page); // shows the page without marks
 }
 
 async function look() {
@@ -42,7 +42,7 @@ async function look() {
   if (told.cause) return tell(told);
   words = wanted;
   showHits(told.hits, told.said);
-  if (!hits.length) return openPage(pageShown()); // without the marks of what was looked for before
+  if (!hits.length) return openPage(pageShown()); // removes the marks of the last search
   const here = pageShown() ?? 0;
   show(Math.max(0, hits.findIndex((hit) => hit.page >= here)));
 }
@@ -90,7 +90,7 @@ function step(by) {
 function keys(event) {
   const find = (event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "f";
   if (find && !byId("page-panel").hidden && document.activeElement !== field() && !document.querySelector("dialog[open]")) {
-    event.preventDefault(); // pressed again, the browser's own search comes
+    event.preventDefault(); // a second Ctrl+F opens the browser's search
     openFind();
   } else if (event.key === "F3" && !byId("find").hidden) {
     event.preventDefault();
@@ -98,7 +98,7 @@ function keys(event) {
   }
 }
 
-// From the field down the list and back.
+// Moves the focus between the field and the hits.
 function move(event) {
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const stops = [field(), ...byId("find-hits").querySelectorAll("button")];

@@ -1,13 +1,14 @@
-// The choice of a model before the first book, and the models that would hold a book that is too long for this one.
+// The choice of a model before the first book, and the models that can read a book that is too long for the current
+// model.
 import { byId, call, made } from "./frame.js";
 
 let wanted = false; // whether no model has been chosen yet
 let options = null;
-let turned = ""; // id of the option that the person looks at
+let turned = ""; // id of the selected option
 let setup = { stage: "" };
-let rates = ""; // why a look may say how fast a model would be
+let rates = ""; // whether the server can estimate speeds: "known", "now" (after a measurement) or "" (not now)
 let told = 0; // number of changes of ``rates``
-const looked = {}; // what this machine, and the hub, said of an option's model
+const looked = {}; // results of ``look``, keyed by the option's id
 
 /** @param {View["first"]} first */
 export async function showFirst(first) {
@@ -61,7 +62,9 @@ function turn(option) {
   look(option);
 }
 
-// How it would do here; of the hub's also whether it is to be had. The machine is not measured while a model is loaded.
+// Fetches an estimate of how the option's model would run on this machine. For a model on the hub, also checks that the
+// model is available. Other options are not estimated during a change of model, because the speeds cannot be measured
+// then.
 async function look(option) {
   if (looked[option.id]?.has || looked[option.id]?.asking || (!option.look && setup.stage)) return;
   looked[option.id] = { line: option.look ? "Asking the Hugging Face hub…" : "", asking: true };
@@ -71,10 +74,10 @@ async function look(option) {
   const trouble = option.look ? `${said.cause} ${said.remedy}` : "";
   looked[option.id] = said.cause ? { line: trouble } : { line: said.line, has: Boolean(said.line) };
   draw();
-  if (!said.cause && !said.line && told !== before) lookAgain(); // the news came before the answer
+  if (!said.cause && !said.line && told !== before) lookAgain(); // ``rates`` changed while this request was running
 }
 
-// Whoever looked while the machine was busy, or was being measured, is told when it no longer is.
+// Repeats a look when the server's ability to estimate speeds has changed.
 /** @param {View["rates"]} news */
 export function showRates(news) {
   rates = news;
@@ -112,7 +115,7 @@ export function showFirstSetup(news) {
   if (ended) lookAgain();
 }
 
-// A book that is too long: what is here and would hold it, and the way to all the others.
+// Offers the local models that can read a book that is too long, and a link to all models.
 /** @param {View["others"]} others */
 export function showOthers(others) {
   const place = byId("choose-others");

@@ -1,35 +1,37 @@
-// Where the reader is in the chat. The view follows the newest words only while the reader is at the end of the chat;
-// elsewhere the line under the reader's eyes stays where it is, whatever is put in above it or drawn anew.
+// The scroll position of the chat. At the end of the chat, the view follows the newest words. Elsewhere, the topmost
+// visible line keeps its position, even if text above is inserted or redrawn.
 //
-// A place is a count of letters in a message: words are formatted again, marks come between them, and Gradio draws the
-// ended answer in elements of its own, but the letters stay the same.
+// A position is a count of letters in a message. Formatting, citations and Gradio's redrawing replace the elements of
+// an answer, but not its letters.
 
 import { byId, nextFrame } from "./frame.js";
 
-const END = 24; // pixels from the end of the chat within which somebody follows it
-const TOUCH_MS = 300; // after which what moves is not the reader's doing
-const FAR = 120; // pixels from it from which a button leads back
+const END = 24; // maximum pixels from the end of the chat at which the view follows
+const TOUCH_MS = 300; // scrolling later than this after an input was not caused by the reader
+const FAR = 120; // minimum pixels from the end at which the button back to the end is shown
 const LETTERS = /\p{L}/gu;
 const APART = "button, .above, .under, .live, .actions, .trouble, .waiting, .unseen";
 
 let follows = true;
-let place = null; // what stands at the upper edge: message, letters before it, its node, how far below the edge it begins
+// The text at the upper edge: index of its message, letters before it, text node, offset in the node, pixels below the
+// edge.
+let place = null;
 let last = { top: 0, height: 0 };
-let redrawn = false; // in this frame: the chat was shorter for a moment, and may have moved by itself
-let touched = -Infinity; // when the reader last did something that may scroll
+let redrawn = false; // elements were replaced in this frame, so the browser may have scrolled by itself
+let touched = -Infinity; // time of the reader's last input
 
 const room = () => document.querySelector("#chat .panel-wrap");
 const below = (shown) => shown.scrollHeight - shown.clientHeight - shown.scrollTop;
 const rows = (shown) => shown.querySelectorAll(".message-row");
 const letters = (text) => text.match(LETTERS)?.length ?? 0;
 
-// The end of the chat is shown, and followed: a question was asked, or another chat is open.
+// Scrolls to the end of the chat and follows it, after a question or a change of chat.
 export function followChat() {
   follows = true;
   keepPlace();
 }
 
-// Before the page is painted: the chat has changed; `anew`: elements of it were put in the place of others.
+// Restores the scroll position after a change of the chat, before the browser paints. `anew`: elements were replaced.
 export function keepPlace(anew = false) {
   const shown = room();
   if (!shown) return;
@@ -37,7 +39,7 @@ export function keepPlace(anew = false) {
     redrawn = true;
     nextFrame(() => (redrawn = false));
   }
-  if (follows) nextFrame(toEnd); // with the frame: the whole page is laid out once
+  if (follows) nextFrame(toEnd); // with the next frame, so that the page is laid out only once
   else stay(shown);
   offer(shown);
 }
@@ -67,7 +69,7 @@ function offer(shown) {
   if (byId("to-end").hidden !== hidden) byId("to-end").hidden = hidden;
 }
 
-// The reader has moved, or the chat has become shorter.
+// Handles scrolling by the reader. Scrolling that follows from redrawn elements is ignored.
 function scrolled(event) {
   const shown = room();
   if (event.target !== shown || (redrawn && performance.now() - touched > TOUCH_MS)) return;
@@ -80,7 +82,7 @@ function scrolled(event) {
   offer(shown);
 }
 
-// Places ----------------------------------------------------------------------------------------------------------------
+// Positions -----------------------------------------------------------------------------------------------------------
 
 function* texts(row) {
   const walker = document.createTreeWalker(row, NodeFilter.SHOW_TEXT, (node) =>
@@ -98,7 +100,7 @@ function boxOf(node, from, to) {
 
 const topOf = ({ node, at }) => boxOf(node, at, Math.min(at + 1, node.length)).top;
 
-// The first words below the upper edge.
+// Returns the position of the first text below the upper edge.
 function placeOf(shown) {
   const edge = shown.getBoundingClientRect().top;
   for (const [message, row] of [...rows(shown)].entries()) {
@@ -126,7 +128,7 @@ function firstBelow(node, edge) {
   return from;
 }
 
-// The place in what has been drawn anew; null where there are not so many letters yet.
+// Finds ``place`` in redrawn elements. Returns null if the message does not have enough letters yet.
 function found(shown) {
   const row = rows(shown)[place.message];
   let left = place.letters;

@@ -1,13 +1,13 @@
-// The frame: what is sent to the server and what is told of it, the model's line, light and dark, and the two panels that
-// are drawers on a narrow screen. On a wide one the figures are a column that is folded until somebody wants them shown:
-// the demo view, which this browser remembers.
+// The frame of the page: requests to the server, messages, the model's line, light and dark, and two panels that are
+// drawers on a narrow screen. On a wide screen, the figures are a hidden column until the person turns on the demo
+// view. The browser remembers the demo view.
 
 export const byId = (id) => document.getElementById(id);
 
-// Frames of the screen that scripts of the page have asked for.
+// Handles of the animation frames that the page's scripts have requested.
 const asked = new Set();
 
-// With the screen's next frame, for what moves or changes colour.
+// Calls ``then`` with the screen's next frame, and keeps the frame from ``endForeignFrames``.
 export function nextFrame(then) {
   const handle = requestAnimationFrame((time) => {
     asked.delete(handle);
@@ -17,15 +17,15 @@ export function nextFrame(then) {
   return handle;
 }
 
-// Cancels the frames that Gradio has asked for, so that what asks for a frame in every frame ends. A frame's handle is
-// the handle before it plus one, by the HTML standard.
+// Cancels the frames that Gradio has requested. This ends a loop that requests a frame in every frame. By the HTML
+// standard, handles of frames are consecutive integers.
 export function endForeignFrames() {
   for (let handle = requestAnimationFrame(() => {}); handle > 0; handle--) {
     if (!asked.has(handle)) cancelAnimationFrame(handle);
   }
 }
 
-// An element with a text and a class.
+// Creates an element with a text and a class.
 export function made(tag, words = "", kind = "") {
   const element = document.createElement(tag);
   if (words) element.textContent = words;
@@ -33,20 +33,20 @@ export function made(tag, words = "", kind = "") {
   return element;
 }
 
-// What was wrong, in two sentences; null if nothing was.
+// Sends a request. Returns the error { cause, remedy }, or null.
 export async function post(path, body) {
   const told = await call(path, body);
   return told.cause ? told : null;
 }
 
-// What comes back: its JSON, which is an error's two sentences where something was wrong.
+// Sends a request and returns the JSON of the response. After an error, the JSON has ``cause`` and ``remedy``.
 export async function call(path, body) {
   const failed = { cause: "Trifold did not answer.", remedy: "Is it still running?" };
   const answer = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) }).catch(() => null);
   return answer ? answer.json().catch(() => failed) : failed;
 }
 
-// A sentence that goes away by itself.
+// Shows an error or a note for six seconds.
 let telling = 0;
 export function tell(trouble) {
   if (!trouble?.cause) return;
@@ -82,17 +82,17 @@ function bindDemo() {
   try {
     on = localStorage.getItem(DEMO) === "yes";
   } catch {
-    // this browser keeps nothing
+    // without storage the demo view starts off
   }
   showDemo(on);
   byId("open-figures").addEventListener("click", (event) => {
     if (!WIDE.matches) return;
-    event.stopImmediatePropagation(); // there it is no drawer
+    event.stopImmediatePropagation(); // on a wide screen the figures are no drawer
     showDemo(byId("trifold").dataset.demo !== "yes");
     try {
       localStorage.setItem(DEMO, byId("trifold").dataset.demo);
     } catch {
-      // nor this
+      // as above
     }
   });
   WIDE.addEventListener("change", () => showDemo(WIDE.matches && byId("trifold").dataset.demo === "yes"));

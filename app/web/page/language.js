@@ -1,8 +1,8 @@
-// The page in the person's language. The program speaks English; a file named after a language ("de.json") maps its
-// texts, and this puts the translation in place wherever one of them comes up: in the page's own HTML, from its
-// scripts, and from the server, errors too.
+// Shows the page in the person's language. All texts are written in English. A file per language ("de.json") maps
+// English texts to translations. A text is replaced wherever it appears: in the HTML, from scripts, and from the server,
+// errors included.
 //
-// Words of books, chats and persons are never touched: their elements say translate="no", or are named below.
+// Words of books, chats and persons are never translated. Their elements have translate="no" or match ANOTHERS.
 
 import { ENGLISH, load, translated } from "./translation.js";
 
@@ -15,18 +15,19 @@ const ANOTHERS = [
   "#page-marks, #search-found, #suggestions, #report, .title, .cover b, .cover i, blockquote, mark, .runs .words, #race-question",
   ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
 ].join(", ");
-// Of the chat, what is the page's own.
+// Elements inside ANOTHERS that are translated nevertheless.
 const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b), #find-hits small";
 
-const sources = new WeakMap(); // of a text, or of an element's attributes: what it was, and what it has become
+// English source and shown translation, keyed by text node, or by element and attribute name.
+const sources = new WeakMap();
 
-// What the person chose; null leaves it to the browser.
+// Returns the chosen language, or null for the browser's language.
 export function chosenLanguage() {
   try {
     const kept = localStorage.getItem(KEPT);
     return kept in LANGUAGES ? kept : null;
   } catch {
-    return null; // this browser keeps nothing
+    return null; // without storage no choice is remembered
   }
 }
 
@@ -40,12 +41,12 @@ export function chooseLanguage(name) {
     if (name) localStorage.setItem(KEPT, name);
     else localStorage.removeItem(KEPT);
   } catch {
-    // nor this
+    // as above
   }
   return speak();
 }
 
-// The page --------------------------------------------------------------------------------------------------------------
+// Page ----------------------------------------------------------------------------------------------------------------
 
 function isOurs(element) {
   const nearest = element.closest(`${ANOTHERS}, ${OURS}`);
@@ -82,7 +83,7 @@ function showAll(root) {
   }
 }
 
-// As the program wrote it.
+// Restores the English texts.
 function restore(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
@@ -115,14 +116,15 @@ async function speak() {
   const language = found ? next : ENGLISH;
   load(language, found ?? {});
   document.documentElement.lang = language;
-  delete document.documentElement.dataset.language; // theme.js hides the page until here
+  delete document.documentElement.dataset.language; // shows the page, which theme.js has hidden
   if (language === ENGLISH) return;
   showAll(document.body);
   const seen = { subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ATTRIBUTES };
   watch.observe(document.body, seen);
 }
 
-// Elements that hold words of the book or of its answers alone are pronounced and divided as these are.
+// Elements that only have words of the book or its answers. The book's language decides their pronunciation and
+// hyphenation.
 const OF_BOOK = ["book-title", "spoken", "aloud-words", "suggestions", "contents-list", "find-hits", "page-text"];
 
 /** @param {View["language"]} name */

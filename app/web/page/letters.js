@@ -1,14 +1,14 @@
-// The words of a page's picture as a layer that is not seen, so that they can be selected there: by touch as the browser
-// does it, by the mouse from the nearest word to the nearest word, since between words there is nothing to select.
+// An invisible text layer over a page's picture, so that words can be selected. Touch uses the browser's selection. The
+// mouse selects from nearest word to nearest word, because the gaps between words have no text.
 import { byId, made } from "./frame.js";
 import { pageShown } from "./pages.js";
 
-const SIZE = 100; // pixels of the type in which the widths of words are measured
-const LEADING = 0.8; // of a box's height that its letters are high
-const UPRIGHT = 3; // times as far as sideways that a pointer is from a line above or below it
+const SIZE = 100; // font size in pixels at which words are measured
+const LEADING = 0.8; // font size as a fraction of the height of a word's box
+const UPRIGHT = 3; // weight of the vertical distance, relative to the horizontal, in the search for the nearest word
 
-let words = []; // [text, x0, y0, x1, y1] of the page that is shown
-let shown = ""; // the page and its words' name
+let words = []; // words of the shown page: [text, x0, y0, x1, y1], coordinates from 0 to 1
+let shown = ""; // "BOOK/PAGE" of the shown words; "" if there are none
 const measure = document.createElement("canvas").getContext("2d");
 
 const layer = () => byId("page-letters");
@@ -30,13 +30,14 @@ export async function showLetters(changed) {
   changed();
 }
 
-// With the space behind it where another word follows in the line, so that what is selected has no gaps.
+// Creates the element of a word. The element reaches to the next word of the line, so that a selection has no gaps.
 function placed([text, x0, y0, x1, y1], at) {
   const next = words[at + 1];
   const goesOn = next && next[1] > x1 && next[1] - x1 < y1 - y0 && Math.min(next[4], y1) - Math.max(next[2], y0) > (y1 - y0) / 2;
   const word = made("span", text);
   const sheet = byId("page-picture");
-  const tall = (y1 - y0) * (sheet.naturalHeight / sheet.naturalWidth); // of the page's width
+  // height of the word as a fraction of the page's width
+  const tall = (y1 - y0) * (sheet.naturalHeight / sheet.naturalWidth);
   measure.font = `${SIZE}px sans-serif`;
   const wide = (measure.measureText(goesOn ? text : text.trimEnd()).width / SIZE) * LEADING * tall;
   Object.assign(word.style, {
@@ -49,11 +50,11 @@ function placed([text, x0, y0, x1, y1], at) {
   return word;
 }
 
-// Letters and digits alone, so that spacing, signs, case and accents do not matter.
+// Reduces a text to letters and digits, in order to ignore spacing, punctuation, case and accents.
 export const plain = (text) => text.normalize("NFKD").toLowerCase().replace(/[^\p{L}\p{N}]/gu, "");
 
-// The rectangles [x0, y0, x1, y1] of a passage, one per line. If it occurs several times, the place whose share of the
-// page's letters before it is nearest to ``share``.
+// Returns the rectangles [x0, y0, x1, y1] of a passage, one per line. ``share``: expected fraction of the page's
+// letters before the passage. If the passage occurs several times, the occurrence nearest to ``share`` is used.
 export function placesOf(passage, share) {
   const letters = words.map(([text]) => plain(text));
   const all = letters.join("");
@@ -78,7 +79,7 @@ export function placesOf(passage, share) {
 }
 
 /**
- * Where in the words a pointer is: a text node and an offset in it.
+ * Returns the text node and the offset in the node that are nearest to the pointer.
  * @returns {[Text, number] | null}
  */
 function nearest(event) {
@@ -117,7 +118,8 @@ export function bindLetters() {
     if (to) getSelection().setBaseAndExtent(...from, ...to);
   });
   layer().addEventListener("pointerup", () => (from = null));
-  layer().addEventListener("mousedown", (event) => event.preventDefault()); // the browser's own way would begin anew
+  // keeps the browser from starting its own selection
+  layer().addEventListener("mousedown", (event) => event.preventDefault());
   layer().addEventListener("dblclick", (event) => {
     const [node] = nearest(event) ?? [];
     if (node) getSelection().setBaseAndExtent(node, 0, node, node.length);

@@ -1,4 +1,4 @@
-// The library: books with their covers, the chats of the open book, and what can be done with either.
+// The library: books with their covers, the chats of the open book, and the menus of both.
 import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, isShown, openTitle } from "./documents.js";
@@ -31,7 +31,8 @@ export function showBooks(books) {
 /** @param {View["chats"]} chats */
 export function showChats(chats) {
   byId("trifold").dataset.chats = chats.length ? "some" : "none";
-  if (!byId("chats").querySelector("input")) fill(byId("chats"), chats, chatEntry, chat); // not while a name is typed
+  // not while a chat is being renamed
+  if (!byId("chats").querySelector("input")) fill(byId("chats"), chats, chatEntry, chat);
 }
 
 /** @param {View["storage"]} trouble */
@@ -90,7 +91,7 @@ function bookEntry(item) {
   return entry;
 }
 
-// Formats without pages get a cover of words.
+// Creates a book's cover. A format without pages gets a cover made of text.
 function cover(item) {
   const place = made("span", "", "cover");
   place.setAttribute("aria-hidden", "true");
@@ -175,7 +176,7 @@ function moveInMenu(event) {
   }
 }
 
-// What it does --------------------------------------------------------------------------------------------------------
+// Menu actions --------------------------------------------------------------------------------------------------------
 
 function save(id, form) {
   const link = made("a");
@@ -234,7 +235,7 @@ async function removeBook(id, title, { several, notes }) {
   if (chosen === "yes") tell(await post("/books/delete", { id }));
 }
 
-// Another tab of this page says so; hidden tabs answer too.
+// Tells the person if Trifold is open in another tab. Hidden tabs count too.
 function greetTabs() {
   if (!("BroadcastChannel" in window)) return;
   const tabs = new BroadcastChannel("trifold");

@@ -1,4 +1,5 @@
-// Arrow keys in lists: up and down go from entry to entry, Home and End to the first and the last. Tab goes on as ever.
+// Keys in lists: arrow up and down move between entries, Home and End to the first and the last entry. Tab is
+// unchanged.
 
 const LISTS = "#books, #chats, #library, #suggestions, #documents, #offers";
 const ENTRY = "button:not(.more)";

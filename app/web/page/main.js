@@ -1,4 +1,4 @@
-// The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
+// Entry point of the page's scripts. Receives the live stream and passes each part to the function that shows it.
 import { bindAloud } from "./aloud.js";
 import { bindAsking, isWaiting, showAskedBy, showAsking, showSampling, showSuggestions } from "./ask.js";
 import { bindBooks, showBook, showHint, showSending } from "./books.js";
@@ -24,12 +24,14 @@ import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
 
 const RETRY_MS = 1500;
-const GONE_MS = 1200; // a connection that is back within this time was never missed
-const HIDDEN_MS = 2000; // longer than the stream takes to say that the question sent a moment ago is this tab's
+const GONE_MS = 1200; // a shorter loss of the connection is not reported
+// how long a hidden tab stays connected; long enough to learn that its question is being answered
+const HIDDEN_MS = 2000;
 const IN_SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
-const LIVE = `/live?card=${hasCard() ? "yes" : "no"}`; // news come more seldom where drawing them is the engine's time
+// without a graphics card the server sends less often, because drawing takes time from the engine
+const LIVE = `/live?card=${hasCard() ? "yes" : "no"}`;
 
-// Who draws this page: a graphics card, or the processor, which may be the one that the engine computes on.
+// Returns whether a graphics card draws this page. If not, drawing takes processor time, perhaps from the engine.
 function hasCard() {
   const gl = document.createElement("canvas").getContext("webgl", { failIfMajorPerformanceCaveat: true });
   if (!gl) return false;
@@ -104,7 +106,7 @@ const show = {
   rates: showRates,
 };
 
-let missed = 0; // runs out when the connection has been gone for so long that it is worth a word
+let missed = 0; // timer that reports the loss of the connection
 function setLive(live) {
   clearTimeout(missed);
   missed = 0;
@@ -125,16 +127,16 @@ function listen() {
   };
   stream.onerror = () => {
     missed ||= setTimeout(setLive, GONE_MS, false);
-    if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    if (stream.readyState !== EventSource.CLOSED) return; // the browser reconnects by itself
     setTimeout(() => document.hidden || resume(), RETRY_MS);
   };
   return stream;
 }
 
-// A browser keeps six connections to one server: a tab that nobody sees gives its own back, unless it waits for an answer,
-// which does not go on for long when no page is open.
+// A browser opens at most six connections to a server, so a hidden tab closes its stream. A tab that waits for an
+// answer keeps the stream, because the server soon stops an answer when no page is connected.
 let stream = null;
-let hidden = Infinity; // since when
+let hidden = Infinity; // time at which the tab was hidden
 function resume() {
   if (document.hidden) {
     hidden = performance.now();

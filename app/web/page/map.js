@@ -1,25 +1,25 @@
-// The live map: every page of the book as one bar. Pages that were read are filled, pages that are being read glow.
+// The live map: one bar for every page of the book. Pages that have been read are filled. Pages with high scores glow.
 
 import { byId, made, nextFrame } from "./frame.js";
 
-const FADE_MS = 420; // a glow fades to a third in this time
-// The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
-// only while a glow fades and no news come. Every frame that is drawn is time of the engine's where no graphics card is.
+const FADE_MS = 420; // time constant of the fading: after this time a third of the glow is left
+// The map is redrawn with messages of the stream, at most every STEP_MS. Without messages, it is redrawn every ALONE_MS
+// while a glow fades. Frames are few, because without a graphics card every frame takes time from the engine.
 const STEP_MS = 150;
 const ALONE_MS = 900;
-const SEEN = 0.02; // a difference in brightness that is worth another frame
+const SEEN = 0.02; // minimum difference in brightness that causes another frame
 const BRIGHTEST = 100;
 
 let pages = 0;
 let unit = "page";
 let labels = [];
-let documents = []; // where there are several
+let documents = []; // documents of the open book, if there are several
 let first = 1; // number of the first page
 let read = 0;
 let reading = null;
 let readLine = "";
-let target = []; // the scores that came last
-let level = []; // what is drawn: it follows the scores, so that nothing flickers
+let target = []; // newest scores, from 0 to 1
+let level = []; // drawn brightness, which follows ``target`` gradually
 let drawn = 0;
 let frame = 0;
 let later = 0;
@@ -37,7 +37,7 @@ export function showMap(map) {
   redraw();
 }
 
-// Several documents: the stretch of each above its pages, in its colour.
+// Draws a strip with title and colour above the pages of each document.
 /** @param {View["documents"]} now */
 export function showMapDocuments(now) {
   documents = now;
@@ -88,7 +88,7 @@ export function glow(scores) {
   redraw();
 }
 
-// News have come, whatever they are: a glow that fades goes on with their frame.
+// Redraws a fading glow when a message of the stream has arrived.
 export function keepUp() {
   if (fading) redraw();
 }
@@ -176,7 +176,7 @@ function paintBars(paint, width, height) {
   paint.globalAlpha = 1;
 }
 
-// The page under the pointer, or at a bar: its index from 0, or -1.
+// Returns the index of the page under the pointer, or -1.
 function pageAt(clientX) {
   const box = canvas.getBoundingClientRect();
   const { count, bar, per } = bars(box.width);
@@ -184,7 +184,7 @@ function pageAt(clientX) {
   if (!pages || index < 0 || index >= count) return -1;
   const from = Math.floor(index * per);
   const to = Math.max(from + 1, Math.floor((index + 1) * per));
-  // Where several pages share a bar, the one that glows most is meant.
+  // If several pages share a bar, the page with the highest score is used.
   let best = from;
   for (let page = from; page < to; page++) if (target[page] > target[best]) best = page;
   return best;
@@ -203,7 +203,7 @@ function name(page) {
 }
 
 const canvas = byId("map-canvas");
-let cursor = -1; // the page that the keyboard has chosen
+let cursor = -1; // index of the page selected with the keyboard; -1 if there is none
 
 export function bindMap(open) {
   canvas.addEventListener("pointermove", (event) => name(pageAt(event.clientX)));

@@ -1,23 +1,23 @@
-// Notes: what is selected on a page or in an answer is kept, with a colour and words of one's own. A panel lists those of
-// the open book; a click opens the page with the passage marked.
+// Notes. A note keeps a passage selected on a page or in an answer, with a colour and the person's words. A panel lists
+// the notes of the open book. A click on a note opens its page and marks the passage.
 import { byId, call, made, post, tell } from "./frame.js";
 import { bindLetters, placesOf, showLetters } from "./letters.js";
 import { closePage, openPage, pageLength, pageShown, tablesMarked, wordsMarked } from "./pages.js";
 import { SidePanel } from "./side.js";
 
 const COLOURS = ["yellow", "green", "blue", "rose"];
-const AROUND = 40; // letters by which a passage is told from the same words elsewhere on its page
+const AROUND = 40; // maximum characters of context on each side, which tell equal passages of a page apart
 const WAIT_MS = 180;
 const LONGEST = 20000;
 
 const narrow = matchMedia("(max-width: 820px)");
 
 let now = { count: 0, version: "", asked: false };
-let notes = []; // those that are listed
-let editing = ""; // the note whose words are being written
+let notes = []; // the listed notes
+let editing = ""; // id of the note that is being edited
 let gone = new Map(); // deleted notes that can be restored, keyed by the id of the note before each
 let waiting = 0;
-let selected = null; // the selection that the bar would turn into a note
+let selected = null; // the selection from which the bar would make a note
 
 const side = new SidePanel("notes", () => {
   editing = "";
@@ -29,7 +29,7 @@ const field = () => byId("notes-words");
 /** @param {View["notes"]} told */
 export function showNotes(told) {
   const turned = told.version !== now.version;
-  if (bookOf(told) !== bookOf(now)) gone = new Map(); // they are brought back in the list that they were in
+  if (bookOf(told) !== bookOf(now)) gone = new Map(); // notes are only restored in the list of their own book
   now = told;
   byId("notes-count").textContent = now.count || "";
   byId("open-notes").setAttribute("aria-label", now.count ? `Notes: ${now.count}` : "Notes");
@@ -84,7 +84,7 @@ function entry(note) {
   return item;
 }
 
-// Words of a book, an answer or a person, which no translation of the page touches.
+// Marks an element whose words are never translated: words of a book, an answer or a person.
 function theirs(element) {
   element.translate = false;
   return element;
@@ -124,7 +124,7 @@ function edit(item, note) {
     event.preventDefault();
     const colour = form.querySelector("input:checked").value;
     const told = await call("/notes/change", { id: note.id, words: words.value.trim(), colour });
-    if (told.cause) return tell(told); // what was written stays in the field
+    if (told.cause) return tell(told); // the text stays in the field
     end();
   });
   form.addEventListener("keydown", (event) => {
@@ -149,7 +149,7 @@ function choice(colour, checked) {
 }
 
 async function remove(item, note) {
-  if (item.dataset.leaving) return; // pressed twice
+  if (item.dataset.leaving) return; // the button was pressed twice
   item.dataset.leaving = "yes";
   const trouble = await post("/notes/delete", { id: note.id });
   if (trouble) {
@@ -162,7 +162,7 @@ async function remove(item, note) {
   back.querySelector("button").focus();
 }
 
-// In the place of a deleted note, until the panel is closed.
+// Creates the entry that replaces a deleted note until the panel is closed.
 function ghost(id) {
   const item = made("li", "Deleted. ", "gone");
   item.dataset.id = id;
@@ -203,9 +203,9 @@ function keys(event) {
   stops[Math.max(0, Math.min(stops.length - 1, from + by))].focus();
 }
 
-// What is selected ----------------------------------------------------------------------------------------------------
+// Selection -----------------------------------------------------------------------------------------------------------
 
-// The part of the selection that lies in one of the texts that can be noted.
+// Returns the part of the selection that a note can keep: text of the page or of an answer. Returns null otherwise.
 function selection() {
   const all = getSelection();
   if (!all.rangeCount || all.isCollapsed) return null;
@@ -243,14 +243,14 @@ function found() {
   return { asked: { page: pageShown(), passage, before, after }, within };
 }
 
-// The id of the answer that contains a node.
+// Returns the id of the answer that contains an element; 0 if there is none.
 function answerOf(prose) {
   const row = prose.closest(".message-row, .bot-row, .bot") ?? prose;
   const button = row.querySelector('button.action[value^="note:"]');
   return button ? Number(button.value.split(":")[1]) : 0;
 }
 
-// Without citations, and without what stands under the answer.
+// Returns the text of a range without citations and without the elements around the answer.
 function wordsOf(range) {
   const part = range.cloneContents();
   for (const other of part.querySelectorAll(".cite, .unseen, .actions, .under, .above, .trouble")) other.remove();
@@ -262,7 +262,8 @@ function showBar() {
   const bar = byId("note-bar");
   if (!selected) return (bar.hidden = true);
   bar.hidden = false;
-  if (narrow.matches) return bar.removeAttribute("style"); // at the foot of the screen, out of the way of the phone's own
+  // the style sheet puts the bar at the bottom, away from the phone's own selection bar
+  if (narrow.matches) return bar.removeAttribute("style");
   const boxes = [...selected.within.getClientRects()];
   const box = boxes.at(-1) ?? selected.within.getBoundingClientRect();
   bar.style.left = `${Math.max(8, Math.min(innerWidth - bar.offsetWidth - 8, box.right - bar.offsetWidth / 2))}px`;
@@ -295,7 +296,7 @@ async function keep(asked) {
   tell({ cause: before || noted, remedy: "“Notes” has it, and takes words of your own." });
 }
 
-// Of an answer without a mouse: its sentences, to choose one.
+// Lists the sentences of an answer, so that a sentence can be noted without selecting text.
 export async function noteSentence(message) {
   const told = await call("/notes/sentences", { message });
   if (told.cause) return tell(told);
@@ -315,7 +316,7 @@ export async function noteSentence(message) {
   byId("note-sentences").showModal();
 }
 
-// Without a selection: the passage that is marked, else the page itself.
+// Makes a note from the selection; without a selection, from the marked passage or the whole page.
 function notePage() {
   const chosen = found();
   if (chosen) return keep(chosen.asked);
@@ -324,8 +325,8 @@ function notePage() {
 
 // On the page ---------------------------------------------------------------------------------------------------------
 
-let here = []; // the notes of the page that is shown
-let drawing = 0; // the number of the newest request for them: an older answer may come later
+let here = []; // notes of the shown page
+let drawing = 0; // number of the newest request for notes; older responses are dropped
 
 async function drawOnPage() {
   const page = pageShown();
@@ -341,7 +342,7 @@ async function drawOnPage() {
   paint();
 }
 
-// On the picture as rectangles, in the text as the browser's own highlights.
+// Marks the notes: with rectangles on the picture, and with CSS highlights in the text.
 function paint() {
   const length = pageLength() || 1;
   byId("page-noted").replaceChildren(
@@ -369,7 +370,7 @@ function highlight(name, ranges) {
   else CSS.highlights.delete(name);
 }
 
-// The server counts characters, JavaScript counts UTF-16 units.
+// Converts the server's character positions to a range. JavaScript counts UTF-16 units.
 function rangeOf({ start, stop }) {
   const signs = [...byId("page-text").textContent];
   const from = signs.slice(0, start).join("").length;

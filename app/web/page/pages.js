@@ -1,4 +1,4 @@
-// The pages behind the words: the card beside a citation, and the page that a click opens next to the chat.
+// The pages behind the citations: the card at a citation, and the page panel that a click opens next to the chat.
 import { documentsShown } from "./documents.js";
 import { byId, made } from "./frame.js";
 import { bindMap } from "./map.js";
@@ -7,14 +7,15 @@ const ZOOMS = [1, 1.4, 2, 3];
 const HOVER_MS = 140;
 
 let first = 1; // number of the first page on the map
-let numbers = []; // of every page on the map, where some between are left out
-let told = ""; // what is said of a citation above its page, as the server says it
-let shown = null; // the page in the panel, as the server told it
-let cite = null; // what opened it: a citation { turn, chip }, or a place of what was looked for { find, now }
+let numbers = []; // page numbers on the map, if the pages have gaps; otherwise empty
+let told = ""; // the server's words about the citation, shown above the page
+let shown = null; // the page in the panel: response of /pages/NUMBER
+// Reason for the marks on the page: a citation { turn, chip }, a hit of a search { find, now }, or a note { note }.
+let cite = null;
 let zoom = 0;
-let words = false; // what the model read stands beside the picture
+let words = false; // whether the page's text is shown next to its picture
 let opener = null;
-let asked = 0; // answers to older requests are dropped
+let asked = 0; // number of the newest request; older responses are dropped
 
 const root = () => byId("trifold");
 
@@ -105,10 +106,10 @@ export async function openPage(number = first, { from = null, why = null, said =
 }
 
 export const pageShown = () => shown?.number;
-export const tablesMarked = () => shown?.tables ?? []; // [start, end] in the text, of those with a mark in them
+export const tablesMarked = () => shown?.tables ?? []; // [start, end] of the tables that contain a mark
 export const pageLength = () => (shown ? [...shown.text].length : 0);
 
-// The words of the page that are marked: of several places those of the one that was chosen.
+// Returns the marked text of the page. If a hit of a search is selected, returns only that hit.
 export function wordsMarked() {
   const marks = shown?.marks ?? [];
   const chosen = marks.filter(isNow);
@@ -131,7 +132,7 @@ export function closePage() {
 
 function draw(query, now) {
   byId("page-name").textContent = shown.number ? `${capital(shown.name)} ` : "";
-  const plain = shown.name.endsWith(` ${shown.own}`); // what is printed on it is its number
+  const plain = shown.name.endsWith(` ${shown.own}`); // the printed number equals the position in the document
   byId("page-name").append(made("small", plain ? `of ${shown.own_last}` : `${shown.own} of ${shown.own_last}`));
   const here = documentsShown().find((one) => shown.number >= one.first && shown.number < one.first + one.pages);
   byId("page-document").hidden = !here;
@@ -171,7 +172,7 @@ function drawPicture(query, now) {
   if (shown.marks.length) {
     get(`/pages/${shown.number}/marks${query}`)
       .then((told) => now === asked && drawMarks(told))
-      .catch(() => null); // the page itself is still worth seeing
+      .catch(() => null); // without marks the page is still shown
   }
 }
 
@@ -180,10 +181,10 @@ function address() {
   return `${shown.picture}/${Math.max(50, pixels)}.png`;
 }
 
-// The place that was chosen among those of what was looked for.
+// Returns whether a mark is the selected hit of a search.
 const isNow = ([start]) => cite?.now === start;
 
-// A passage in a table marks its row in all its width, and the table has an outline.
+// Draws the marks on the picture. For a passage in a table, also marks the whole row and outlines the table.
 function drawMarks({ marks, of, tables }) {
   byId("page-marks").replaceChildren(
     ...tables.flatMap(({ box, rows }) => [markAt(box, "table"), ...rows.map((row) => markAt(row, "row"))]),
@@ -213,7 +214,8 @@ function drawText() {
   reveal(byId("page-text").querySelector(".now") ?? byId("page-text").querySelector("mark"));
 }
 
-// Beside a picture, so that a fault of reading is seen; on a phone in its place.
+// Shows or hides the page's text next to the picture, so that extraction errors can be seen. On a phone, the text
+// replaces the picture.
 function showWords() {
   byId("page-words").setAttribute("aria-pressed", words);
   root().dataset.words = words ? "yes" : "no";
@@ -235,7 +237,7 @@ function writeText() {
   if (!shown.text.trim()) text.textContent = "There is no text on this page.";
 }
 
-// The server counts characters, JavaScript counts UTF-16 units.
+// Converts the server's character positions to JavaScript's UTF-16 positions.
 function units(start, end) {
   const signs = shown.signs ?? (shown.signs = [...shown.text]);
   const length = (from, to) => signs.slice(from, to).join("").length;
@@ -283,7 +285,7 @@ function showZoom() {
 function keys(event) {
   if (byId("page-panel").hidden || !byId("race").hidden || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
-    event.stopImmediatePropagation(); // the page goes first; the answer is stopped by the next one
+    event.stopImmediatePropagation(); // this key only closes the page; the next Escape stops the answer
     return byId("find").hidden ? closePage() : byId("find-close").click();
   }
   if (!byId("page-panel").contains(event.target) || event.target.matches("input")) return;

@@ -1,5 +1,5 @@
-// A book that does not fit, in parts: what that takes is said where pages are chosen, and where a question goes above its
-// field.
+// A book that is read in parts because it is too long. The choice of pages shows the cost of the parts. The question
+// box has a choice between the parts that a question needs and all parts.
 import { byId, post, tell } from "./frame.js";
 
 /** @param {View["parts"]} parts */
@@ -9,10 +9,10 @@ export function showParts(parts) {
   const [few, every] = byId("parts-reach").options;
   few.textContent = parts.few;
   every.textContent = parts.every;
-  byId("trifold").dataset.some = parts.some ? "yes" : "no"; // pages or chapters alone are read
+  byId("trifold").dataset.some = parts.some ? "yes" : "no"; // only some pages or chapters are read
 }
 
-// Whether every part of the open book is to be asked.
+// Returns whether the question is to be asked of every part.
 export const asksEvery = () => byId("trifold").dataset.stage === "parts" && byId("parts-reach").value === "every";
 
 export function bindParts() {

@@ -1,11 +1,10 @@
-// Settings: which model answers, whether comments are read, the key of other programs, a server elsewhere, help with
-// faults.
+// The settings dialog: the model, comments in documents, the API key, a remote server, and the diagnostic report.
 import { mayOpen } from "./books.js";
 import { byId, call, made } from "./frame.js";
 
 let setup = { stage: "" };
-let seen = ""; // the trouble that was looked at: its chip has done its work
-let shown = null; // what the server said when the dialog was opened
+let seen = ""; // the error that the person has seen, for which no chip is shown
+let shown = null; // newest response of /preferences
 
 /** @param {View["setup"]} news */
 export function showSetup(news) {
@@ -13,7 +12,7 @@ export function showSetup(news) {
   setup = news;
   byId("trifold").dataset.setup = setup.stage || (setup.cause ? "trouble" : "none");
   if (setup.stage) seen = "";
-  else if (byId("preferences").open) seen = setup.cause; // it stands there
+  else if (byId("preferences").open) seen = setup.cause; // the open dialog shows the error
   drawChip();
   byId("away").hidden = !setup.away;
   byId("away-host").textContent = setup.away;
@@ -24,7 +23,7 @@ export function showSetup(news) {
 
 function drawChip() {
   const trouble = setup.cause && setup.cause !== seen;
-  const busy = setup.stage && setup.stage !== "loading"; // that it is being loaded stands where its name will stand
+  const busy = setup.stage && setup.stage !== "loading"; // loading is shown in place of the model's name
   byId("setup-chip").hidden = !busy && !trouble;
   byId("setup-chip-words").textContent = trouble ? "Model not changed" : setup.part ? `Model: ${Math.round(setup.part * 100)} %` : setup.line;
 }
@@ -57,7 +56,7 @@ async function refresh() {
   byId("remote-leave").hidden = !shown.remote;
   byId("remote-now").textContent = shown.remote ? `Answers come from ${shown.remote.address}.` : "";
   if (shown.remote && !byId("remote-address").value) byId("remote-address").value = shown.remote.address;
-  if (shown.measuring && byId("preferences").open) refresh(); // with how fast each would be
+  if (shown.measuring && byId("preferences").open) refresh(); // until the models' speeds are known
 }
 
 function drawOffers() {
@@ -117,7 +116,7 @@ export function showComments(read) {
   byId("read-comments").setAttribute("aria-checked", String(read));
 }
 
-// What was said of the open book when it was opened: how many comments it has, and what was left out.
+// Shows the warnings about the open book, such as the number of comments and the parts that were left out.
 /** @param {View["book"]} news */
 export function showBookSaid({ title, warnings }) {
   byId("book-said").hidden = !warnings.length;
@@ -140,7 +139,7 @@ function bindOwn() {
   byId("own-look").addEventListener("click", look);
 }
 
-// How fast it would be is measured on this machine, which may take longer than everything else.
+// Estimates how the person's own model would run. Asks again while the server is still measuring this machine's speeds.
 async function look() {
   const model = byId("own-model").value;
   byId("own-said").textContent = "Looking…";

@@ -1,5 +1,5 @@
-// Words coloured by who wrote them. The letters of an answer are counted, here as on the server, and painted over the
-// page without touching it (CSS highlights), so that the chat underneath stays as it is.
+// Colours the words of an answer by their source: draft model, lookup, retrieval or target model. The server sends
+// counts of letters per source. CSS highlights colour the letters without changing the chat's elements.
 
 import { byId, nextFrame } from "./frame.js";
 
@@ -11,8 +11,8 @@ const SETTLE_MS = 200;
 
 const possible = typeof Highlight === "function" && Boolean(CSS.highlights);
 let on = false;
-let ended = []; // per answer of the chat
-let live = null; // of the answer that is being written
+let ended = []; // sources of each ended answer, by its position in the chat
+let live = null; // sources of the answer in progress
 let waiting = 0;
 
 /** @param {View["provenance"]} news */

@@ -1,14 +1,14 @@
-// The race: two runs that have been recorded, replayed side by side on one clock. Every sentence comes from the server.
+// The race: two recorded runs, replayed next to each other on one clock. All texts come from the server.
 import { byId, made, nextFrame, post } from "./frame.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 let state = { running: false, done: 0 };
-let wanted = false; // this tab started the race that runs
+let wanted = false; // whether this tab waits for the running race
 let recorded = null;
 let speed = 1;
 let began = 0;
-let clock = 0; // milliseconds of the replay
+let clock = 0; // time in the replay, in milliseconds
 let frame = 0;
 let opener = null;
 
@@ -39,7 +39,7 @@ export function showRace(now) {
 function question() {
   const typed = document.querySelector("#ask-box textarea")?.value.trim();
   if (typed) return typed;
-  if (byId("trifold").dataset.turns === "some") return ""; // the server takes the last one of the chat
+  if (byId("trifold").dataset.turns === "some") return ""; // the server uses the last question of the chat
   return document.querySelector("#suggestions button")?.textContent ?? "";
 }
 
@@ -70,7 +70,7 @@ function show(part) {
 function close() {
   cancelAnimationFrame(frame);
   byId("race").hidden = true;
-  if (wanted) stop(); // nobody is waiting for it any more, nor for the news that it was stopped
+  if (wanted) stop(); // a race without a viewer is stopped, and its end is not shown
   wanted = false;
   (opener?.isConnected ? opener : byId("race-start")).focus();
 }
@@ -137,7 +137,7 @@ function tick(now) {
   else frame = nextFrame(tick);
 }
 
-// What is said up to a moment: the steps of every question that has begun by then. The last moment has everything.
+// Draws a run as it was at ``clock``: the text so far of each question that has begun. At the end, all texts are drawn.
 function drawRun(run, number) {
   const done = clock >= run.ms;
   const told = run.questions
@@ -155,18 +155,18 @@ function drawRun(run, number) {
   const all = run.questions.reduce((sum, part) => sum + part.steps.length, 0);
   place.querySelector(".track b").style.width = `${(100 * count) / Math.max(1, all)}%`;
   place.querySelector(".count .quiet").textContent = done ? [`${run.tokens} tokens`, run.pace, run.first].filter(Boolean).join(" · ") : "";
-  words.scrollTop = words.scrollHeight; // last: the line above may have taken some of the room
+  words.scrollTop = words.scrollHeight; // scrolled last, because the line above changes the height
 }
 
 const textOf = (part) => part.steps.map(([, text]) => text).join("");
 
-// The question above its answer, where there are several.
+// Returns the question to show above its answer, if there are several questions.
 function asked(run, part) {
   if (run.questions.length < 2) return [];
   return [made("span", part.question, "asked")];
 }
 
-// Where the texts part, in the last answer, the rest is marked.
+// Ends the replay. If the last answers differ, marks both from the first difference on.
 function finish() {
   byId("race-end").dataset.state = "over";
   if (recorded.identical) return;
@@ -184,7 +184,7 @@ function setSpeed(button) {
   for (const other of byId("race-speeds").children) other.setAttribute("aria-pressed", String(other === button));
 }
 
-// A dialog keeps the focus until it is closed.
+// Keeps the focus inside the dialog, which Escape closes.
 function keys(event) {
   if (byId("race").hidden) return;
   if (event.key === "Escape") {

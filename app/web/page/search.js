@@ -5,7 +5,7 @@ import { byId, call, made, tell } from "./frame.js";
 const WAIT_MS = 140;
 
 let waiting = 0;
-let asked = 0; // answers to older words are dropped
+let asked = 0; // number of the newest request; older responses are dropped
 
 export function openSearch() {
   const dialog = byId("search");
@@ -44,7 +44,7 @@ async function show(hit) {
   scrollTo(told.position, hit.role, 40);
 }
 
-// The chat comes from the server in its own time.
+// Scrolls to a message. Tries again if Gradio has not drawn the chat yet.
 function scrollTo(position, role, tries) {
   const rows = document.querySelectorAll(role === "question" ? "#chat .user-row" : "#chat .bot-row");
   const row = rows[position];
@@ -66,11 +66,11 @@ function move(event) {
   stops[Math.max(0, Math.min(stops.length - 1, at + step))].focus();
 }
 
-// Who stands on a hit and types on means the words above.
+// Moves the focus from a hit to the search field when the person types.
 function typeOn(event) {
   if (event.target === byId("search-words") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key !== "Backspace" && event.key.length !== 1) return;
-  byId("search-words").focus(); // what was pressed goes there
+  byId("search-words").focus(); // the field receives this key
 }
 
 export function bindSearch() {

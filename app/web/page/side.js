@@ -1,13 +1,13 @@
-// A side panel: in the place of the shelf on a desk, over the chat on a phone. The button that opened it has the keyboard
-// again when it is closed.
+// A side panel. It replaces the shelf on a wide screen and covers the chat on a phone. After closing, the button that
+// opened the panel has the focus.
 import { byId } from "./frame.js";
 
 export class SidePanel {
   #opener = null;
 
   /**
-   * @param {string} name of the element; its button is "open-NAME".
-   * @param {() => void} closing does what else ends with it.
+   * @param {string} name id of the element; the ids of its buttons are "open-NAME" and "NAME-close".
+   * @param {() => void} closing called when the panel closes.
    */
   constructor(name, closing = () => {}) {
     this.name = name;
@@ -41,7 +41,7 @@ export class SidePanel {
   }
 
   /**
-   * Escape closes it, and is kept from an answer that is being written.
+   * Closes the panel on Escape. Stops the event, so that Escape does not also stop an answer.
    * @returns {boolean} whether the key was Escape.
    */
   closedBy(event) {
@@ -51,7 +51,7 @@ export class SidePanel {
     return true;
   }
 
-  /** Its own buttons. It closes when no book is open any more, and stays while one takes the place of another. */
+  /** Binds the panel's buttons. The panel closes when no book is open, but not while another book is being opened. */
   bind(open) {
     byId(`open-${this.name}`).addEventListener("click", (event) => (this.isOpen ? this.close() : open(event.currentTarget)));
     byId(`${this.name}-close`).addEventListener("click", () => this.close());

@@ -1,16 +1,16 @@
-// A screen reader hears each sentence of an answer once, when it is whole. The answer itself is no live region: as it
-// grows it would be read from its beginning again and again.
+// Live region for screen readers, which receives each sentence of an answer once, when the sentence is complete. The
+// answer itself is no live region, because a growing region would be read from the beginning again and again.
 
 import { byId, call, made } from "./frame.js";
 
-const MOST_SENTENCES = 12; // that stay in the region; what has been said goes
-const MARKS = /^\s*(?:#+|[-*+>]|\|[\s|:-]*\||```.*)\s+|[*_`|]+/gm; // of Markdown
+const MOST_SENTENCES = 12; // maximum sentences in the region; older sentences are removed
+const MARKS = /^\s*(?:#+|[-*+>]|\|[\s|:-]*\||```.*)\s+|[*_`|]+/gm; // Markdown marks
 
 const sentencesOf = new Intl.Segmenter(undefined, { granularity: "sentence" });
 let answer = 0;
-let said = 0; // characters of it
+let said = 0; // characters of the answer in the region so far
 
-// The sentences of a Markdown text, as words to be spoken, and how far each reaches.
+// Splits a Markdown text into sentences: { words, end }. ``words``: without Markdown. ``end``: position in ``text``.
 export function spokenSentences(text) {
   const parts = [];
   for (const { segment, index } of sentencesOf.segment(text)) {
@@ -20,14 +20,14 @@ export function spokenSentences(text) {
   return parts;
 }
 
-// The answer that is being written has grown. Its last sentence waits until another one has begun.
+// Handles new text of the answer in progress. The last sentence is held back, because it may be incomplete.
 export function hear(growing, text) {
   if (growing !== answer) [answer, said] = [growing, 0];
   const sentences = spokenSentences(text.slice(said));
   say(sentences.slice(0, -1));
 }
 
-// It has ended: what the stream did not bring any more is asked for.
+// Handles the end of the answer. Fetches the complete text, because the stream may not have sent all of it.
 export async function hearEnd() {
   const ended = answer;
   if (!ended) return;

@@ -1,5 +1,5 @@
-// Light or dark, and in which language, before anything is drawn: what the person chose, else what the machine prefers.
-// Runs in the head. A page that is to be translated (language.js) is not drawn before.
+// Sets the theme and the language before the first paint: the person's choice, otherwise the system's preference. Runs
+// in the head. A page that will be translated is hidden until its translation is shown (language.js).
 (() => {
   const prefers = matchMedia("(prefers-color-scheme: dark)");
   const kept = (name) => {
@@ -13,7 +13,7 @@
   const apply = () => {
     const dark = (chosen() ?? (prefers.matches ? "dark" : "light")) === "dark";
     document.documentElement.dataset.theme = dark ? "dark" : "light";
-    document.body?.classList.toggle("dark", dark); // Gradio's own name for it
+    document.body?.classList.toggle("dark", dark); // Gradio's class
     document.querySelector('meta[name="theme-color"]')?.setAttribute("content", dark ? "#171512" : "#faf7f0");
   };
   apply();

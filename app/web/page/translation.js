@@ -1,8 +1,9 @@
-// Translates the program's English texts by a table of another language ("de.json"). It knows no page.
+// Translates English texts with a table ("de.json"). This script does not use the page's elements.
 //
-// A text in the table may have places: {} for anything, {n} for a number. What stands in a place is translated in turn,
-// unless it is in quotation marks: that is somebody's own. In the translation {0} is the first place, {1} the second.
-// A translation by kind of number ({"one": …, "other": …}) goes by the first number. What has no translation stays.
+// An English text may have placeholders: {} for any text, {n} for a number. Text in a placeholder is translated too,
+// unless the placeholder is in quotation marks, because quoted text is a title or words of the person. In the
+// translation, {0} is the first placeholder, {1} the second. A translation by plural form ({"one": …, "other": …})
+// depends on the first number. A text without a translation stays English.
 
 export const ENGLISH = "en";
 
@@ -10,14 +11,14 @@ let language = ENGLISH;
 let kinds = new Intl.PluralRules(ENGLISH);
 let texts = {};
 let patterns = [];
-let known = new Map(); // what was translated lately
+let known = new Map(); // cache of translations, at most MOST_KNOWN
 const MOST_KNOWN = 3000;
 
 const NUMBER = /^\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d+(?:\.\d+)?$/;
 const PLACE = /\{n?\}/;
 const QUOTES = /[“"]$/;
 
-// Translate by this table from now on.
+// Sets the language and its table, which maps English texts to translations.
 export function load(name, found) {
   language = name;
   kinds = new Intl.PluralRules(name);
@@ -29,10 +30,10 @@ export function load(name, found) {
     .sort((one, other) => other.letters - one.letters);
 }
 
-// Where a sentence ends: not in "p. 7".
+// End of a sentence. The period in "p. 7" is none.
 const END = "(?<![ (]pp?)[.!?…](?=\\s+[A-Z“\\d])";
 const SENTENCES = new RegExp(`.+?(?:${END}|$)\\s*`, "gs");
-// What may stand in a place: a number, or anything that goes on in the same sentence.
+// What a placeholder matches: a number, or any text without the end of a sentence.
 const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": `((?:(?!${END}).)+?)` };
 
 const matcher = (key) =>
@@ -43,7 +44,7 @@ const matcher = (key) =>
       .join("")}$`,
   );
 
-// Which of its places stand in quotation marks.
+// Returns which placeholders follow a quotation mark.
 const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => QUOTES.test(before));
 
 export function translated(text) {
@@ -87,7 +88,8 @@ function put(translation, pieces, found = []) {
   return form.replace(/\{(\d)\}/g, (_, at) => pieces[at] ?? "");
 }
 
-// In the language's own way; what is no large number and no fraction may be a year or a page, and stays.
+// Formats a number for the language. An integer without a thousands separator stays, because it may be a year or a
+// page.
 function number(words) {
   const digits = words.split(".")[1]?.length ?? 0;
   if (!digits && !words.includes(",")) return words;

@@ -1,6 +1,6 @@
-// What the scripts of the page may take for granted, for `tsc --checkJs` (tests/app/web/test_scripts.py).
+// Types for checking the page's scripts with `tsc --checkJs` (tests/app/web/test_scripts.py).
 
-// The elements of frame.html are looked up by names that the browser tests prove; here they are of any kind.
+// Elements of frame.html have type any. The browser tests check that the ids exist.
 interface ParentNode {
   querySelector(selectors: string): any;
   querySelectorAll(selectors: string): NodeListOf<any>;
@@ -26,7 +26,7 @@ interface Window {
   gradio_api_info: any;
 }
 
-// What the live stream sends, part by part (app/web/live.py and the panels). A part comes when it has changed.
+// The parts of the live stream (app/web/live.py and the panels). Only changed parts are sent.
 interface Share {
   part?: string;
   name?: string;
@@ -48,7 +48,7 @@ interface Figures {
   verify: Share | null;
   lookup: Share | null;
   mode: string;
-  [figure: string]: any; // the others by the names in frame.html
+  [figure: string]: any; // other figures, keyed by data-figure in frame.html
 }
 interface RaceRun {
   [name: string]: any;
