@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -175,6 +176,18 @@ class Document:
         at = bisect_left([member.before for member in self.members], number)
         return self.members[at - 1] if at else None
 
+    def extent(self, count: int | None = None) -> str:
+        """The number of pages, or of the first ``count`` of them, in each document's own word: "76 pages and 4
+        sections".
+        """
+        return extent_of(self._sizes, len(self.pages) if count is None else count)
+
+    @cached_property
+    def _sizes(self) -> Sequence[tuple[int, str]]:
+        """The number of pages of each document with pages, and its word for one."""
+        counts = Counter(self.member_at(page.number) for page in self.pages)
+        return [(count, (member or self).unit) for member, count in counts.items()] or [(0, self.unit)]
+
     @property
     def opening(self) -> str:
         """The title that begins the prompt. In a book of several documents it is the first document's title, because
@@ -286,3 +299,16 @@ def _told_apart(titles: Sequence[str]) -> list[str]:
 def _titles(titles: Sequence[str]) -> str:
     """Make one title for several documents."""
     return " + ".join(titles) if len(titles) < _MANY else f"{titles[0]} + {len(titles) - 1} more"
+
+
+def extent_of(sizes: Iterable[tuple[int, str]], most: int) -> str:
+    """Numbers of pages in words, of at most ``most`` in all.
+
+    [(70, "page"), (4, "section"), (6, "page")] gives "76 pages and 4 sections".
+    """
+    counts: dict[str, int] = {}
+    for count, unit in sizes:
+        taken = min(count, most - sum(counts.values()))
+        counts[unit] = counts.get(unit, 0) + taken
+    named = [f"{count:,} {unit}{'' if count == 1 else 's'}" for unit, count in counts.items() if count]
+    return " and ".join(named) or f"0 {next(iter(counts), 'page')}s"

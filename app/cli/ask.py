@@ -226,7 +226,7 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
         say(f"Note: {warning}")
     pages, unit = document.pages, document.unit
     if book.pages_read < len(pages) and document.members:
-        left = f"{len(pages) - book.pages_read} of {len(pages)} {unit}s are left out"
+        left = f"{len(pages) - book.pages_read} of {document.extent()} are left out"
         say(f"Note: what fits was read, to {page_of(document, pages[max(book.pages_read, 1) - 1])}; {left}.")
     elif book.pages_read < len(pages):
         first, last = pages[0].number, pages[book.pages_read - 1].number

@@ -16,10 +16,11 @@ from typing import Any
 
 from app.core import contents
 from app.core.forecast import Range, stretch
+from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.readers.recognition import Recognition
-from engine.document import Document, Page
+from engine.document import Document, Page, extent_of
 from engine.errors import ModelError, OptionError, PasswordNeeded
 
 _TRIES = 3  # attempts at a password
@@ -119,13 +120,14 @@ def text_of(document: Document) -> str:
 def lines_of(report: dict[str, Any]) -> list[str]:
     """Describe the report for a person."""
     by = f" by {report['author']}" if report["author"] else ""
-    unit = report["unit"] if report["pages"] == 1 else f"{report['unit']}s"
-    size = f"{report['pages']:,} {unit}, {report['characters']:,} characters"
+    parts = report.get("documents") or [report]
+    pages = extent_of([(part["pages"], part["unit"]) for part in parts], report["pages"])
+    size = f"{pages}, {report['characters']:,} characters"
     if report["tokens"] is not None:
         size += f", {report['tokens']:,} tokens"
     lines = [f"{report['title']}{by}", size]
     for part in report.get("documents", ()):
-        lines.append(f"- {part['title']}: {part['pages']:,} {part['unit']}{'' if part['pages'] == 1 else 's'}")
+        lines.append(f"- {part['title']}: {counted(part['pages'], part['unit'])}")
     if report["outline"]:
         lines.append(f"Table of contents with {len(report['outline'])} entries.")
     return lines + [f"Note: {warning}" for warning in report["warnings"]]

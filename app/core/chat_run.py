@@ -215,7 +215,7 @@ def _waiting_words(current: OpenBook) -> str:
     if current.stage is not Stage.READING:
         return "Your question is asked as soon as the book has been opened."
     if can_be_answered_now(current) and current.progress and current.document:
-        read = format.counted(current.progress.pages_done, current.document.unit)
+        read = current.document.extent(current.progress.pages_done)
         return f"Read {read} so far: your question is answered from these, then the reading goes on."
     return "Your question is asked as soon as the book has been read."
 

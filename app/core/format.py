@@ -137,7 +137,19 @@ WHY_STOPPED = {
 }
 
 
-def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Remaining) -> View:
+def reached(document: Document, pages: int) -> str:
+    """The last of the pages that were read: "page 84", or "Lease 2024, p. 3" in a book of several documents."""
+    if document.members and pages:
+        return page_of(document, document.pages[min(pages, len(document.pages)) - 1])
+    return f"{document.unit} {count(pages)}"
+
+
+def reached_of(document: Document, read: BookRead) -> str:
+    """``reached``, with the number of all pages: "page 84 of 212"."""
+    return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
+
+
+def reading_view(progress: ReadingProgress, document: Document, remaining: Remaining) -> View:
     """The status line and the progress bar during a reading. They show the share that is read instead of a page, since
     the model reads many pages at once, layer by layer.
     """
@@ -145,47 +157,44 @@ def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Re
     return {
         "fraction": fraction,
         "pages": progress.pages_done,
-        "where": f"Reading {counted(pages, unit)}: {percent(fraction)}",
+        "where": f"Reading {document.extent()}: {percent(fraction)}",
         "pace": remaining.words,
     }
 
 
-def paused_view(read: BookRead, unit: str) -> View:
+def paused_view(read: BookRead, document: Document) -> View:
     """The status line and the progress bar while the reading is paused for an answer."""
     return {
         "fraction": _share(read.tokens, read.tokens_total),
         "pages": read.pages_read,
-        "where": f"Read to {unit} {count(read.pages_read)} of {count(read.pages_total)}",
+        "where": f"Read to {reached_of(document, read)}",
         "pace": "goes on after this answer",
     }
 
 
-def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: int) -> str:
+def book_line(read: BookRead | None, document: Document, tokens: int, limit: int) -> str:
     """Pages and tokens of a book and whether it fits, on one line."""
-    parts = [counted(pages, unit)]
+    parts = [document.extent()]
     if tokens:
         fits = "fits" if tokens <= limit else f"too long for {count(limit)}"
         parts += [counted(tokens, "token"), fits]
     if read is not None and read.stopped:
-        parts[-1:] = [f"read to {unit} {count(read.pages_read)}"]
+        parts[-1:] = [f"read to {reached(document, read.pages_read)}"]
     return " · ".join(parts)
 
 
-def read_line(read: BookRead, unit: str) -> str:
+def read_line(read: BookRead, document: Document) -> str:
     """A line about a completed reading."""
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
-        opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
+        opened = f"Opened {document.extent(read.pages_read)} in {duration(read.seconds)}"
         return f"{opened}, as they were read before. They stay in memory for every question."
     if not read.stopped and read.tokens_restored:
         anew = counted(read.tokens - read.tokens_restored, "token")
         return f"Read {anew} in {duration(read.seconds)}; {count(read.tokens_restored)} came back from disk."
     if not read.stopped:
-        took = f"Read {counted(read.pages_read, unit)} in {duration(read.seconds)}."
+        took = f"Read {document.extent(read.pages_read)} in {duration(read.seconds)}."
         return f"{took} {'It stays' if read.pages_read == 1 else 'They stay'} in memory for every question."
-    return (
-        f"Stopped at {unit} {count(read.pages_read)} of {count(read.pages_total)}. "
-        "Questions are answered from what was read."
-    )
+    return f"Stopped at {reached_of(document, read)}. Questions are answered from what was read."
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:

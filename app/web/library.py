@@ -30,8 +30,8 @@ from app.readers import recognition
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
-from engine.document import Document
-from engine.errors import OptionError
+from engine.document import Document, extent_of
+from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
 
 LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days
@@ -122,9 +122,9 @@ class Library:
         return self._listed[1]
 
     def _book(self, book: Book, now: float, noted: Mapping[str, int]) -> View:
-        several = len(self._state.books.listed(book))
+        several, pages = len(self._state.books.listed(book)), self._extent(book)
         counts = [format.counted(several, "document")] if several else []
-        counts += [format.counted(book.pages, book.unit)] if book.pages else []
+        counts += [pages] if pages else []
         counts += [format.counted(book.tokens, "token")] if book.tokens else []
         counts += ["recognised from pictures"] if book.pages and self._is_recognised(book) else []
         return {
@@ -136,10 +136,19 @@ class Library:
             "line": " · ".join(counts) or "not read yet",
             "short": " · ".join([*counts[:1], format.day(book.opened, now)]),
             "foot": f"{format.day(book.opened, now)} · {format.size(self._state.size_of(book))}",
-            "partly": f"read to {book.unit} {format.count(book.pages_read)}" if _is_partly_read(book) else "",
+            "partly": _partly(book),
             "cover": self._state.books.cover(book.sha256) is not None,
             "hue": int(book.sha256[:6], 16) % _HUES,
         }
+
+    def _extent(self, book: Book) -> str:
+        """The number of a book's pages in words; "" if unknown, or unknown of a document of the collection."""
+        try:
+            parts = self._state.books.members(book) or (book,)
+        except DocumentError:
+            return ""
+        sizes = [(part.pages, part.unit) for part in parts]
+        return extent_of(sizes, book.pages) if book.pages and sum(size for size, _ in sizes) == book.pages else ""
 
     def _is_recognised(self, book: Book) -> bool:
         return recognition.is_kept(self._state.books.path(book).parent)
@@ -283,8 +292,11 @@ class Library:
         return chat
 
 
-def _is_partly_read(book: Book) -> bool:
-    return 0 < book.pages_read < book.pages
+def _partly(book: Book) -> str:
+    """How far a book was read whose reading was stopped; "" for every other book."""
+    if not 0 < book.pages_read < book.pages:
+        return ""
+    return "read in part" if book.is_collection else f"read to {book.unit} {format.count(book.pages_read)}"
 
 
 def _found(hit: Found, book: str, chat: str) -> View:

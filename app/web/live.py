@@ -114,7 +114,9 @@ def _read_line(current: OpenBook) -> str:
     """A line about the finished reading; for a book in parts, about the readings still to come."""
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
-    return format.read_line(current.read, _unit(current)) if current.read and not current.paused else ""
+    if current.read is None or current.document is None or current.paused:
+        return ""
+    return format.read_line(current.read, current.document)
 
 
 def model_view(status: Status) -> View:
@@ -205,17 +207,16 @@ def pages_read(current: OpenBook) -> int:
 def _reading(current: OpenBook) -> View | None:
     if current.stage is not Stage.READING:
         return None
-    if current.paused and current.read is not None:
-        return format.paused_view(current.read, _unit(current))
-    if current.progress is None:
+    if current.paused and current.read is not None and current.document is not None:
+        return format.paused_view(current.read, current.document)
+    if current.progress is None or current.document is None:
         return {
             "fraction": 0.0,
             "pages": 0,
             "where": "Starting to read",
             "pace": current.fit.estimate if current.fit else "",
         }
-    pages = len(current.document.pages) if current.document else current.progress.pages_total
-    return format.reading_view(current.progress, _unit(current), pages, current.remaining)
+    return format.reading_view(current.progress, current.document, current.remaining)
 
 
 def _hint(current: OpenBook, status: Status) -> str:
@@ -227,19 +228,20 @@ def _hint(current: OpenBook, status: Status) -> str:
         return "Ask anything about this book: your question goes to its parts."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
-        what = _first(read.pages_read, _unit(current)) if read is not None and partly else "this book"
+        what = _first(current, read.pages_read) if read is not None and partly else "this book"
         what = "your notes" if current.before_notes else what
         quotes = status.model is not None and abilities(str(status.model.path)).only_quotes
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
     if current.stage is not Stage.READING:
         return ""
     if current.paused or can_be_answered_now(current):
-        return f"You can ask already, about {_first(pages_read(current), _unit(current))}."
+        return f"You can ask already, about {_first(current, pages_read(current))}."
     return "You can ask already: your question is answered as soon as the book has been read."
 
 
-def _first(pages: int, unit: str) -> str:
-    return f"the first {unit}" if pages == 1 else f"the first {format.counted(pages, unit)}"
+def _first(current: OpenBook, pages: int) -> str:
+    unit, document = _unit(current), current.document
+    return f"the first {unit}" if pages == 1 or document is None else f"the first {document.extent(pages)}"
 
 
 def _book_line(current: OpenBook) -> str:
@@ -247,9 +249,9 @@ def _book_line(current: OpenBook) -> str:
         return ""
     tokens, limit = (current.fit.tokens, current.fit.limit) if current.fit else (0, 0)
     if current.stage is Stage.PARTS:
-        sizes = format.counted(len(current.document.pages), _unit(current)), format.counted(tokens, "token")
+        sizes = current.document.extent(), format.counted(tokens, "token")
         return " · ".join((*sizes, f"in {format.counted(len(current.parts), 'part')}"))
-    return format.book_line(current.read, len(current.document.pages), _unit(current), tokens, limit)
+    return format.book_line(current.read, current.document, tokens, limit)
 
 
 def _choice(current: OpenBook) -> View:

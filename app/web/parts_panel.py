@@ -61,13 +61,13 @@ class PartsPanel:
         if not current.parts or current.whole is None:
             return {"count": 0, "said": "", "every": "", "few": "", "some": some}
         each, whole = self._times(current)
-        unit, count = current.whole.unit, len(current.parts)
-        longest = max(len(part.document.pages) for part in current.parts)
+        count = len(current.parts)
+        longest = max((part.document for part in current.parts), key=lambda document: len(document.pages))
         most = f", at most {stretch(each.times(min(MOST_ASKED, count)))}" if each else ""
         time = f", {stretch(each)} each the first time; {stretch(whole)} for all {count}" if each and whole else ""
         return {
             "count": count,
-            "said": f"{counted(count, 'part')} of up to {counted(longest, unit)}{time}. A question goes to the parts "
+            "said": f"{counted(count, 'part')} of up to {longest.extent()}{time}. A question goes to the parts "
             f"that it needs, and each is read when one first does. What was read is kept.",
             "few": f"the parts that it needs{most}",
             "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",

@@ -444,10 +444,9 @@ def tiers_in_words(kv: KvBytes) -> str:
 
 
 def _sentence(document: Document, book: BookTokens, limit: int, longest: int, pages: int, kv: KvBytes) -> str:
-    count, tokens = len(document.pages), len(book.ids)
-    unit = document.unit if count == 1 else f"{document.unit}s"
+    tokens = len(book.ids)
     several = f"{len(book.sizes)} documents, " if book.borders else ""
-    head = f"{several}{count:,} {unit}, {tokens:,} tokens"
+    head = f"{several}{document.extent()}, {tokens:,} tokens"
     if tokens <= longest:
         return f"{head} of {limit:,}: it fits ({tiers_in_words(kv)} for its cache)."
     short = "the window" if longest + MIN_CHAT_TOKENS >= limit else "the free memory"
@@ -457,4 +456,4 @@ def _sentence(document: Document, book: BookTokens, limit: int, longest: int, pa
         return f"{cause} {leaving_out(titles, book.sizes, longest - book.head)}"
     if pages == 0:
         return f"{cause} Not even the first {document.unit} fits."
-    return f"{cause} The first {pages:,} of {count:,} {unit} fit."
+    return f"{cause} The first {pages:,} of {document.extent()} fit."

@@ -9,6 +9,7 @@ import pytest
 
 from app.core import format
 from app.core.forecast import Range, Remaining
+from engine.document import Document
 from engine.events import Acceptance, BookRead, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit, TokenSource
 from tests.app.scripted import figures
 
@@ -48,31 +49,57 @@ def test_counts_and_rates() -> None:
     assert format.milliseconds(1234.0) == "1.2 s"
 
 
+def book(pages: int, unit: str = "page") -> Document:
+    return Document.from_pages("The light", [str(page) for page in range(pages)], unit=unit)
+
+
+def test_documents_with_pages_and_sections_are_counted_by_both() -> None:
+    """Pages and sections of several documents were added up and called pages."""
+    both = Document.together([book(76), replace(book(4, "section"), title="Log")])
+    stopped = BookRead(100, 200, 78, 80, 4.2, 6800.0, KvBytes(), True)
+    assert both.extent() == "76 pages and 4 sections"
+    assert (both.extent(77), both.extent(3), book(1, "section").extent()) == (
+        "76 pages and 1 section",
+        "3 pages",
+        "1 section",
+    )
+    assert Document.together([book(70), book(4, "section"), book(6)]).extent() == "76 pages and 4 sections"
+    assert format.book_line(None, both, 28_412, 32_768) == "76 pages and 4 sections · 28,412 tokens · fits"
+    assert format.book_line(stopped, both, 28_412, 32_768).endswith(" · read to Log, section 2")
+    assert format.paused_view(stopped, both)["where"] == "Read to Log, section 2"
+    assert format.read_line(stopped, both).startswith("Stopped at Log, section 2. ")
+    assert format.read_line(replace(stopped, stopped=False), both).startswith(
+        "Read 76 pages and 2 sections in 4.2 s. They"
+    )
+
+
 def test_reading_says_how_much_and_how_long() -> None:
     halfway = ReadingProgress(11_000, 22_000, 3, 212, 812.3, 13.5)
-    view = format.reading_view(halfway, "page", 212, Remaining(left=Range(13.5, 13.5)))
+    view = format.reading_view(halfway, book(212), Remaining(left=Range(13.5, 13.5)))
     assert view == {"fraction": 0.5, "pages": 3, "where": "Reading 212 pages: 50 %", "pace": "about 15 s left"}
-    assert format.reading_view(halfway, "page", 1, Remaining())["where"] == "Reading 1 page: 50 %"
-    assert format.reading_view(halfway, "page", 212, Remaining())["pace"] == ""
+    assert format.reading_view(halfway, book(1), Remaining())["where"] == "Reading 1 page: 50 %"
+    assert format.reading_view(halfway, book(212), Remaining())["pace"] == ""
 
 
 def test_the_books_line() -> None:
     read = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
-    assert format.book_line(None, 212, "page", 0, 0) == "212 pages"
-    assert format.book_line(None, 212, "page", 28_412, 32_768) == "212 pages · 28,412 tokens · fits"
-    assert format.book_line(None, 1, "section", 9, 8) == "1 section · 9 tokens · too long for 8"
-    assert format.book_line(read, 212, "page", 28_412, 32_768) == "212 pages · 28,412 tokens · read to page 84"
+    assert format.book_line(None, book(212), 0, 0) == "212 pages"
+    assert format.book_line(None, book(212), 28_412, 32_768) == "212 pages · 28,412 tokens · fits"
+    assert format.book_line(None, book(1, "section"), 9, 8) == "1 section · 9 tokens · too long for 8"
+    assert format.book_line(read, book(212), 28_412, 32_768) == "212 pages · 28,412 tokens · read to page 84"
 
 
 def test_how_the_reading_went() -> None:
     whole = BookRead(200, 200, 212, 212, 4.2, 6800.0, KvBytes(), False)
     part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
-    assert format.read_line(whole, "page").startswith("Read 212 pages in 4.2 s. They stay in memory")
+    assert format.read_line(whole, book(212)).startswith("Read 212 pages in 4.2 s. They stay in memory")
     kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
     added = replace(kept, tokens_restored=kept.tokens - 900)
-    assert format.read_line(added, "page") == f"Read 900 tokens in 4.2 s; {kept.tokens - 900:,} came back from disk."
-    assert format.read_line(kept, "page").startswith("Opened 212 pages in 4.2 s, as they were read before.")
-    assert format.read_line(part, "page") == ("Stopped at page 84 of 212. Questions are answered from what was read.")
+    assert format.read_line(added, book(212)) == f"Read 900 tokens in 4.2 s; {kept.tokens - 900:,} came back from disk."
+    assert format.read_line(kept, book(212)).startswith("Opened 212 pages in 4.2 s, as they were read before.")
+    assert format.read_line(part, book(212)) == (
+        "Stopped at page 84 of 212. Questions are answered from what was read."
+    )
 
 
 def test_every_figure_of_an_answer() -> None:

@@ -287,6 +287,9 @@ WRITTEN = {
     "stretch": ("about 5 s", "1 to 2 min", "40 s to 2 min"),
     "expected": ("about 1 min to read, then about 15 words a second",),
     "duration": ("3.2 s", "12 min 3 s"),
+    "extent": ("76 pages and 4 sections", "1 section and 1 page"),
+    "reached": ("page 84", "Xyz, section 7"),
+    "reached_of": ("page 84 of 212", "Xyz, section 7"),
     "moment": ("today, 12:30", "12 Mar 2026"),
     "page_name": ("p. 7", "Xyz"),
     "place_named": ("page 12", "Xyz, pages 7 to 9", "Xyz, p. 7", "section 7 – section 9"),
@@ -416,7 +419,7 @@ def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     begun = re.compile(rf"^{PLACE} (?=[A-Z“])")  # by a sentence of its own
     made = {begun.sub("", text): file.name for file in sorted(modules) for text in composed(file)}
     texts = [text for text in made if is_sentence(text.replace(PLACE, "{}")) and not NOT_TRANSLATED.match(text)]
-    assert len(texts) > 300
+    assert len(texts) > 200
     keys = [re.sub(r"\{n?\}", "7", re.sub(r"^\{\} (?=[A-Z][a-z]+ [a-z])", "Xyz. ", key)) for key in entries()]
     shown = blackened(
         [*([text.replace(PLACE, word) for word in IN_PLACES] for text in texts), *([key] for key in keys)]
