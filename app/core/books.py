@@ -76,7 +76,8 @@ class Book:
 
     @property
     def shown(self) -> str:
-        return self.title or self.name
+        """Its title; until it is known, the file's name without its kind, which is the title of most untitled files."""
+        return self.title or (self.name if self.is_collection else PurePath(self.name).stem)
 
     @property
     def is_collection(self) -> bool:

@@ -65,8 +65,8 @@ def test_each_document_answers_by_itself_with_its_page(state: AppState, engine: 
     each, ids = AskEach(state), kept(state.books, tmp_path, ["b", "a"])
     asked(each, ids)
     assert [(book.shown, answer.row["answer"]) for book, answer in each.rows() if answer] == [
-        ("b.txt", ANSWER),
-        ("a.txt", ANSWER),
+        ("b", ANSWER),
+        ("a", ANSWER),
     ]
     place = each.run.answers[ids[0]].places[0]
     assert (place["pages"], place["passage"]) == ([{"number": 2, "label": "2"}], "The rent is 1,200 euros a month")
