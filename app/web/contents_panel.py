@@ -85,8 +85,8 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """Sizes for choosing chapters: the tokens of each page, the tokens that fit, and the minimum and maximum
-        seconds per token. None for several documents.
+        """Sizes for choosing chapters: the tokens of each page, those around the pages (``around``), the tokens of a
+        book that fit, and the minimum and maximum seconds per token. None for several documents.
         """
         fit = current.whole_fit
         if fit is None or not fit.page_tokens or current.whole is None:
@@ -97,7 +97,8 @@ class ContentsPanel:
         return {
             "first": current.whole.pages[0].number,
             "tokens": list(fit.page_tokens),
-            "room": fit.room - (fit.tokens - sum(fit.page_tokens)),
+            "around": fit.tokens - sum(fit.page_tokens),
+            "room": fit.room,
             "seconds": [time.low, time.high] if time else None,
         }
 

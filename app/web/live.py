@@ -247,7 +247,7 @@ def _first(current: OpenBook, pages: int) -> str:
 def _book_line(current: OpenBook) -> str:
     if current.document is None:
         return ""
-    tokens, limit = (current.fit.tokens, current.fit.limit) if current.fit else (0, 0)
+    tokens, limit = (current.fit.tokens, current.fit.room or current.fit.limit) if current.fit else (0, 0)
     if current.stage is Stage.PARTS:
         sizes = current.document.extent(), format.counted(tokens, "token")
         return " · ".join((*sizes, f"in {format.counted(len(current.parts), 'part')}"))

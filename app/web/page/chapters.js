@@ -4,9 +4,9 @@ import { byId, made, post } from "./frame.js";
 
 const FEWEST = 2;
 
-// Checkboxes for chapters. ``sizes``: { first, tokens, room, seconds }: number of the first page, tokens of each page
-// from there on, how many tokens fit, and the lowest and highest seconds per token. ``counted``: called with the size
-// of the choice in words, and whether the choice can be read.
+// Checkboxes for chapters. ``sizes``: { first, tokens, around, room, seconds }: number of the first page, tokens of
+// each page from there on, tokens around the pages, how many tokens fit, and the lowest and highest seconds per token.
+// ``counted``: called with the size of the choice in words, and whether the choice can be read.
 export class Ticks {
   constructor(entries, sizes, counted) {
     this.sizes = sizes;
@@ -47,8 +47,8 @@ export class Ticks {
   }
 
   count() {
-    const { room, seconds } = this.sizes;
-    const tokens = this.tokensOf(this.chosen);
+    const { around, room, seconds } = this.sizes;
+    const tokens = this.chosen.length && this.tokensOf(this.chosen) + around;
     const over = tokens - room;
     const parts = [`${tokens.toLocaleString("en")} of ${room.toLocaleString("en")} tokens`];
     if (over > 0) parts.push(`${over.toLocaleString("en")} too many`);

@@ -285,12 +285,18 @@ def test_chapters_are_chosen_with_their_sizes_before(
     browser: TestClient, state: AppState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state.engine, "limit", 4000)
+    measure = state.engine.measure
+    monkeypatch.setattr(state.engine, "measure", lambda document: dataclasses.replace(measure(document), room=3900))
     assert browser.get("/contents").json()["entries"] == []
     browser.post("/books", content=b"x")
     wait_for(lambda: state.current.stage is Stage.CHOOSING)
     sizes = browser.get("/contents").json()["sizes"]
     assert (sizes["first"], len(sizes["tokens"])) == (1, 60)
-    assert 0 < sizes["room"] <= 4000 < sum(sizes["tokens"])
+    fit = state.current.whole_fit
+    assert fit is not None
+    assert (sizes["room"], sizes["around"] + sum(sizes["tokens"])) == (fit.room, fit.tokens)
+    assert 0 < sizes["room"] <= 3900 < sum(sizes["tokens"])
+    assert page_view(state.current, state.engine.status())["book"]["line"].endswith(f"too long for {fit.room:,}")
     assert browser.post("/reading/chapters", json={"pages": []}).status_code == 400
     assert browser.post("/reading/chapters", json={"pages": [[2, 3], [7, 7], [900, 10**9]]}).status_code == 200
     wait_for(lambda: state.current.stage is Stage.READY)
