@@ -24,11 +24,13 @@ from app.readers import read_document
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
-from engine.errors import InputError, OptionError, TrifoldError
+from engine.errors import ContextTooSmall, InputError, OptionError, TrifoldError
 from engine.events import BookRead, Event, ReadingProgress
 
 if TYPE_CHECKING:
     from engine import Engine
+
+_TOO_LONG = "Ask it by itself, with --chapters, --pages or --parts and without --csv; or read what fits with --fit."
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -125,6 +127,8 @@ def _row(
         row |= {"title": document.title, "pages": str(len(document.pages))}
         asked = Question(question, sampling=sampling, mode=options.mode)
         row |= _followed(document, ask_document(engine, document, asked, fit=options.fit))
+    except ContextTooSmall as error:
+        row["error"] = f"{error.cause} {_TOO_LONG}"
     except TrifoldError as error:
         row["error"] = f"{error.cause} {error.remedy}".strip()
     return row

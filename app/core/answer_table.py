@@ -28,8 +28,9 @@ from engine.events import Event, StopReason
 
 COLUMNS = (
     *("file", "title", "question", "answer", "evidence_level", "evidence", "page"),
-    *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256"),
+    *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256", "pages_recognised"),
 )
+_ADDED = ("pages_recognised",)  # columns that tables of earlier versions lack
 MARK = "utf-8-sig"
 """The file's encoding. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
@@ -75,7 +76,9 @@ def ask_document(
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()
+    recognised = sum(page.picture == "recognised" for page in document.pages)
     row = {"title": document.title, "pages": str(len(document.pages)), "pages_read": str(read.pages_read)}
+    row["pages_recognised"] = str(recognised)
     if read.stopped:
         return Asked(row, is_stopped=True)
     model = engine.status().model
@@ -106,9 +109,13 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     return {
         "evidence_level": level,
         "evidence": "\n".join(dict.fromkeys(one["passage"] for one in best if one["passage"])),
-        "page": "; ".join(dict.fromkeys(page["label"] for one in best for page in one["pages"])),
+        "page": "; ".join(dict.fromkeys(_label(page) for one in best for page in one["pages"])),
         "not_found_in_document": "; ".join(record.get("missing", ())),
     }
+
+
+def _label(page: Mapping[str, Any]) -> str:
+    return f"{page['label']} (recognised from a picture)" if page.get("recognised") else str(page["label"])
 
 
 def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, Any]]]:
@@ -125,9 +132,9 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
     try:
         with path.open(encoding=MARK, newline="") as file:
             lines = csv.DictReader(file)
-            if tuple(lines.fieldnames or ()) != COLUMNS:
+            if tuple(lines.fieldnames or ()) not in (COLUMNS, COLUMNS[: -len(_ADDED)]):
                 raise InputError(f"{path} is another table.", "Name a file that is not there yet.")
-            rows = [{name: _plain(row[name] or "") for name in COLUMNS} for row in lines]
+            rows = [{name: _plain(row.get(name) or "") for name in COLUMNS} for row in lines]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a table.", "Name a file that is not there yet.") from error
     return {(row["file"], row["question"]): row for row in rows}

@@ -112,7 +112,7 @@ def _line(run: Run, rows: Sequence[tuple[Book, Answer | None]], at: int) -> str:
 
 
 def _row_view(book: Book, answer: Answer | None, run: Run) -> View:
-    row = answer.row if answer else {}
+    row, places = (answer.row, answer.places) if answer else ({}, [])
     missing = tuple(filter(None, row.get("not_found_in_document", "").split("; ")))
     doubtful = row.get("evidence_level") == "not found" or bool(missing)
     return {
@@ -123,6 +123,7 @@ def _row_view(book: Book, answer: Answer | None, run: Run) -> View:
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",
         "near": row.get("evidence_level") == "near",
+        "recognised": any(page.get("recognised") for place in places for page in place["pages"]),
         "places": [
             {
                 "passage": place["passage"],
@@ -131,6 +132,6 @@ def _row_view(book: Book, answer: Answer | None, run: Run) -> View:
                     for page in place["pages"]
                 ],
             }
-            for place in (answer.places if answer else ())
+            for place in places
         ],
     }

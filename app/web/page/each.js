@@ -73,6 +73,7 @@ function rowOf(row) {
   const places = made("td", "", "places");
   if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));
   places.append(...row.places.map((place) => placeOf(row, place)));
+  if (row.recognised) places.append(made("p", "Recognised from a picture; may have slips.", "near"));
   line.append(title, answer, places);
   return line;
 }

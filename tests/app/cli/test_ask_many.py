@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from app.cli.arguments import parse
 from app.core.answer_table import COLUMNS, read_table, write_table
 from app.core.settings import make_settings
 from engine.document import Document
-from engine.errors import DocumentError, InputError, OptionError
+from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError
 from tests.app.scripted import ScriptedEngine
 
 ANSWER = "The rent is 1,200 euros a month. Bruno Keller pays it."
@@ -67,6 +69,49 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert rent["evidence"] == "The rent is 1,200 euros a month"
     assert rent["not_found_in_document"] == "Keller"
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
+
+
+def test_words_from_a_picture_are_told_from_read_ones(
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan's row looked like that of a text that was read."""
+
+    def read(path: Path, *_: object, **__: object) -> Document:
+        document = Document.from_pages(path.stem, ["Preface.", path.read_text("utf-8")])
+        preface, rent = document.pages
+        return replace(document, pages=(preface, replace(rent, picture="recognised")))
+
+    monkeypatch.setattr(ask_many, "read_document", read)
+    (row,) = asked(folder / "a.txt", QUESTION, "--csv", folder / "out.csv")
+    assert (row["page"], row["pages_recognised"]) == ("2 (recognised from a picture)", "1")
+
+
+def test_a_table_of_an_earlier_version_goes_on(folder: Path, engine: ScriptedEngine) -> None:
+    table = folder.parent / "out.csv"
+    first = asked(folder, QUESTION, "--csv", table)
+    with table.open("w", encoding="utf-8-sig", newline="") as file:
+        lines = csv.DictWriter(file, COLUMNS[:-1], extrasaction="ignore")
+        lines.writeheader()
+        lines.writerows(first)
+    assert [row["answer"] for row in asked(folder, QUESTION, "--csv", table)] == [row["answer"] for row in first]
+    assert len(engine.asked) == 2
+
+
+def test_what_is_said_of_a_book_that_is_too_long_can_be_done(
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It advised --chapters, --pages and --parts, which the same command refuses."""
+    read = engine.read
+
+    def fitting(document: Document, *, fit: bool = False, **how: Any) -> object:
+        if not fit:
+            raise ContextTooSmall("It is too long.", "Choose chapters (--chapters), or ask it in parts (--parts).")
+        return read(document, fit=fit, **how)
+
+    monkeypatch.setattr(engine, "read", fitting)
+    (row,) = asked(folder / "a.txt", QUESTION, "--csv", folder / "out.csv")
+    assert row["error"].endswith("without --csv; or read what fits with --fit.")
+    assert asked(folder / "a.txt", QUESTION, "--csv", folder / "out.csv", "--fit")[0]["answer"] == ANSWER
 
 
 def test_the_same_command_goes_on_and_asks_again_only_what_went_wrong_or_changed(
