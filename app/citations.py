@@ -265,7 +265,8 @@ class Notes:
         kinds = {chip["kind"] for chip in self._chips}
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
         missing = [*(self._support.unmentioned("says" in kinds) if self._support and kinds else ()), *self._missing]
-        return record | ({"missing": list(dict.fromkeys(missing))} if missing or bare else {})
+        each = {word.casefold(): word for word in missing}
+        return record | ({"missing": list(each.values())} if missing or bare else {})
 
     def provenance(self) -> str:
         """The sources of the answer's letters, as runs: "D12T3" is twelve letters of the draft, then three of the

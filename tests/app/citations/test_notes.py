@@ -145,6 +145,7 @@ def test_an_answer_from_a_part_of_the_book_cites_no_page_beyond_it(answer: str) 
         ("There are nine horses at the harbour.", ["horses", "nine"]),
         ("The north light was kept by Maren Holt. The horses drank of it.", ["horses"]),
         ("The north light was kept by Maren Holt.", ["horses"]),
+        ("They were the Horses of Boston.", ["Horses", "Boston"]),
         ("Hello! How can I help you?", None),
     ],
 )
