@@ -8,11 +8,11 @@ The words of the sentence and of its question are looked up among the book's sen
 2009). Names and numbers weigh most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* if it has the sentence's names, its numbers and most of its
 other words, and does not attribute the statement to another person (``roles``). A passage is *near* if it is related
-but does not say so. A sentence is *not found* if the book lacks one of its names or numbers, if the book mentions the
-subject of the question nowhere, or only far from the nearest passage, or if the sentence only repeats the question and
-no passage says so. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
-Words of the question that the book never uses are reported separately (``EvidenceIndex.unmentioned``), because a
-passage may say so and still not answer the question.
+but does not say so. A sentence is *not found* if the book lacks one of its names or numbers; if the book mentions the
+subject of the question, or a thing that it counts or calls somebody's, nowhere or only far from the nearest passage; or
+if the sentence only repeats the question and no passage says so. A sentence that claims nothing about the book (small
+talk, an opinion, a refusal) has no level. Words of the question that the book never uses are reported separately
+(``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
 
 Knows no model. Weights of pages, such as the model's attention, only decide between equal passages. The model itself is
 not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action to another person
@@ -182,6 +182,7 @@ _OPEN = re.compile(  # "was" asks in German, but is a verb in English
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
     re.IGNORECASE | re.DOTALL,
 )
+_THING = re.compile(r"(?:\bhow (?:many|much) |['’]s? )([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
     r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
@@ -378,10 +379,8 @@ class EvidenceIndex:
         # whether it is about the question's subject.
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
-        beside = _only_repeats(question, sentence, terms, asked) or self._is_beside_the_point(
-            subject, asked, said, best
-        )
-        if beside and not asks_for_whole(question):
+        beside = self._is_beside_the_point(subject, asked, said, best) or self._is_elsewhere(question, subject, best)
+        if (beside or _only_repeats(question, sentence, terms, asked)) and not asks_for_whole(question):
             strange = tuple(term.raw for term in subject if self._is_unknown(term))
             return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
@@ -409,6 +408,14 @@ class EvidenceIndex:
         known = [term for term in asked if term.key in self._postings]
         about = self._share(known, self._keys_around(best.place, AROUND)) if known else 1.0
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
+
+    def _is_elsewhere(self, question: str, nouns: Sequence[_Term], best: _Judged | None) -> bool:
+        """Whether the book mentions a thing that the question counts, or calls somebody's ("David's horse"), but not
+        near the best passage.
+        """
+        things = {match[1] for match in _THING.finditer(question)}
+        near = self._keys_around(best.place, FAR) if best else set()
+        return any(term.raw in things and term.key in self._postings and term.key not in near for term in nouns)
 
     def _share(self, terms: Sequence[_Term], keys: set[str]) -> float:
         """The share of ``terms``, by weight, that are among ``keys``."""

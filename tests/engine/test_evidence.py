@@ -300,6 +300,20 @@ def test_pages_are_ranked_by_what_they_promise() -> None:
     assert scores[1] > scores[0], "next to a passage counts less"
 
 
+def test_a_thing_of_somebody_else_is_no_evidence() -> None:
+    """Every word of such an answer stands somewhere in a long book: "Balfour" was taken for the name of a horse."""
+    between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
+    text = ["“They call me David Balfour,” said the boy at the door of the great house.", *between]
+    index = EvidenceIndex(
+        Document.from_text("Kidnapped", "\n\n".join([*text, "The carter cried, and a horse started."]))
+    )
+    horse = 'The name of David\'s horse was "Balfour".'
+    assert index.find("What was the name of David's horse?", horse).level == "not found"
+    assert index.find("How many horses did David Balfour have?", "David Balfour had two.").level == "not found"
+    door = index.find("Where was David's house?", "David Balfour was at the door of the great house.")
+    assert door.level == "says so"
+
+
 BARBER = (
     "Auf dem langen Hügel steht das Schloss der Stadt, und daneben die alte und berühmte Universität. "
     "The barber on his rounds wore a beautiful white wig, and he asked David shrewdly what his business was. "
