@@ -38,7 +38,7 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
-from engine.decode.levels import Hierarchy, draft_start_ms
+from engine.decode.levels import Hierarchy, draft_start_ms, selection_ms
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import make_generator, make_sampler
@@ -381,7 +381,8 @@ class Bench:
             )
             self._policies[row] = Controller(costs, limits)
         model, policy = levels.model_drafter if kind.draft else None, self._policies[row]
-        policy.begin(draft_start_ms(context, policy.costs, self.session.target, model))
+        start_ms = draft_start_ms(context, policy.costs, self.session.target, model)
+        policy.begin(start_ms, selection_ms(retrieval, policy.costs), context.max_tokens)
         return policy
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:

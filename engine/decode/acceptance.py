@@ -379,6 +379,8 @@ class Costs:
     # milliseconds that a round with middle passes takes in addition to its passes: for refreshes, and for the cheap
     # levels to catch up
     beside: float = 0.0
+    # milliseconds of the selection that the first middle pass of an answer needs
+    selection: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
         """The costs on another book, in which a plain step takes ``plain_ms``. The cost of further tokens in a

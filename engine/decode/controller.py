@@ -78,6 +78,9 @@ class DraftPlan:
 
 PLAIN = DraftPlan()
 
+UNLIMITED = 1 << 30
+"""Number of tokens of an answer that nothing limits."""
+
 
 @dataclass(frozen=True)
 class PlanLimits:
@@ -93,7 +96,8 @@ class RoundObservation:
     """What was observed in a round, besides its tokens.
 
     ``draft_trials`` and ``middle_trials`` are the verified proposals of the draft model and of the middle level.
-    ``passes`` are (tokens, ms) of the middle passes. ``draft_ms`` is the time of ``draft_steps`` steps of the draft
+    ``passes`` are (tokens, ms) of the middle passes. ``selection_ms`` is the time of the answer's first selection; 0 if
+    it was made before. ``draft_ms`` is the time of ``draft_steps`` steps of the draft
     model. ``records``: whether passes were recorded in the round, so that costs are not learned from its times.
     """
 
@@ -103,6 +107,7 @@ class RoundObservation:
     passes: list[tuple[int, float]] = field(default_factory=list)
     draft_steps: int = 0
     draft_ms: float = 0.0
+    selection_ms: float = 0.0
     records: bool = False
 
 
@@ -225,13 +230,13 @@ class Unclocked:
     Args:
         costs: assumed costs, which must be equal for every answer to this question.
         limits: bounds of the plan.
-        draft_start_ms: assumed time of starting the draft model in its first round, in addition to its steps.
+        draft_start_ms, tokens: as in ``Controller.begin``.
     """
 
-    def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float) -> None:
+    def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float, tokens: int = UNLIMITED) -> None:
         self._costs = costs
         self._controller = Controller(costs, limits)
-        self._controller.begin(draft_start_ms)
+        self._controller.begin(draft_start_ms, costs.selection, tokens)
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
         return self._controller.next(match)
@@ -241,8 +246,9 @@ class Unclocked:
         passes = [(tokens, costs.middle.ms(tokens)) for tokens, _ in observation.passes]
         draft_ms = observation.draft_steps * costs.draft
         middle_ms, verify_ms = sum(ms for _, ms in passes), costs.verify.ms(done.verified_rows)
-        believed = replace(observation, passes=passes, draft_ms=draft_ms, records=False)
-        split = TimeSplit(draft=draft_ms, middle=middle_ms, verify=verify_ms)
+        selection_ms = costs.selection if observation.selection_ms else 0.0
+        believed = replace(observation, passes=passes, draft_ms=draft_ms, selection_ms=selection_ms, records=False)
+        split = TimeSplit(draft=draft_ms, middle=middle_ms, verify=verify_ms, other=selection_ms)
         self._controller.observe(plan, replace(done, split=split), believed)
 
 
@@ -270,7 +276,11 @@ class Controller:
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
         # the estimate of ``Costs.beside`` in milliseconds, and the number of rounds with middle passes that it rests on
         self._beside, self._hierarchical = 0.0, 0
-        self._draft_start = 0.0
+        self._selection = costs.selection
+        # milliseconds that this answer still has to pay before its first draft step and its first middle pass
+        self._draft_start = self._selecting = 0.0
+        # tokens of this answer so far, and the maximum number that may still follow
+        self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
         # Until speculation has been tried, a plan must promise a larger gain.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
@@ -291,19 +301,26 @@ class Controller:
         # sums in which older speculating rounds fade: tokens, time in plain steps, and number of rounds
         self._recent = (0.0, 0.0, 0.0)
 
-    def begin(self, draft_start_ms: float) -> None:
-        """Begin another answer. ``draft_start_ms``: time of starting the draft model in its first round, in addition to
-        its steps.
+    def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
+        """Begin another answer. What earlier answers gained pays for nothing in this answer, because each answer must
+        not be slower than plain decoding. What they lost still counts.
+
+        Args:
+            draft_start_ms: time of starting the draft model in its first round, in addition to its steps.
+            selection_ms: time of the selection that the answer's first middle pass needs; 0 if it is made already.
+            tokens: maximum number of tokens of the answer.
         """
-        self._draft_start = draft_start_ms
-        if draft_start_ms and self.plan.draft:
+        self._draft_start, self._selecting = draft_start_ms, selection_ms
+        self._made, self._left = 0, tokens
+        self._tokens, self._lost = 0.0, max(0.0, self._lost)
+        if (draft_start_ms and self.plan.draft) or (selection_ms and self.plan.passes):
             self.plan = PLAIN
             self._since_rethink = self._tuning.rethink_plain_rounds
 
     @property
     def costs(self) -> Costs:
         """The present estimate of costs."""
-        return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside)
+        return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside, self._selection)
 
     @property
     def rates(self) -> AcceptanceRates:
@@ -385,7 +402,10 @@ class Controller:
         if plan.passes and not observation.records:
             self._hierarchical += 1
             weight = max(self._tuning.newest_weight, 1.0 / self._hierarchical)
-            self._beside += weight * (done.split.other - self._beside)
+            self._beside += weight * (done.split.other - observation.selection_ms - self._beside)
+        if observation.selection_ms:
+            self._selection += self._tuning.newest_selection * (observation.selection_ms - self._selection)
+            self._selecting = 0.0
         if observation.draft_steps and not observation.records:
             self._draft.add(1, observation.draft_ms / observation.draft_steps)
             self._draft_start = 0.0
@@ -407,6 +427,7 @@ class Controller:
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
         steps = done.split.total / self._verify.cost.ms(1)
+        self._left, self._made = self._left - made, self._made + made
         self._tokens = fade * self._tokens + made
         self._lost *= fade
         self._allowance += tuning.trial_share * steps
@@ -451,7 +472,12 @@ class Controller:
     @property
     def _in_debt(self) -> bool:
         """Whether speculation has lost more time than is allowed for trials."""
-        return self._lost > self._tuning.loss_steps + self._tuning.loss_share * self._tokens
+        return self._may_lose < 0.0
+
+    @property
+    def _may_lose(self) -> float:
+        """Plain steps that speculation may still lose in this answer. Negative after it has lost more than that."""
+        return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     @property
     def _loses(self) -> bool:
@@ -469,7 +495,7 @@ class Controller:
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
         # Only a trial may start a draft model that has not been started, because the trial's budget pays for the start.
         draft = 0 if self._draft_start else self.limits.draft
-        best = best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
+        best = self._best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
@@ -483,6 +509,21 @@ class Controller:
         if self.plan.draft:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
+    def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
+        """The fastest plan. It has middle passes only if the selection that they need is made, or if their gain repays
+        it soon (``Tuning.repaid_within``).
+        """
+        best = best_plan(costs, rates, limits)
+        if not (best.passes and self._selecting):
+            return best
+        other = best_plan(costs, rates, replace(limits, passes=0))
+        now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
+        saved_ms = min(self._left, self._tuning.repaid_within) * (1.0 / now - 1.0 / then)
+        # A selection that puts speculation in debt needs the promise with which it may go on in debt.
+        indebted = self._selecting * plain > self._may_lose
+        risky = indebted and then < self._tuning.worth_risking * plain
+        return other if risky or saved_ms < self._selecting else best
+
     def _probe(self) -> DraftPlan:
         """Decode plainly. Sometimes try a short speculation instead, if some plan could gain time."""
         tuning = self._tuning
@@ -493,7 +534,7 @@ class Controller:
         self._plain_rounds, wait = 0, self._wait
         self._wait = min(tuning.last_probe, 2 * wait)
         hopes = AcceptanceRates(*(r + tuning.hope * (1.0 - r) for r in (rates.middle, rates.verify, rates.direct)))
-        hoped = best_plan(costs, hopes, PlanLimits(self.limits.draft, self.limits.passes))
+        hoped = self._best_plan(costs, hopes, PlanLimits(self.limits.draft, self.limits.passes))
         if tokens_per_ms(hoped, costs, hopes) < tuning.worth_changing * tokens_per_ms(PLAIN, costs, rates):
             return PLAIN
         trial = self._within_bound(DraftPlan(min(2, hoped.draft), min(1, hoped.passes)))
@@ -521,9 +562,9 @@ class Controller:
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
         # If the present plan speculates, the trial's drafted tokens are assumed to be rejected by the middle level.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
-        ms += self._draft_start if trial.draft else 0.0
+        ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
         steps = ms / step_ms - tokens * planned
-        if steps > self._allowance and not begun:
+        if steps > min(self._allowance, self._tuning.trial_in_answer * self._made) and not begun:
             self._awaited = steps
             return self.plan
         if trial.speculates:

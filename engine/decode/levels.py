@@ -22,7 +22,6 @@ from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
-from engine.kv.spilling import retry_with_spill
 from engine.model import graphs
 from engine.model.architectures import experts_of
 from engine.model.backends.recorded import RecordedBackend
@@ -53,6 +52,10 @@ _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 # Time that each further token of a pass is assumed to add, as a share of a plain step, if nothing has been measured: 13
 # ms of 48 with 1.5 billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
+
+# Time of an answer's selection in plain steps, if none has been timed (measured: 3 to 4 after 24,576 tokens, with 1.5
+# billion parameters in 4 bits on two cores).
+_SELECTION_STEPS = 4.0
 
 # Maximum product of parameters and tokens for which a processor starts the draft model with every answer: about 50 ms.
 # Beyond it the start is delayed to the first proposal.
@@ -260,7 +263,8 @@ class Hierarchy:
             limits = self.limits(costs)
             self._controllers[about] = Controller(costs, limits, statistics=self._beliefs.get(about))
         controller = self._controllers[about]
-        controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
+        start_ms = draft_start_ms(context, controller.costs, self._target, self.model_drafter)
+        controller.begin(start_ms, selection_ms(self.retrieval, controller.costs), context.max_tokens)
         return controller
 
     def _fixed_with_copies(self) -> FixedLengths:
@@ -279,7 +283,8 @@ class Hierarchy:
         if on_gpu or spilled or target.bytes_read_by_step < _COSTS_ITS_BYTES:
             return self._fixed_with_copies()
         costs = derived(len(context.tokens), 1.0, None, target, self.retrieval, draft)
-        return Unclocked(costs, self.limits(costs), draft_start_ms(context, costs, target, draft))
+        start_ms = draft_start_ms(context, costs, target, draft)
+        return Unclocked(costs, self.limits(costs), start_ms, context.max_tokens)
 
     def first_costs(
         self,
@@ -349,7 +354,7 @@ def measure(
     (``waits_for_bus``), no verification is timed, and a further token is assumed to cost the same as in a middle pass.
     """
     with context.backend.decoding():
-        retry_with_spill(context.full, retrieval.ensure_selected)
+        selecting_ms = rounds.select(retrieval)
     generator = make_generator(0, context.backend.token_device)
     slow = waits_for_bus(context.full.placement.spilled, plain_ms)
     cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]
@@ -362,9 +367,11 @@ def measure(
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, len(context.tokens)))
     cheap_cost = cost_of(one, long, _LONG_MIDDLE, middle_reads)
     if slow:
-        return Costs(draft_ms, cheap_cost, PassCost(plain_ms, cheap_cost.slope, experts=reads))
-    first, two, last = verified
-    return Costs(draft_ms, cheap_cost, cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two))
+        verify = PassCost(plain_ms, cheap_cost.slope, experts=reads)
+    else:
+        first, two, last = verified
+        verify = cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two)
+    return Costs(draft_ms, cheap_cost, verify, selection=selecting_ms)
 
 
 def derived(
@@ -383,7 +390,8 @@ def derived(
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     share = _bytes_read(target, retrieval.held) / _bytes_read(target, count)
     cheap, verify = (PassCost(ms, row, experts=of) for ms, of in ((share * plain_ms, middle_reads), (plain_ms, reads)))
-    return Costs(_unstarted_draft_ms(count, plain_ms, target, draft), cheap, verify)
+    draft_ms = _unstarted_draft_ms(count, plain_ms, target, draft)
+    return Costs(draft_ms, cheap, verify, selection=_SELECTION_STEPS * plain_ms)
 
 
 def _bytes_read(target: Decoder, context: int) -> int:
@@ -405,6 +413,11 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
     own = draft.decoder
     share = own.block_parameters * own.num_layers / (target.block_parameters * target.num_layers)
     return costs.verify.slope * share * draft.tokens_to_start(len(context.tokens))
+
+
+def selection_ms(retrieval: RetrievalCache, costs: Costs) -> float:
+    """Milliseconds of the selection that the answer's first middle pass needs; 0 if it is made already."""
+    return 0.0 if retrieval.is_selected else costs.selection
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:

@@ -199,13 +199,14 @@ def hierarchical(
     made = unscored = 0  # tokens of the answer so far; tokens since the pages were scored
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
+        began = time.perf_counter()
         with context.backend.decoding():
             recordings = speculation.recordings()
             match = _match(context.tokens, speculation.index)
             observation = RoundObservation(match)
             plan = speculation.policy.next(match)
             if plan.passes:
-                retry_with_spill(full, retrieval.ensure_selected)
+                observation.selection_ms = select(retrieval)
                 retrieval.copy_from_full(full.length)
             missing = full.length - retrieval.num_exact
             pending = propose(context, retrieval, middle, drafter, plan, observation, context.max_tokens - made)
@@ -214,7 +215,6 @@ def hierarchical(
                 done = _verify(context, pending, drafter, observer, plan, observation)
             else:
                 done = _step(context, observer)
-            clock = time.perf_counter()
             if observer is not None:
                 retry_with_spill(full, observer.finish)
             if retrieval.is_selected and (plan.passes or full.length - retrieval.num_exact > _MOST_MISSING):
@@ -226,13 +226,22 @@ def hierarchical(
         if plan.passes:
             cost = observer.refresh_ms if observer is not None else 0.0
             speculation.refresh.observe(done.verify, renewed=renewed, round_ms=done.split.total, refresh_ms=cost)
-        split = replace(done.split, other=since(clock))
+        split = replace(done.split, other=since(began) - done.split.total)
         done = replace(done, split=split, renewed=renewed, scored=observer is not None)
         observation.records = speculation.recordings() > recordings
         speculation.policy.observe(plan, done, observation)
         yield done
         if done.ended:
             return
+
+
+def select(retrieval: RetrievalCache) -> float:
+    """Make the answer's first selection, unless it is made already. Return the time that this took, in milliseconds."""
+    if retrieval.is_selected:
+        return 0.0
+    clock = time.perf_counter()
+    retry_with_spill(retrieval.full, retrieval.ensure_selected)
+    return since(clock)
 
 
 def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:

@@ -211,7 +211,7 @@ class Tuning:
 
     # Staying no slower than plain decoding ------------------------------------------------------------------------
 
-    loss_steps: float = 1.0
+    loss_steps: float = 0.8
     """Time that speculation may lose in a text of any length, in plain steps."""
     loss_share: float = 0.005
     """Further time that speculation may lose, in plain steps for each token of the text."""
@@ -232,12 +232,19 @@ class Tuning:
     rounds.
     """
 
+    repaid_within: int = 16
+    """Number of tokens within which middle passes must repay the selection that they need. An answer may end soon."""
+    newest_selection: float = 0.5
+    """Weight of the newest selection in the estimate of its time."""
+
     # Trials of other plans --------------------------------------------------------------------------------------------
 
     trial_share: float = 0.01
     """Maximum share of the time that trials may cost. A trial costs the time by which it exceeds the plan's time for
     the same tokens.
     """
+    trial_in_answer: float = 0.02
+    """Maximum cost of a trial, in plain steps for each token of the answer so far, because the answer may end soon."""
     most_allowance: float = 2.0
     """Maximum allowance, in plain steps, that is saved for later trials. It may be higher for a due trial that costs
     more.

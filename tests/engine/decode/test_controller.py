@@ -235,6 +235,7 @@ class World:
         self.rng = random.Random(seed)
         self.match = NO_MATCH
         self.slowness = 1.0
+        self.noise = 0.9, 1.2
 
     def prefix(self, rate: float, count: int) -> int:
         accepted = 0
@@ -252,7 +253,7 @@ class World:
         return made
 
     def round(self, plan: DraftPlan) -> tuple[Round, RoundObservation]:
-        noise = self.slowness * self.rng.uniform(0.9, 1.2)
+        noise = self.slowness * self.rng.uniform(*self.noise)
         observation = RoundObservation(self.match)
         proposed = 0
         drafted: list[int] = []
@@ -365,6 +366,94 @@ def speed_of_short_answers(
 def test_a_short_answer_pays_little_for_trying(costs: Costs, known: AcceptanceRates) -> None:
     """Ninety-six tokens where speculation is hopeless: what trying it costs stays within the guard."""
     assert speed_of_short_answers(costs, known, LIMITS, lambda _: NO_MATCH) > 0.97 / costs.verify.ms(1) / 1.05
+
+
+# 1.5 billion parameters behind 24,576 tokens on two cores: what its passes take, and what is derived for them.
+REAL = Costs(0.0, PassCost(44.0, 11.0), PassCost(62.0, 20.0, 77.0))
+DERIVED = Costs(0.0, PassCost(48.0, 20.0), PassCost(77.0, 20.0), selection=300.0)
+
+
+class SteadyWorld(World):
+    """A world without noise. An answer's first round with middle passes chooses chunks for ``selection_ms``; the token
+    behind a match is the book's as often as in a copy."""
+
+    def __init__(self, known: AcceptanceRates, seed: int, selection_ms: float = 0.0) -> None:
+        super().__init__(REAL, known, seed)
+        self.noise, self.selection_ms = (1.0, 1.0), selection_ms
+
+    def answer(self, controller: Controller, tokens: int, offered: Callable[[random.Random], LookupMatch]) -> float:
+        """How many times the time of plain decoding an answer takes."""
+        controller.begin(0.0, controller.costs.selection, tokens)
+        made, spent, selected = 0, 0.0, False
+        while made < tokens:
+            self.match = offered(self.rng)
+            plan = controller.next(self.match)
+            done, observation = self.round(plan)
+            if plan.passes and not selected:
+                observation.selection_ms, selected = self.selection_ms, True
+                done = replace(done, split=replace(done.split, other=self.selection_ms))
+            if self.match.length and not plan.copy:
+                right = self.prefix(self.rates.lookup, len(done.tokens))
+                done = replace(done, tokens=(*self.match.tokens[:right], *done.tokens[right:]))
+            controller.observe(plan, done, observation)
+            made += len(done.tokens)
+            spent += done.split.total
+        return spent / (made * REAL.verify.ms(1))
+
+
+@pytest.mark.parametrize("selection_ms", [35.0, 70.0, 300.0])
+@pytest.mark.parametrize("verify", [0.0, 0.5, 0.9])
+def test_a_selection_that_an_answer_does_not_repay_is_not_made(verify: float, selection_ms: float) -> None:
+    """Its time was in no round, so that an answer of 64 tokens ended at 0.80 times plain decoding."""
+    for seed in range(10):
+        world, controller = SteadyWorld(rates(0.0, verify), seed, selection_ms), Controller(DERIVED, PlanLimits(0, 12))
+        assert max(world.answer(controller, 64, lambda _: NO_MATCH) for _ in range(4)) < 1.03
+
+
+def test_a_selection_is_made_where_it_pays() -> None:
+    """More cores: a verification of many rows costs little, and a middle pass a third of a plain step."""
+    costs = Costs(0.0, PassCost(25.0, 1.0), PassCost(77.0, 2.0), selection=80.0)
+    controller = Controller(costs, PlanLimits(0, 12))
+    controller.begin(0.0, 80.0, 64)
+    assert controller.next().passes
+    controller.begin(0.0, 80.0, 2)
+    assert not controller.next().passes, "two tokens do not repay it"
+    controller.begin(0.0, 2000.0, 64)
+    assert not controller.next().passes
+    controller.begin(0.0, 0.0, 64)
+    for _ in range(TUNING.rethink_plain_rounds + 1):
+        plan = controller.next()
+        controller.observe(plan, *World(costs, rates(0.0, 0.9), 1).round(plan))
+    assert controller.plan.passes
+
+
+def test_a_trial_waits_until_the_answer_can_pay_for_its_selection() -> None:
+    """The trial costs 0.4 plain steps, all but nothing of it beside the selection."""
+    costs = Costs(0.0, PassCost(60.0, 3.0), PassCost(77.0, 3.0), selection=30.0)
+
+    def plain_tokens(controller: Controller, selection_ms: float) -> int:
+        world, made = SteadyWorld(rates(0.0, 0.0), 1), 0
+        controller.begin(0.0, selection_ms, 64)
+        while made < 64 and not (plan := controller.next()).passes:
+            controller.observe(plan, *world.round(plan))
+            made += 1
+        return made
+
+    assert plain_tokens(Controller(costs, PlanLimits(0, 1)), 0.0) < 16
+    assert 36 < plain_tokens(Controller(costs, PlanLimits(0, 1)), 30.0) < 64, "a hundredth of the time pays for it"
+    rich = Controller(costs, PlanLimits(0, 1), replace(TUNING, trial_share=0.1))
+    assert 18 < plain_tokens(rich, 30.0) < 64, "an answer that may end soon is not risked, whatever was saved"
+
+
+def test_the_time_of_a_selection_is_lost_once_and_is_no_part_of_every_round() -> None:
+    costs = replace(LONG_BOOK, selection=40.0)
+    controller, plan = Controller(costs, LIMITS), DraftPlan(0, 2)
+    controller.begin(0.0, 40.0, 64)
+    done, observation = World(costs, rates(0.0, 1.0), 1).round(plan)
+    observation.selection_ms = 80.0
+    controller.observe(plan, replace(done, split=replace(done.split, other=83.0)), observation)
+    assert controller.costs.beside == pytest.approx(3.0)
+    assert controller.costs.selection == pytest.approx(60.0)
 
 
 class ColdWorld(World):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from engine.config import SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import EarlyStop, Every, Never, WhenAcceptanceDrops, policy_of
 from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, FixedLengths, LookupMatch, RoundObservation
-from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
+from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator
 from engine.events import Acceptance, Round, TokenSource
@@ -182,6 +183,53 @@ def test_every_path_keeps_the_law(path: str, params: SamplingParams) -> None:
         # The laws of the levels differ so much that a bent one could not hide.
         other = dense(Sampler(params)(chain.tables["retrieval"]), VOCABULARY)
         assert float((other - law).abs().max()) > 0.1
+
+
+class Awaited(Cache):
+    """A retrieval cache whose selection takes 70 ms of ``clock`` when it is first needed."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__("retrieval", 3)
+        self.is_selected, self._clock = False, clock
+
+    def ensure_selected(self) -> None:
+        if not self.is_selected:
+            self.is_selected, self._clock[0] = True, self._clock[0] + 0.07
+
+
+class Watched(AnyPlan):
+    """Plain, two rounds with middle passes, and plain: what each observed of the selection's time."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.asked = iter([PLAIN, DraftPlan(0, 1), DraftPlan(0, 1), PLAIN, PLAIN])
+        self.seen: list[tuple[float, float]] = []
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        return next(self.asked)
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        self.seen.append((observation.selection_ms, done.split.other))
+
+
+def test_the_time_of_a_selection_is_in_the_round_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was in no round, so the controller did not learn what the retrieval level costs an answer."""
+    clock = [5.0]
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    chain = Chain({"full": table(2), "retrieval": table(3)})
+    context = Context(
+        chain,  # type: ignore[arg-type]
+        Cache("full", 3),  # type: ignore[arg-type]
+        [0, 1, 2, 3],
+        Sampler(WARM),
+        make_generator(11, CPU),
+        frozenset(),
+        5,
+    )
+    policy, retrieval = Watched(), cast(Any, Awaited(clock))
+    made = list(rounds.hierarchical(context, retrieval, NoDrafter(CPU), Speculation(policy, Never(), 100)))
+    assert [seen for pair in policy.seen[:3] for seen in pair] == pytest.approx([0.0, 0.0, 70.0, 70.0, 0.0, 0.0])
+    assert sum(done.split.total for done in made) == pytest.approx(70.0)
 
 
 def test_no_verification_is_wider_than_what_is_computed_row_by_row() -> None:
