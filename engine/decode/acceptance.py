@@ -100,10 +100,22 @@ class FadingRate:
         """The number of trials that are still remembered, as a faded count."""
         return self._trials
 
+    @property
+    def doubt(self) -> float:
+        """Share of the estimate that rests on the prior: 1 before the first trial."""
+        return self._prior_weight / (self._trials + self._prior_weight)
+
+    @property
+    def _prior_weight(self) -> float:
+        return self._tuning.prior_trials / (1.0 + self._trials / self._tuning.prior_half_life)
+
+    def begin_answer(self) -> None:
+        """Turn the present estimate into the prior, so that an answer's own trials soon overrule earlier answers."""
+        self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
+
     def rate_from(self, prior: float) -> float:
         """The present estimate with ``prior`` in place of the rate's own prior."""
-        tuning = self._tuning
-        weight = tuning.prior_trials / (1.0 + self._trials / tuning.prior_half_life)
+        tuning, weight = self._tuning, self._prior_weight
         return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
@@ -197,6 +209,11 @@ class AcceptanceStatistics:
     def tried(self) -> bool:
         """Whether any speculation has been verified."""
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
+
+    def begin_answer(self) -> None:
+        """Begin another answer. Its matches must show anew how often they are right."""
+        for rate in self._lookup:
+            rate.begin_answer()
 
     def for_another_book(self) -> AcceptanceStatistics:
         """Reduce all observations to the weight of a few trials. For another book they are still better than a prior,

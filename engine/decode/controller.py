@@ -313,6 +313,7 @@ class Controller:
         self._draft_start, self._selecting = draft_start_ms, selection_ms
         self._made, self._left = 0, tokens
         self._tokens, self._lost = 0.0, max(0.0, self._lost)
+        self.statistics.begin_answer()
         if (draft_start_ms and self.plan.draft) or (selection_ms and self.plan.passes):
             self.plan = PLAIN
             self._since_rethink = self._tuning.rethink_plain_rounds
@@ -343,7 +344,7 @@ class Controller:
         if match.length < tuning.match_edges[-1]:  # a longer match means that the answer is copying the book
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
-        copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
+        copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most and self._may_copy(copy, match)]
         plan, self._planned = self.plan, None
         if copies:
             costs, rates = self.costs, self.statistics.rates(match.length)
@@ -478,6 +479,14 @@ class Controller:
     def _may_lose(self) -> float:
         """Plain steps that speculation may still lose in this answer. Negative after it has lost more than that."""
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
+
+    def _may_copy(self, copy: int, match: LookupMatch) -> bool:
+        """Whether speculation may lose the time of a copy that is rejected whole, as far as the belief in the match
+        rests on no trial in this answer: a copy of sixteen tokens of a match never tried cost six plain steps.
+        """
+        verify = self._verify.cost
+        lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
+        return lost * self.statistics.lookup(match.length).doubt <= max(self._may_lose, self._tuning.small_risk)
 
     @property
     def _loses(self) -> bool:

@@ -232,6 +232,8 @@ class Tuning:
     rounds.
     """
 
+    small_risk: float = 0.15
+    """Loss of a rejected copy in plain steps, times the doubt in its match, that is risked whatever has been lost."""
     repaid_within: int = 16
     """Number of tokens within which middle passes must repay the selection that they need. An answer may end soon."""
     newest_selection: float = 0.5

@@ -401,6 +401,11 @@ class SteadyWorld(World):
         return spent / (made * REAL.verify.ms(1))
 
 
+def misled(rng: random.Random) -> LookupMatch:
+    """A text that shares words with the book in one of three places."""
+    return LookupMatch(rng.choice((4, 9, 14, 20, 30)), tuple(range(64))) if rng.random() < 0.3 else NO_MATCH
+
+
 @pytest.mark.parametrize("selection_ms", [35.0, 70.0, 300.0])
 @pytest.mark.parametrize("verify", [0.0, 0.5, 0.9])
 def test_a_selection_that_an_answer_does_not_repay_is_not_made(verify: float, selection_ms: float) -> None:
@@ -454,6 +459,34 @@ def test_the_time_of_a_selection_is_lost_once_and_is_no_part_of_every_round() ->
     controller.observe(plan, replace(done, split=replace(done.split, other=83.0)), observation)
     assert controller.costs.beside == pytest.approx(3.0)
     assert controller.costs.selection == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("right", [0.0, 0.1])
+def test_copies_that_are_not_kept_cost_an_answer_little(right: float) -> None:
+    """A copy of sixteen tokens of a long match that nothing but a prior spoke for took four plain steps, a tenth of an
+    answer of 64 tokens, and what earlier answers had gained paid for the next."""
+    for seed in range(20):
+        world = SteadyWorld(AcceptanceRates(0.0, 0.5, 0.0, right), seed)
+        controller = Controller(DERIVED, PlanLimits(0, 0, TUNING.copy_lengths[-1]))
+        assert max(world.answer(controller, 64, misled) for _ in range(3)) < 1.03
+
+
+def test_a_long_match_is_copied_further_with_every_token_that_it_gets_right() -> None:
+    long, lengths = LookupMatch(30, tuple(range(64))), list[list[int]]()
+    controller = Controller(DERIVED, PlanLimits(0, 0, TUNING.copy_lengths[-1]))
+    world = SteadyWorld(AcceptanceRates(0.0, 0.0, 0.0, 1.0), 1)
+    for _ in range(2):
+        lengths.append([])
+        controller.begin()
+        while len(lengths[-1]) < 6:
+            world.match, plan = long, controller.next(long)
+            done, observation = world.round(plan)
+            controller.observe(plan, replace(done, tokens=long.tokens[: len(done.tokens)]), observation)
+            lengths[-1].append(plan.copy)
+    for copied in lengths:  # what the first answer copied is no reason to begin the second with a long copy
+        assert copied[0] <= 4
+        assert copied[-1] >= 16
+        assert copied == sorted(copied)
 
 
 class ColdWorld(World):
