@@ -107,8 +107,12 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
+        """Store a note as ``noted`` does, and return it."""
+        return self.noted(note)[0]
+
+    def noted(self, note: Note) -> tuple[Note, bool]:
         """Store a note under a new id. If the passage or the sentence already has a note, that note gets the new
-        colour, and the new words are appended to its words. Return the stored note.
+        colour, and the new words are appended to its words. Return the stored note, and whether it was there before.
 
         Raises:
             OptionError: the note is empty or too long, or its colour is unknown.
@@ -122,7 +126,7 @@ class NoteStore:
             note = replace(before, words=words, colour=note.colour)
             _check(note)
         self._put(note)
-        return note
+        return note, before is not None
 
     def noted_before(self, note: Note) -> Note | None:
         """The existing note about the same passage, or about the same sentence of an answer; None if there is none."""

@@ -136,9 +136,8 @@ class NotesPanel:
     async def add(self, request: Request) -> Response:
         asked = await parsed(request, NewNoteAsked)
         note = await run_in_threadpool(self._answered if asked.message else self._marked, asked)
-        store = self._state.notes
-        again = store.noted_before(note) is not None
-        return JSONResponse({**_view(self._open()[0], store.add(note)), "again": again})
+        kept, again = self._state.notes.noted(note)
+        return JSONResponse({**_view(self._open()[0], kept), "again": again})
 
     def _marked(self, asked: NewNoteAsked) -> Note:
         document, book = self._open()
