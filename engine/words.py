@@ -52,7 +52,9 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(whole: str) -> str:
-    """A folded word without the most common endings of English, German and French."""
+    """A folded word without the most common endings of English, German and French: the stem, which forms of a word have
+    in common. Other words may begin with it, so the search uses longer ones (``app.core.languages.without_endings``).
+    """
     return _ENDINGS.sub("", whole)
 
 
