@@ -8,7 +8,8 @@ quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
 any word of the book and end after any word, with an ellipsis at either end. The words between must be one passage of
-the book. A run of white space counts as one space, because lines can be broken anywhere. All other bytes must be equal.
+the book. A run of white space counts as one space, because lines can be broken anywhere: a quotation may leave out the
+book's line breaks, but may add none. All other bytes must be equal.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 import torch
 
 _SPACES = re.compile(rb"\s+")
+_WHITE = (b" ", b"\n")  # white space after ``_folded``
+_SPACE, _BREAK = b" \n"
 _OPENING = re.compile(rb"\xe2\x80\x9c|(?<=[\s(\[])\"")
 _CLOSING = {b'"': b'"'}  # closing mark, keyed by opening mark; every other opening mark is closed by ”
 _CURLY = "”".encode()
@@ -29,7 +32,7 @@ _CUT = re.compile(r"\w\w|\d[.,:/]\d")
 _ELLIPSES = (b"...", "…".encode())
 # strings that may stand between the opening mark and the first word
 _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
-_WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
+_WORD = re.compile(rb"(?:^|(?<=[ \n\"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ \n.,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
 # Maximum points of quotations that are cached, because a round needs each of its points several times. If there are
@@ -46,9 +49,9 @@ class Quotable:
     """
 
     def __init__(self, text: str, pieces: Sequence[bytes]) -> None:
-        self._text = _SPACES.sub(b" ", text.encode("utf-8", "replace")).rstrip()
+        self._text = _folded(text.encode("utf-8", "replace")).rstrip()
         self._bytes = np.frombuffer(self._text, dtype=np.uint8)
-        self._pieces = [_SPACES.sub(b" ", piece) for piece in pieces]
+        self._pieces = [_folded(piece) for piece in pieces]
         self._points: dict[tuple[bytes, bytes], Point] = {}
 
     @cached_property
@@ -100,10 +103,13 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The offsets in the book after ``piece``, for those of ``places`` at which the piece begins."""
+        """The offsets in the book after ``piece``, for those of ``places`` at which the piece begins. A space in the
+        piece may be a line break in the book.
+        """
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
-            places = places[self._bytes[places + index] == byte]
+            here = self._bytes[places + index]
+            places = places[(here == byte) | ((here == _BREAK) & (byte == _SPACE))]
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
@@ -118,12 +124,12 @@ class Quotable:
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
-            if (point.said + head).endswith(b" "):
+            if (point.said + head).endswith(_WHITE):
                 continue  # a quotation may not end with white space
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:
-                fits = any(self._text.startswith(head, place) and self._may_end(place + len(head)) for place in places)
+                fits = any(map(self._may_end, self._behind(point.places, head).tolist()))
             if fits:
                 found.add(token)
         return found
@@ -148,9 +154,9 @@ class Quotable:
         """The bytes of all tokens whose bytes stand in the book at one of these places."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            border = piece.find(b" ", 1)  # a token has no space after its first byte
-            ends = range(1, (len(piece) if border < 0 else border) + 1)
-            found.update(part for end in ends if (part := piece[:end]) in self._tokens)
+            word = len(_SPACES.split(piece[1:], 1)[0])  # a token has no white space after its first byte
+            for first in {piece[:1], b" "} if piece.startswith(b"\n") else {piece[:1]}:
+                found.update(part for end in range(word + 1) if (part := first + piece[1 : end + 1]) in self._tokens)
         return found
 
     def _may_end(self, place: int) -> bool:
@@ -162,6 +168,11 @@ class Quotable:
         before = self._text[max(0, place - 4) : place].decode("utf-8", "ignore")
         behind = self._text[place : place + 4].decode("utf-8", "ignore")
         return not _CUT.match(before[-1:] + behind)
+
+
+def _folded(text: bytes) -> bytes:
+    """A text with one byte for each run of white space: a line break if the run has one, else a space."""
+    return _SPACES.sub(lambda run: b"\n" if b"\n" in run[0] else b" ", text)
 
 
 def _leads(said: bytes) -> bool:
@@ -212,6 +223,6 @@ class Quotations:
         if closing in piece:
             return Quotations(self.book, b"", None)._followed(piece[piece.index(closing) + len(closing) :])
         said = self.point.said
-        if not said or said.endswith(b" "):
-            piece = piece.lstrip(b" ")
+        if not said or said.endswith(_WHITE):
+            piece = piece.lstrip(b" \n")
         return Quotations(self.book, b"", self.book.point(self.point.mark, said + piece, self.point)) if piece else self
