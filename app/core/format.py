@@ -387,20 +387,47 @@ def answer_line(
     """
     parts = []
     if figures is not None and (last := figures.answer_tokens):
-        tokens = max(tokens, last)
-        words = words_of(answer)
-        parts.append(counted(words, "word") if words else counted(tokens, "token"))
-        if figures.tokens_per_s is not None and figures.ms_per_token_mean is not None:
-            each = f"{milliseconds(figures.ms_per_token_mean)} a token"
-            parts += [each if tokens == last else f"at last {each}", f"{rate(figures.tokens_per_s)} tokens a second"]
-        parts.append(acceptance_line(figures))
-        if why_not:
-            parts.append(WHY_NO_SPEED.get(why_not, ""))
-        elif said := than_plain(speedup(figures)):
-            parts.append(said)
-    if stopped is not None and WHY_STOPPED[stopped]:
-        parts.append(WHY_STOPPED[stopped])
-    return " · ".join(part for part in parts if part)
+        parts.append(_written(answer, max(tokens, last)))
+        if figures.tokens_per_s is not None:
+            parts += [_pace(figures, tokens), f"{rate(figures.tokens_per_s)} tokens a second"]
+        compared = WHY_NO_SPEED.get(why_not, "") if why_not else than_plain(speedup(figures))
+        parts += [acceptance_line(figures), compared]
+    return " · ".join(part for part in (*parts, _ended(stopped)) if part)
+
+
+def brief_answer_line(
+    figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", why_not: str = ""
+) -> str:
+    """``answer_line`` in fewer words, for two rows of a phone: "84 words · 12.3 ms a token · 2.3× plain · acceptance:
+    first check 72 %, whole book 91 %".
+    """
+    parts = []
+    if figures is not None and (last := figures.answer_tokens):
+        times = _times(speedup(figures, why_not))
+        parts = [_written(answer, max(tokens, last)), _pace(figures, tokens), times and f"{times} plain"]
+        parts += [acceptance_line(figures), WHY_NO_SPEED.get(why_not, "")]
+    return " · ".join(part for part in (*parts, _ended(stopped)) if part)
+
+
+def _written(answer: str, tokens: int) -> str:
+    """The length of an answer in words, or in tokens if it has no words."""
+    words = words_of(answer)
+    return counted(words, "word") if words else counted(tokens, "token")
+
+
+def _pace(figures: Figures, tokens: int) -> str:
+    """The mean time of a token, with "at last" if ``figures`` cover only the end of an answer of ``tokens`` tokens; ""
+    if it was not measured.
+    """
+    if figures.ms_per_token_mean is None:
+        return ""
+    each = f"{milliseconds(figures.ms_per_token_mean)} a token"
+    return f"at last {each}" if tokens > figures.answer_tokens else each
+
+
+def _ended(stopped: StopReason | None) -> str:
+    """Why an answer ended; "" if it was complete, or is not known."""
+    return WHY_STOPPED[stopped] if stopped is not None else ""
 
 
 def made_line(made: Mapping[str, Any]) -> str:

@@ -320,9 +320,8 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     content += _of_parts(exchange, turn)
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
-    if line := _line(exchange):
-        drawn = _spark(exchange) if exchange.trouble is None and exchange.figures else ""
-        content += f'\n\n<div class="under">{drawn}{html.escape(line)}</div>'
+    elif under := _under(exchange):
+        content += f'\n\n<div class="under">{under}</div>'
     if (exchange.notes or {}).get("refused") == "only quotes":
         fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
         content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
@@ -377,13 +376,20 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
     return f'<div class="parts">{_said_by_parts(parts, turn)}{going_on}</div>'
 
 
-def _line(exchange: Exchange) -> str:
-    """The line under an answer: its figures, how it ended, and the share of the book that it is from."""
-    if exchange.trouble is not None:
-        return ""
+def _under(exchange: Exchange) -> str:
+    """The HTML of the line under an answer, with the drawing of its pace; a phone shows the line in fewer words."""
+    line, brief = _line(exchange, format.answer_line), _line(exchange, format.brief_answer_line)
+    drawn = _spark(exchange) if exchange.figures else ""
+    if brief == line:
+        return drawn + html.escape(line)
+    return f'{drawn}<span class="line">{html.escape(line)}</span><span class="brief">{html.escape(brief)}</span>'
+
+
+def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
+    """The line under an answer: its ``figures_line``, how it ended, and the share of the book that it is from."""
     stopped = None if exchange.interrupted else exchange.stopped
     why_not = str((exchange.notes or {}).get("uncounted", ""))
-    parts = [format.answer_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
+    parts = [figures_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
     if exchange.interrupted:
         parts.append("cut off when Trifold ended")
     if (exchange.notes or {}).get("from_notes"):

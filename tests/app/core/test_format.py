@@ -247,6 +247,20 @@ def test_the_line_under_an_answer() -> None:
     assert format.answer_line(None, None) == ""
 
 
+def test_the_line_under_an_answer_takes_two_rows_of_a_phone() -> None:
+    copied = replace(figures(142), ms_per_token_mean=14.3, speedup_vs_plain=2.9, lookup=Acceptance(8, 10))
+    line = format.brief_answer_line(copied, StopReason.END, answer="Maren Holt kept the light. " * 200)
+    assert line == (
+        "1,000 words · 14.3 ms a token · 2.9× plain · "
+        "acceptance: first check 62\u00a0%, whole book 96\u00a0%, copied 80\u00a0%"
+    )
+    assert format.brief_answer_line(copied, StopReason.LOOP, 180, why_not="circles") == (
+        "180 tokens · at last 14.3 ms a token · acceptance: first check 62\u00a0%, whole book 96\u00a0%, "
+        "copied 80\u00a0% · repeats itself, so no speed to compare · stopped, it only repeated itself"
+    )
+    assert format.brief_answer_line(None, StopReason.CANCELLED) == "stopped"
+
+
 def test_what_was_done_today_is_told_apart_by_the_hour() -> None:
     now = time.mktime((2026, 5, 14, 21, 30, 0, 0, 0, -1))
     assert format.moment(now - 3 * 3600 - 25 * 60, now) == "today, 18:05"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from html.parser import HTMLParser
 
@@ -12,6 +13,7 @@ from app.core.chats import Exchange, Trouble
 from app.web import messages
 from app.web.markdown import harmless
 from engine.events import StopReason
+from tests.app.scripted import figures
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,16 @@ def test_only_the_last_exchange_waits() -> None:
     shown = messages.messages([Exchange("One?", "", StopReason.CANCELLED), Exchange("Two?")])
     assert shown[1]["content"].strip() == '<div class="under">stopped</div>'
     assert "Thinking" in shown[3]["content"]
+
+
+def test_a_phone_has_the_line_under_an_answer_in_fewer_words() -> None:
+    shown = messages.messages([Exchange("Who?", "She.", StopReason.END, figures=figures(20))])[1]["content"]
+    under = re.search(
+        r'<div class="under"><span class="line">(.+?)</span><span class="brief">(.+?)</span></div>', shown
+    )
+    assert under is not None
+    assert "faster than plain" in under[1]
+    assert "× plain" in under[2]
 
 
 def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
