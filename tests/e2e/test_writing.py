@@ -136,6 +136,50 @@ def test_a_tab_that_nobody_sees_waits_for_its_answer(scripted: Server, open_page
     assert "stopped" not in page.locator("#chat .under").last.inner_text()
 
 
+# A voice of this machine and one of a server, and what was said by which.
+VOICES = """
+() => {
+  window.said = [];
+  window.SpeechSynthesisUtterance = class { constructor(text) { this.text = text; } };
+  const [near, far] = [true, false].map((localService) => ({ localService, lang: 'en-GB', default: !localService }));
+  Object.assign(speechSynthesis, {
+    getVoices: () => [far, near],
+    speak: (utterance) => { window.said.push(utterance); },
+    cancel: () => { window.said.push(null); },
+  });
+  speechSynthesis.dispatchEvent(new Event('voiceschanged'));
+}
+"""
+SAID = "window.said.map((each) => each && `${each.voice.localService} ${each.lang} ${each.text}`)"
+
+
+def test_a_voice_of_this_machine_reads_an_answer_sentence_by_sentence(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a voice", "voice.txt")
+    clean_page(page)
+    ask(page, ">>>It was **late**. The lamp was lit. It burned.<<<")
+    answered(page)
+    button = page.locator("#chat button.aloud")
+    assert button.is_hidden(), "this machine has no voice"
+    page.evaluate(VOICES)
+    first, second, third = (f"true en-GB {words}" for words in ("It was late.", "The lamp was lit.", "It burned."))
+    button.click()
+    until(page, lambda: page.evaluate(SAID) == [first])
+    page.evaluate("window.said[0].onend()")
+    assert page.evaluate(SAID) == [first, second]
+    assert page.inner_text("#aloud-words") == "The lamp was lit."
+    page.click("#aloud-pause")
+    page.evaluate("window.said[1].onerror()")  # the sentence that was cancelled is not gone on from
+    page.keyboard.press("Enter")  # "Go on" has the focus, and begins the sentence again
+    assert page.evaluate(SAID) == [first, second, None, second]
+    page.evaluate("window.said[3].onend()")
+    assert page.evaluate(SAID)[4:] == [third]
+    page.keyboard.press("Escape")
+    assert page.evaluate(SAID)[5:] == [None]
+    assert page.locator("#aloud").is_hidden()
+    assert page.evaluate("Boolean(document.activeElement.closest('#ask-box'))")
+
+
 def test_a_message_is_read_aloud_without_its_html(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
     read_text(page, "Words of a sixth lamplighter", "aloud.txt")

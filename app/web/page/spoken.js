@@ -4,7 +4,8 @@
 import { byId, call, made } from "./frame.js";
 
 const MOST_SENTENCES = 12; // maximum sentences in the region; older sentences are removed
-const MARKS = /^\s*(?:#+|[-*+>]|\|[\s|:-]*\||```.*)\s+|[*_`|]+/gm; // Markdown marks
+const BETWEEN = /^\s*(?:#+|[-*+>]|\|[\s|:-]*\||```.*)\s+|\|/gm; // Markdown marks between words
+const AT_WORDS = /[*_`]+/g; // Markdown marks that touch a word
 
 const sentencesOf = new Intl.Segmenter(undefined, { granularity: "sentence" });
 let answer = 0;
@@ -14,7 +15,7 @@ let said = 0; // characters of the answer in the region so far
 export function spokenSentences(text) {
   const parts = [];
   for (const { segment, index } of sentencesOf.segment(text)) {
-    const words = segment.replace(MARKS, " ").replace(/\s+/g, " ").trim();
+    const words = segment.replace(BETWEEN, " ").replaceAll(AT_WORDS, "").replace(/\s+/g, " ").trim();
     if (/[\p{L}\p{N}]/u.test(words)) parts.push({ words, end: index + segment.length });
   }
   return parts;
