@@ -87,6 +87,8 @@ def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(scripted:
     page.wait_for_selector("#page-marks i", state="attached")
     until(page, lambda: bool(held))
     assert not page.locator("#page-marks i").first.is_visible()
+    before = page.locator("#page-picture").evaluate("(picture) => getComputedStyle(picture).objectPosition")
+    assert before.startswith("-"), "no other page is seen under the new name"
     for route in held:
         route.continue_()
     page.wait_for_selector('#page-sheet[data-state="drawn"]')

@@ -30,6 +30,10 @@ def open_quote(page: Page) -> None:
     page.wait_for_selector("#page-marks i")
 
 
+TOLD = "import('/ui/frame.js').then((frame) => frame.tell({ cause: 'Noted, p. 39.', remedy: 'It has words.' }))"
+CUT = "(name => name.scrollWidth > name.clientWidth)(document.querySelector('#page-name'))"
+
+
 def show_words(page: Page) -> None:
     """Switch to what the model read of the page with the quotation, and see that it is that, to the letter."""
     page.click("#page-words")
@@ -91,6 +95,9 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open
     assert page.evaluate("document.activeElement.className").startswith("cite")
     says = page.locator("#chat .cite.says").first  # of a sentence that quotes nothing
     assert says.text_content() == "p. 39 says so"
+    says.evaluate("(cite) => cite.classList.add('of-abc')")  # of one of several documents
+    closed = says.evaluate("(cite) => getComputedStyle(cite, '::after').content")
+    assert closed == '"]"', "the document's colour takes the place of no bracket"
     heard = says.locator(".unseen").bounding_box()
     assert heard is not None
     assert heard["width"] <= 1, "the last words are for the ear"
@@ -109,9 +116,23 @@ def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Op
     with_answer(page)
     open_quote(page)
     panel = page.locator("#page-panel").bounding_box()
+    under = page.locator("#chat .under").last.bounding_box()
+    assert under is not None
+    assert under["height"] < 45, "its line takes two rows"
     assert panel == {"x": 0, "y": 0, "width": PHONE[0], "height": PHONE[1]}
     fine(page)
-    assert page.evaluate("(name => name.scrollWidth <= name.clientWidth)(document.querySelector('#page-name'))")
+    assert page.evaluate(CUT) is False
+    page.evaluate("document.querySelector('#page-name').innerHTML = 'Seite 1024 <small>von 1372</small>'")
+    assert page.evaluate(CUT) is False, "a name in German has the room that it needs"
+    page.evaluate(TOLD)
+    page.wait_for_selector("#toast", state="visible")
+    toast, body = page.locator("#toast").bounding_box(), page.locator("#page-body").bounding_box()
+    assert toast is not None
+    assert body is not None
+    free = page.evaluate("parseFloat(getComputedStyle(document.querySelector('#page-body')).paddingBottom)")
+    assert body["y"] + body["height"] - free <= toast["y"], "the end of the page can be scrolled up from below it"
+    page.click("#toast")
+    page.wait_for_selector("#toast", state="hidden")
     show_words(page)
     assert page.locator("#page-picture").is_hidden(), "words stand in the place of the picture"
     page.click("#page-close")
@@ -165,6 +186,12 @@ def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(scripted: 
     until(page, lambda: page.evaluate("document.activeElement.matches('#contents button.open')"))
     assert page.locator("#contents i[data-image^=linear]").count() > 0, "what was read for the answer glows"
     fine(page)
+    page.set_viewport_size({"width": WIDE[0] // 2, "height": WIDE[1] // 2})  # 200 % zoom
+    chapters = page.locator("#contents-list").bounding_box()
+    assert chapters is not None
+    assert chapters["height"] > WIDE[1] / 3, "the chapters have the room of the header"
+    fine(page)
+    page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     page.wait_for_selector("#contents [aria-current=location]")

@@ -46,13 +46,14 @@ export async function call(path, body) {
   return answer ? answer.json().catch(() => failed) : failed;
 }
 
-// Shows an error or a note for six seconds.
+// Shows an error or a note for six seconds, or until it is touched.
 let telling = 0;
 export function tell(trouble) {
   if (!trouble?.cause) return;
   const place = byId("toast");
   place.textContent = [trouble.cause, trouble.remedy].filter(Boolean).join(" ");
   place.hidden = false;
+  place.onclick = () => (place.hidden = true);
   clearTimeout(telling);
   telling = setTimeout(() => (place.hidden = true), 6000);
 }
