@@ -25,6 +25,7 @@ from tests.e2e.steps import (
     last_answer,
     long_answers,
     questions,
+    read_text,
     reload,
     unfold_settings,
     until,
@@ -34,6 +35,7 @@ from tests.e2e.steps import (
 # Stopping takes less than a second, to which the engine's own tests hold it. Here a browser, the page's server and the
 # engine share the cores with whatever else is at work.
 STOP_SECONDS = 10.0
+ENDS = 64  # tokens after the last document of a conversation, which stand behind another one when it is added
 WITNESS = """
 () => {
   window.steps = new Set();
@@ -85,6 +87,23 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     prefilled = number(page.inner_text('[data-figure="reused"]'))
     assert prefilled < book_tokens * 0.03, f"{prefilled} of {book_tokens} tokens were read again"
     assert page.locator("#chat .trouble").count() == 0
+
+
+def test_a_third_document_is_the_only_one_that_is_read(app: Server, open_page: Open) -> None:
+    page = open_page(app)
+    texts = [f"The {name} of Orre. " + f"The {name} lay in the harbour. " * 12 for name in ("boat", "bell", "lamp")]
+    read_text(page, texts[0], "boat.txt")
+    tokens = [number(page.inner_text("#book-line").split("·")[1])]
+    for at in (1, 2):
+        page.set_input_files(
+            "#more-file", {"name": f"{at}.txt", "mimeType": "text/plain", "buffer": texts[at].encode()}
+        )
+        page.click("#confirm-yes")
+        page.wait_for_selector(f'#trifold[data-stage="ready"]:has(#documents li:nth-child({at + 1}))')
+        tokens.append(number(page.inner_text("#book-line").split("·")[1]))
+    read, restored = re.findall(r"([\d,]+) (?:tokens? in|came)", page.inner_text("#map-words"))
+    assert int(read) + int(restored) == tokens[2]
+    assert abs(int(restored) - tokens[1]) <= ENDS, "of the two before it, at most their end is read again"
 
 
 def test_words_and_figures_come_while_it_answers(endless: Server, open_page: Open, short_book: Path) -> None:
