@@ -1,8 +1,9 @@
 """Pictures of the page for the README: ``python -m tests.e2e.picture`` with the real models and the sample book.
 
-Writes pictures of the chat, a page, notes, a search, several documents and the race into assets/screenshots, each in
-the dark and in the light, in 256 colours. Not a test: run it when the page or the models have changed. Of the sample's
-questions the ones whose answer the models quote right are shown; what is in the pictures was really answered.
+Writes pictures of a page, notes, a search beside the contents, several documents and the race into assets/screenshots,
+some in the dark and some in the light, in 256 colours. Not a test: run it when the page or the models have changed. Of
+the sample's questions the ones whose answer the models quote right are shown; what is in the pictures was really
+answered.
 """
 
 from __future__ import annotations
@@ -59,18 +60,19 @@ def take(page: Page) -> None:
     page.wait_for_selector('#trifold[data-stage="ready"]', timeout=MINUTES * 60_000)
     questions = tried(page)
     show_best(page, questions)
-    save(page, "chat")
     best = next((cite for cite in BEST if page.locator(cite).count()), None)
     if best is not None:
         page.locator(best).last.click()
         page.wait_for_selector('#page-sheet[data-state="drawn"]')
         page.wait_for_timeout(1500)  # the marks come by themselves
-        save(page, "page")
+        save(page, "page", "dark")
+        save(page, "page", "light")
         page.keyboard.press("Escape")
     fresh(page)  # the race takes the book's own questions then, one after the other until there is enough to see
     page.click("#race-start")
     page.wait_for_selector('#race-end[data-state="over"]', timeout=MINUTES * 60_000)
-    save(page, "race")
+    save(page, "race", "dark")
+    page.click("#race-close")
     panels(page, questions)
 
 
@@ -84,20 +86,20 @@ def panels(page: Page, questions: list[str]) -> None:
     page.click("#open-notes")
     page.wait_for_selector("#notes .note")
     page.locator("#toast").wait_for(state="hidden", timeout=20_000)
-    save(page, "notes")
+    save(page, "notes", "light")
     page.click("#open-contents")
     page.click("#open-find")
     page.fill("#find-words", "north head")
     page.wait_for_selector("#find-hits button")
     page.wait_for_selector('#page-sheet[data-state="drawn"]')
     page.wait_for_timeout(1500)  # the marks come by themselves
-    save(page, "find")
+    save(page, "find", "light")
     page.click("#page-close")
     page.click("#contents-close")
     page.set_input_files("#more-file", str(SECOND))
     page.click("#confirm-yes")
     page.wait_for_selector('#trifold[data-stage="ready"]:has(#documents li + li)', timeout=MINUTES * 60_000)
-    save(page, "documents")
+    save(page, "documents", "dark")
 
 
 def tried(page: Page) -> list[str]:
@@ -128,19 +130,18 @@ def fresh(page: Page) -> None:
     page.wait_for_timeout(SETTLE_MS)
 
 
-def save(page: Page, name: str) -> None:
-    """One picture in the dark, one in the light."""
+def save(page: Page, name: str, scheme: str) -> None:
+    """One picture, in the dark or in the light."""
     page.mouse.move(5, 5)
     page.evaluate("document.activeElement.blur()")
-    for scheme in ("dark", "light"):
-        if page.get_attribute("html", "data-theme") != scheme:
-            page.evaluate("window.trifoldTheme.toggle()")
-        page.wait_for_timeout(SETTLE_MS)
-        picture = PICTURES / f"{name}-{scheme}.png"
-        page.screenshot(path=str(picture))
-        # A third of the bytes: the page is of few colours. Without dithering flat areas stay flat.
-        few = Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(picture, optimize=True)
+    if page.get_attribute("html", "data-theme") != scheme:
+        page.evaluate("window.trifoldTheme.toggle()")
+    page.wait_for_timeout(SETTLE_MS)
+    picture = PICTURES / f"{name}-{scheme}.png"
+    page.screenshot(path=str(picture))
+    # A third of the bytes: the page is of few colours. Without dithering flat areas stay flat.
+    few = Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(picture, optimize=True)
 
 
 if __name__ == "__main__":
