@@ -16,79 +16,83 @@ from engine import threads as threads_of
 from engine.model.kernels import pool
 from engine.model.kernels.emit import emitter as emit
 
-# A job of 50 ms, a thousand times what a worker takes to wake.
-TILES, PAUSES = 150, 20_000
+# Looks of a worker before it goes to sleep.
 SLEEPY = 1_000
-# Other programs may hold a worker off its core for the whole of a job.
-TIMES = 200
+# Pauses of a tile that waits for another one: some 20 ms, in which a worker that may sleep does, and a minute, after
+# which the other one never comes.
+SHORT, FOREVER = 500_000, 1_000_000_000
+MOST_S = 60
 
 
 @pytest.fixture(scope="module")
 def code() -> pool.Code:
-    """Holds a kernel that pauses for a while and writes who did the tile: kernel(arguments, tile, worker)."""
+    """Holds a kernel for jobs of two tiles: each writes who does it, and waits until the other one has been taken."""
 
-    def who(module: Any) -> None:
-        e = emit.Emitter(module, "who", emit.VOID, (emit.PTR, emit.I64, emit.I64))
-        found, tile, worker = e.arguments
-        with e.loop(emit.long(0), emit.long(PAUSES)):
+    def meet(module: Any) -> None:
+        e = emit.Emitter(module, "meet", emit.VOID, (emit.PTR, emit.I64, emit.I64))
+        job, tile, worker = e.arguments
+        left = e.variable(e.load(job, emit.I64, align=8))
+        mine, other = (e.at(job, e.b.add(at, emit.long(1)), emit.I64) for at in (tile, e.b.xor(tile, emit.long(1))))
+        e.b.atomic_rmw("xchg", mine, worker, "seq_cst")
+        with e.loop_while() as leave_if:
+            taken = e.b.icmp_signed(">=", e.b.load_atomic(other, "seq_cst", 8, typ=emit.I64), emit.long(0))
+            left.value = e.b.sub(left.value, emit.long(1))
+            leave_if(e.b.or_(taken, e.b.icmp_signed("<", left.value, emit.long(0))))
             pool._pause(e)
-        e.store(worker, e.at(found, tile, emit.I64), align=8)
         e.end()
 
-    return pool.Code("who", (PAUSES,), who)
+    return pool.Code("meet", (), meet)
 
 
 @pytest.fixture
 def kernel(code: pool.Code) -> int:
-    return code.address("who")
+    return code.address("meet")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def threads() -> pool.Pool:
+    """A caller and a worker, which sleeps. Once it is woken it looks for a job only when one has begun, or it could be
+    asleep again before a caller that was held off its core begins."""
     own = pool.Pool(2)
     own.patience = SLEEPY
+    first = (own._board - own._words.ctypes.data) // own._words.itemsize
+    wait_until(lambda: own._words[first + pool.ASLEEP] != 0)
+    before, serve = int(own._words[first + pool.TICKET]), own._serve
+
+    def serve_what_has_begun(*arguments: int) -> None:
+        wait_until(lambda: own._words[first + pool.BUSY] or own._words[first + pool.TICKET] != before)
+        serve(*arguments)
+
+    own._serve = serve_what_has_begun  # type: ignore[assignment]
     return own
 
 
-def wait_until_asleep(threads: pool.Pool) -> None:
-    deadline = time.monotonic() + 10
-    first = (threads._board - threads._words.ctypes.data) // threads._words.itemsize
-    while not threads._words[first + pool.ASLEEP]:
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + MOST_S
+    while not done():
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-def someone_helps(threads: pool.Pool, job: Callable[[], set[int]]) -> bool:
-    """Whether the worker does tiles of a job that is handed out while it sleeps."""
-    for _ in range(TIMES):
-        wait_until_asleep(threads)
-        if job() == {0, 1}:
-            return True
-    return False
+def a_job(pauses: int) -> Any:
+    """How long a tile waits for the other one, and who does the two: nobody so far."""
+    return np.array([pauses, -1, -1])
 
 
 def test_a_job_behind_a_gap_is_not_done_by_the_caller_alone(threads: pool.Pool, kernel: int) -> None:
     """Sleepers were woken when the job was done: reading a long book ran on one of two cores."""
-
-    def job() -> set[int]:
-        found = np.full(TILES, -1)
-        threads.run(kernel, found.ctypes.data, TILES)
-        return set(found.tolist())
-
-    assert someone_helps(threads, job)
+    job = a_job(FOREVER)
+    threads.run(kernel, job.ctypes.data, 2)
+    assert {*job[1:]} == {0, 1}
 
 
 def test_a_worker_stays_while_a_program_does_what_one_can_do(threads: pool.Pool, kernel: int) -> None:
     """A single tile is the caller's. Whoever went to sleep meanwhile missed all jobs that came after it."""
-
-    def program() -> set[int]:
-        alone, shared = np.full(1, -1), np.full(TILES, -1)
-        jobs = np.array([(kernel, alone.ctypes.data, 1)] * TILES + [(kernel, shared.ctypes.data, TILES)])
-        threads.run_all(jobs.ctypes.data, len(jobs))
-        assert set(alone) == {0}
-        return set(shared.tolist())
-
-    assert someone_helps(threads, program)
+    alone, shared = a_job(SHORT), a_job(FOREVER)
+    jobs = np.array([(kernel, alone.ctypes.data, 1)] * 2 + [(kernel, shared.ctypes.data, 2)])
+    threads.run_all(jobs.ctypes.data, len(jobs))
+    assert [*alone[1:]] == [0, -1]
+    assert {*shared[1:]} == {0, 1}
 
 
 def test_a_processor_can_be_taken_for_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
