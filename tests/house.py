@@ -45,8 +45,7 @@ class Module:
 
 def modules(root: Path = ROOT) -> dict[str, Module]:
     """Every module of ``engine`` and ``app``, by its dotted name."""
-    paths = {_name(path, root): path for folder in ("engine", "app") for path in sorted((root / folder).rglob("*.py"))}
-    found = {}
+    paths, found = module_paths(root), {}
     for name, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
@@ -54,6 +53,11 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
         ours = frozenset(other for other in top if other in paths and other != name)
         found[name] = Module(path, len(text.splitlines()), ours, top, everything)
     return found
+
+
+def module_paths(root: Path = ROOT) -> dict[str, Path]:
+    """The file of every module of ``engine`` and ``app``, by its dotted name."""
+    return {_name(path, root): path for folder in ("engine", "app") for path in sorted((root / folder).rglob("*.py"))}
 
 
 def _name(path: Path, root: Path) -> str:

@@ -8,12 +8,13 @@ the order: such an import says that the way up is a door that is opened late, on
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 
 import pytest
 
-from tests.house import ROOT, Module, all_imports, circles, depth, modules
+from tests.house import ROOT, Module, all_imports, circles, depth, module_paths, modules
 
 # From the ground up. A module imports only from its own layer and from those before it.
 ENGINE: tuple[tuple[str, ...], ...] = (
@@ -66,9 +67,15 @@ MOST_ENGINE_FLOORS, MOST_FLOORS_WITH_BENCH = 12, 12
 # Files that a question passes on its way from the page to its last word: fewer than these.
 MOST_ON_THE_PATH = 64
 
-GRAPH = modules()
-ENGINE_MODULES = sorted(name for name in GRAPH if name.split(".")[0] == "engine")
-APP_MODULES = sorted(name for name in GRAPH if name.split(".")[0] == "app")
+NAMES = sorted(module_paths())
+ENGINE_MODULES = [name for name in NAMES if name.split(".")[0] == "engine"]
+APP_MODULES = [name for name in NAMES if name.split(".")[0] == "app"]
+
+
+@functools.cache
+def graph() -> dict[str, Module]:
+    """Every module with its imports; read by the first test that asks, since every process collects the tests."""
+    return modules()
 
 
 def rank(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
@@ -86,17 +93,17 @@ def rank(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
 def test_imports_point_down(name: str) -> None:
     layers = ENGINE if name in ENGINE_MODULES else APP
     side = ENGINE_MODULES if name in ENGINE_MODULES else APP_MODULES
-    for other in GRAPH[name].imports & set(side):
+    for other in graph()[name].imports & set(side):
         if other != "engine":  # the front door, which every folder may name
             assert rank(other, layers) <= rank(name, layers), f"{name} imports {other}"
 
 
 def test_no_circles() -> None:
-    assert circles(all_imports(GRAPH)) == []
+    assert circles(all_imports(graph())) == []
 
 
 def test_the_engine_is_no_deeper_than_a_reader_can_follow() -> None:
-    engine = {name: GRAPH[name].imports & set(ENGINE_MODULES) for name in ENGINE_MODULES}
+    engine = {name: graph()[name].imports & set(ENGINE_MODULES) for name in ENGINE_MODULES}
     assert depth(engine) <= MOST_FLOORS_WITH_BENCH
     without_bench = {name: imports for name, imports in engine.items() if not name.startswith("engine.bench")}
     assert depth(without_bench) <= MOST_ENGINE_FLOORS
@@ -104,13 +111,13 @@ def test_the_engine_is_no_deeper_than_a_reader_can_follow() -> None:
 
 @pytest.mark.parametrize("name", ENGINE_MODULES)
 def test_engine_knows_no_app(name: str) -> None:
-    roots = {other.split(".")[0] for other in GRAPH[name].everything}
+    roots = {other.split(".")[0] for other in graph()[name].everything}
     assert not roots & {"gradio", "fastapi", "uvicorn", "app"}
 
 
 @pytest.mark.parametrize("name", APP_MODULES)
 def test_only_the_engine_imports_torch_at_the_top(name: str) -> None:
-    roots = {other.split(".")[0] for other in GRAPH[name].top}
+    roots = {other.split(".")[0] for other in graph()[name].top}
     assert not roots & {"torch", "transformers"}
 
 
@@ -118,7 +125,7 @@ def test_only_the_engine_imports_torch_at_the_top(name: str) -> None:
 def test_the_page_uses_the_front_door(name: str) -> None:
     """The page needs no part of the engine that deals in tensors."""
     heavy = ("engine.session", "engine.generation", "engine.decode", "engine.model.decoder", "engine.model.attention")
-    module: Module = GRAPH[name]
+    module: Module = graph()[name]
     assert not [other for other in module.everything if other.startswith(heavy)]
 
 
@@ -138,7 +145,7 @@ def test_what_the_scripts_of_assets_import_is_there() -> None:
         for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("engine", "app"):
                 module = importlib.import_module(node.module)
-                names = [alias.name for alias in node.names if f"{node.module}.{alias.name}" not in GRAPH]
+                names = [alias.name for alias in node.names if f"{node.module}.{alias.name}" not in NAMES]
                 missing += [f"{script.name}: {name}" for name in names if not hasattr(module, name)]
     assert missing == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -13,17 +14,21 @@ from assets.starter import evaluate as starters
 from assets.starter.recipe import asking
 
 OWN = json.loads(evaluate.QUESTIONS.read_text(encoding="utf-8"))
-TEXTS = {
-    name: evaluate.Text(about["title"], evaluate.text_of(evaluate.DOCUMENTS / about["file"]), ())
-    for name, about in OWN["texts"].items()
-}
+
+
+@functools.cache
+def documents() -> dict[str, evaluate.Text]:
+    return {
+        name: evaluate.Text(about["title"], evaluate.text_of(evaluate.DOCUMENTS / about["file"]), ())
+        for name, about in OWN["texts"].items()
+    }
 
 
 def test_every_passage_stands_in_its_document_and_has_the_fact() -> None:
-    assert Counter(one["text"] for one in OWN["natural"]) == dict.fromkeys(TEXTS, 10)
-    assert Counter(one["text"] for one in OWN["absent"]) == dict.fromkeys(TEXTS, 3)
+    assert Counter(one["text"] for one in OWN["natural"]) == dict.fromkeys(OWN["texts"], 10)
+    assert Counter(one["text"] for one in OWN["absent"]) == dict.fromkeys(OWN["texts"], 3)
     for one in OWN["natural"]:
-        text = asking.plain(TEXTS[one["text"]].text)
+        text = asking.plain(documents()[one["text"]].text)
         place = text.index(asking.plain(one["near"]))
         around = text[max(0, place - scoring.NEAR) : place + len(one["near"]) + scoring.NEAR]
         assert asking.has_fact(around, one["facts"]), one["question"]
@@ -95,7 +100,7 @@ def row(kind: str, question: str, answer: str) -> dict[str, object]:
 def test_an_answer_is_judged_by_its_fact_and_by_the_passage_that_is_shown(
     kind: str, question: str, answer: str, expected: dict[str, float]
 ) -> None:
-    texts = {"contract": (TEXTS["contract"].title, TEXTS["contract"].text)}
+    texts = {"contract": (documents()["contract"].title, documents()["contract"].text)}
     (found,) = scoring.figures([row(kind, question, answer)], texts).values()
     assert expected.items() <= {kind: one["share"] for kind, one in found.items()}.items()
 
@@ -119,14 +124,14 @@ def test_an_answer_is_judged_by_its_fact_and_by_the_passage_that_is_shown(
 )
 def test_a_sentence_is_false_that_was_read_so_or_that_nobody_has_read(question: str, answer: str, false: float) -> None:
     kind = "natural" if any(one["question"] == question for one in OWN["natural"]) else "absent"
-    texts = {"contract": (TEXTS["contract"].title, TEXTS["contract"].text)}
+    texts = {"contract": (documents()["contract"].title, documents()["contract"].text)}
     (found,) = scoring.figures([row(kind, question, answer)], texts).values()
     assert found["false says so"] == {"of": 1, "share": false}
 
 
 def test_an_action_that_is_given_to_somebody_else_is_rarely_said_to_be_there() -> None:
     """Of these documents' pairs the false ones were said to be there in more than half of the cases."""
-    found = scoring.swapped({name: (text.title, text.text) for name, text in TEXTS.items()})
+    found = scoring.swapped({name: (text.title, text.text) for name, text in documents().items()})
     assert found["pairs"] == 43
     assert found["true"] >= 35
     assert found["false"] <= 6
