@@ -46,7 +46,7 @@ def load(target: str, draft: str | None, **options: object) -> Session:
 
 
 def answer(session: Session, mode: str = "hierarchical", question: str = QUESTION, **sampling: object) -> AnswerDone:
-    params = SamplingParams(max_tokens=TOKENS, **sampling)  # type: ignore[arg-type]
+    params = SamplingParams(**{"max_tokens": TOKENS, **sampling})  # type: ignore[arg-type]
     events = list(session.ask(Question(question, sampling=params, mode=mode)))  # type: ignore[arg-type]
     assert isinstance(events[-1], AnswerDone)
     return events[-1]

@@ -33,6 +33,8 @@ GIVEN: dict[str, Any] = {
     "num_pending_tokens": 8,
     "window_size": 28,
 }
+TOKENS = 18
+"""Of an answer: some eight middle passes, each with three steps of the draft, and a verification for nearly each."""
 
 Unrecorded = tuple[tuple[str, str], list[AnswerDone]]
 
@@ -53,7 +55,8 @@ def answers(session: Session, book: Document, *, books: int = 1) -> list[AnswerD
     found = []
     for pages in (book.pages[3:], book.pages)[:books]:
         read(session, Document(book.title, "", pages, "text", str(len(pages)) * 64))
-        found += [answer(session, question=question) for question in (QUESTION, "Who lit the lamp at dusk?")]
+        questions = QUESTION, "Who lit the lamp at dusk?"
+        found += [answer(session, question=question, max_tokens=TOKENS) for question in questions]
     return found
 
 
