@@ -23,6 +23,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def pytest_configure() -> None:
     """The libraries read these when they are imported, which is before any fixture runs."""
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
+    # Every process that the tests start would compile our files again, and pytest their assertions.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
         os.environ["TRITON_INTERPRET"] = "1"
     if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, who share the cores with the programs that they start
@@ -120,6 +123,13 @@ def endless_app(
 
     with running(tmp_path_factory.mktemp("endless"), *endless_pair, nursery=nursery) as started:
         yield started
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests import spreading
+
+        spreading.import_share(session.config.args)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

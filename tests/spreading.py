@@ -7,10 +7,16 @@ than one of them is asked for much at a time. Who has nothing left of his kind t
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
+
+from tests.house import ROOT
 
 BROWSER = "tests/e2e/"
 # What starts programs and waits for them; what takes long first, since it would keep one process busy at the end.
@@ -28,6 +34,17 @@ WAITING = (
 COMPUTING = ("tests/assets/", "tests/engine/gpu/", "tests/engine/decode/", "tests/engine/bench/", "tests/engine/")
 
 _KINDS: Sequence[Sequence[str]] = ((BROWSER,), COMPUTING, WAITING)
+
+
+def import_share(arguments: Sequence[str]) -> None:
+    """Import this process's share of the files that all processes collect, so that each file is compiled by one of
+    them: the others find that on disk. What cannot be imported is left to be collected, and told there."""
+    given = [(ROOT / argument.split("::")[0]).resolve() for argument in arguments]
+    files = sorted({file for path in given for file in (path.rglob("test_*.py") if path.is_dir() else [path])})
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    for file in files[worker :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def kind(node: str) -> int:
