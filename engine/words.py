@@ -19,6 +19,7 @@ from engine.passages import SILENT
 
 # A number after a letter belongs to a name ("K3"); a number before letters has a unit ("17th").
 _TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
+_MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
@@ -114,7 +115,10 @@ def tokenize(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _value(raw: str) -> str:
-    """The value of a number, as text: "1,912" is "1912", "04" is "4", "2,5" is "2.5"."""
+    """The value of a number, as text: "1,912" is "1912", "04" is "4", "2,5" is "2.5", "1.234,56" is "1234.56"."""
+    if mixed := _MIXED.fullmatch(raw):
+        whole, part = filter(None, mixed.groups())
+        return f"{re.sub(r'[.,]', '', whole)}.{part}"
     if _GROUPED.fullmatch(raw):
         return re.sub(r"[.,]", "", raw)
     return raw.replace(",", ".").lstrip("0") or "0"

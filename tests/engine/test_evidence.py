@@ -266,6 +266,14 @@ def test_german() -> None:
     assert index.find("Wer schrieb es?", "Die Studenten der Hochschule schrieben es.").missing == ()  # nouns, no names
 
 
+@pytest.mark.parametrize("said", ["1234,56", "1.234,56", "1,234.56", "1234.56"])
+def test_a_number_with_thousands_and_decimals_is_one_however_it_is_written(said: str) -> None:
+    """ "1234,56" was not found where the book says "1.234,56"."""
+    index = EvidenceIndex(Document.from_pages("Miete", ["Die monatliche Miete beträgt 1.234,56 Euro und ist fällig."]))
+    assert index.find("Wie hoch ist die Miete?", f"Die Miete beträgt {said} Euro.").level == "says so"
+    assert index.find("Wie hoch ist die Miete?", "Die Miete beträgt 1.234,50 Euro.").missing == ("1.234,50",)
+
+
 def test_french() -> None:
     index = EvidenceIndex(Document.from_pages("Sein", FRENCH))
     assert index.find("Quand le phare fut-il allumé ?", "Le phare a été allumé en 1839.").level == "says so"
