@@ -178,10 +178,10 @@ def _recognising(current: OpenBook) -> View | None:
     now = current.recognising
     if now is None or current.stage is not Stage.OPENING:
         return None
-    left = f" · {stretch(Range(now.seconds, now.seconds))} left" if now.seconds else ""
+    left = f"{stretch(Range(now.seconds, now.seconds))} left" if now.seconds else ""
     page = min(now.done + 1, now.total)
-    words = f"Recognising words in pictures of pages: {page:,} of {now.total:,}{left}"
-    return {"line": words, "part": round(now.done / max(now.total, 1), 3)}
+    words = f"Recognising words in pictures of pages: {page:,} of {now.total:,}"
+    return {"line": " · ".join(filter(None, (words, left))), "part": round(now.done / max(now.total, 1), 3)}
 
 
 def map_view(current: OpenBook) -> View:

@@ -33,8 +33,8 @@ export function load(name, found) {
 // End of a sentence. The period in "p. 7" is none.
 const END = "(?<![ (]pp?)[.!?…](?=\\s+[A-Z“\\d])";
 const SENTENCES = new RegExp(`.+?(?:${END}|$)\\s*`, "gs");
-// What a placeholder matches: a number, or any text without the end of a sentence.
-const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": `((?:(?!${END}).)+?)` };
+// What a placeholder matches: a number, or any text without the end of a sentence or of a part of a line.
+const WITHIN = { "{n}": "([\\d.,]*\\d)", "{}": `((?:(?!${END}| · ).)+?)` };
 
 const matcher = (key) =>
   new RegExp(
