@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Literal
 
 Language = Literal["en", "de", "fr", "es"]
@@ -20,9 +21,28 @@ _COMMON: dict[Language, str] = {
 }
 
 
+# Words that questions have besides.
+_ASKING: dict[Language, str] = {
+    "en": "who whom whose what when where why how did does do many much",
+    "de": "wer wen wem wessen was wann wo wohin warum wie welche welcher welches welchen wieviel viele hat haben",
+    "fr": "qui que quoi quand où pourquoi comment combien quel quelle quels quelles",
+    "es": "quién qué cuándo dónde cómo cuánto cuánta cuántos cuántas cuál cuáles",
+}
+
+
 def language_of(text: str) -> Language | None:
     """The language of a text. None if it has too few common words, or as many of a second language."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
-    found = {language: sum(words[word] for word in common.split()) for language, common in _COMMON.items()}
+    return _most(words, _COMMON, _FEWEST)
+
+
+def language_of_question(question: str) -> Language | None:
+    """The language of a question, which may have a single common word."""
+    words = Counter(word.lower() for word in _WORD.findall(question))
+    return _most(words, {language: f"{common} {_ASKING[language]}" for language, common in _COMMON.items()}, 1)
+
+
+def _most(words: Counter[str], lists: Mapping[Language, str], fewest: int) -> Language | None:
+    found = {language: sum(words[word] for word in common.split()) for language, common in lists.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]
-    return best if found[best] >= _FEWEST and found[best] > found[second] else None
+    return best if found[best] >= fewest and found[best] > found[second] else None

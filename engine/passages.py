@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from engine.languages import Language, language_of
+from engine.languages import Language, language_of, language_of_question
 
 SHORTEST, LONGEST = 60, 320
 """Minimum and maximum characters of a passage. Shorter sentences are joined to the next sentence; longer ones are cut,
@@ -68,6 +68,14 @@ FROM_THE_BOOK: Mapping[Language, str] = {
     "es": "Del libro:",
 }
 """The line above the passage that a small model is pointed to, keyed by the book's language."""
+
+ANSWER_IN: Mapping[Language, str] = {
+    "en": "(Answer in English.)",
+    "de": "(Antworte auf Deutsch.)",
+    "fr": "(Réponds en français.)",
+    "es": "(Responde en español.)",
+}
+"""What is added to a question in another language than the book's, which was sometimes answered in the book's."""
 
 _POLITE = re.compile(
     r"^(?:(?:please|bitte)\W+)?"
@@ -149,8 +157,12 @@ def pointed(question: str, passages: Sequence[str], language: Language | None = 
     """The passages, if any, followed by the question, so that the prompt ends with the question.
 
     The line above the passages is in the book's ``language``, or in English if that is unknown. With an English line, a
-    question in German about a German book was answered in English.
+    question in German about a German book was answered in English. A question in another language than the book's asks
+    for an answer in its own.
     """
+    own = language_of_question(question)
+    if own and language and own != language:
+        question = f"{question} {ANSWER_IN[own]}"
     if not passages:
         return question
     lines = (f"- {passage}" for passage in passages)

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from engine.document import Document, Page
+from engine.languages import Language
 from engine.passages import (
     LONGEST,
     POINTED_SHORTEST,
@@ -208,6 +209,27 @@ def test_the_line_above_the_passage_is_in_the_language_of_the_book(
     asked = written(talk.compose(question, []).tokens)
     assert f"{line}\n- " in asked
     assert asked.count(question) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "language", "asked"),
+    [
+        ("Wer zählte die Lampen?", "en", "Wer zählte die Lampen? (Antworte auf Deutsch.)"),
+        ("Wieviel kostet es?", "en", "Wieviel kostet es? (Antworte auf Deutsch.)"),
+        ("Qui garde le phare ?", "en", "Qui garde le phare ? (Réponds en français.)"),
+        ("¿Quién construyó el faro?", "de", "¿Quién construyó el faro? (Responde en español.)"),
+        ("Who kept the light?", "de", "Who kept the light? (Answer in English.)"),
+        ("Wer zählte die Lampen?", "de", "Wer zählte die Lampen?"),
+        ("Was she there?", "en", "Was she there?"),
+        ("Kto zapalił lampa?", "en", "Kto zapalił lampa?"),
+        ("Wer zählte die Lampen?", None, "Wer zählte die Lampen?"),
+    ],
+)
+def test_a_question_in_another_language_than_the_book_asks_for_an_answer_in_its_own(
+    question: str, language: Language | None, asked: str
+) -> None:
+    """A German question about an English book was sometimes answered in English."""
+    assert pointed(question, ["The lamps."], language).endswith(f"- The lamps.\n\n{asked}")
 
 
 def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny: Callable[..., str]) -> None:
