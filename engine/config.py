@@ -34,9 +34,9 @@ class SamplingParams:
 
     Args:
         temperature: 0 is greedy; at most 5.
-        top_p: keep the most likely tokens up to this share of probability; 1 keeps every token.
-        top_k: keep this many of the most likely tokens; 0 keeps every token.
-        repetition_penalty: above 1, tokens of the answer are less likely to come again; 1 is off.
+        top_p: sample from the most probable tokens that together have this probability; 1 takes every token.
+        top_k: sample from this many of the most probable tokens; 0 takes every token.
+        repetition_penalty: above 1, tokens of the answer are less likely to be repeated; 1 is off.
         exact_quotes: whether only the book's own words may come between quotation marks (``decode.quotations``).
         max_tokens: maximum length of the answer, in tokens.
         seed: makes an answer repeatable; None draws a new answer every time.
@@ -82,42 +82,42 @@ class EngineConfig:
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model; None decodes with the middle level alone.
         context: window to reserve; None takes the model's own.
-        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both where one cannot hold
-            everything.
+        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" allows both GPUs, if one cannot
+            hold everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
             are then exact with respect to the rounded weights.
         kv: format of the target's KV: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers
             are then approximate, and exact with respect to 8-bit KV.
-        middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
-            rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
+        middle: weights of the middle level, which only proposes: "stored" uses the target's weights; "8bit" and "4bit"
+            use an additional rounded copy, on a GPU only "4bit"; "auto" makes a copy if it is expected to pay off.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
             gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
-        num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies it; 0
-            never does.
+        num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies the
+            book; 0 turns this off.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
-        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, as many
-            as hardly slow a pass on this machine, or 1,024 if nothing has been measured.
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
+            number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
         retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by ``retrieval_share``; 0 does not
-            raise it. If neither this nor the budget is given, it is chosen if the model computes on a processor.
-        chunk_size: neighbouring tokens that are selected together; if not given, few if the model computes on a
-            processor with enough memory for their mean keys.
+            raise the budget. If neither option is given, a share is chosen if the model computes on a processor.
+        chunk_size: neighbouring tokens that are selected together; if not given, small if the model computes on a
+            processor with enough memory for the additional mean keys.
         refresh: when the retrieval selection is refreshed: "every" ``refresh_every`` verifications, "drop" (when
             acceptance drops) or "never".
         refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
-        graphs: on a GPU, steps of the draft model, middle passes and verifications are recorded and replayed where that
-            is right and faster: "auto", or "off".
+        graphs: on a GPU, "auto" records and replays steps of the draft model, middle passes and verifications if that
+            is exact and faster; "off" does not.
         prefill_block: tokens in one forward step of one layer; if not given, a number that is fast on this machine.
-        prefill_segment: tokens that go through all layers before the next ones start; the part of a book that has been
-            read can be used at each border.
+        prefill_segment: tokens that go through all layers before the next ones start; after each
+            segment, the part of a book that has been read can be used.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
-        spill_folder: folder for KV that fits in no memory; "auto" takes the snapshot folder, or the system's temporary
-            folder.
+        spill_folder: folder for KV that does not fit in memory; "auto" takes the snapshot folder, or the system's
+            temporary folder.
         speeds_file: file with the results of short probes of this machine; with an empty name nothing is probed.
-        tried_folder: folder that records which tokenizers and chat templates have been tried and do no harm
+        tried_folder: folder that records which tokenizers and chat templates have been tried and found harmless
             (``engine.foreign``); with an empty name nothing is recorded.
         kernels_folder: folder for compiled kernels; with an empty name they are compiled at each start.
         snapshot_folder: folder for the KV of books that were read; with an empty name nothing is stored.

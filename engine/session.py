@@ -352,9 +352,7 @@ class Session:
         """
         pieces = self.tokenizer.pieces
         if pieces is None:
-            raise OptionError(
-                "Quotations cannot be held to the book's words with this model.", "Turn exact_quotes off."
-            )
+            raise OptionError("This model cannot restrict quotations to the book's words.", "Turn exact_quotes off.")
         key = (conversation.book, conversation.read)
         if self._quoted is None or self._quoted[0] != key:
             self._quoted = key, Quotable(conversation.words_read, pieces)

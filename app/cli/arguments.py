@@ -21,24 +21,24 @@ from engine.version import VERSION
 APP = "app"
 
 COMMANDS = {
-    APP: "the app, opened in the browser; what happens when no command is given",
+    APP: "the app, opened in the browser (the default command)",
     "ask": "one answer in the terminal, with figures",
-    "read": "what was found in a file: title, pages, tokens, warnings; with --text all of its words",
-    "notes": "what you have noted in your books: all of it, or of one, also for reference managers",
-    "doctor": "this machine, what fits, what is missing and how to get it",
-    "bench": "plain and hierarchical decoding side by side, one table",
+    "read": "title, pages, tokens and warnings of a file; with --text, its whole text",
+    "notes": "your notes, on all books or on one; also as entries for reference managers",
+    "doctor": "a check of this machine: which models fit, what is missing, and how to get it",
+    "bench": "a table that compares plain and hierarchical decoding",
     "test": "the test suite: formatting, lint, types, tests",
 }
 
 _LAUNCHER_HELP = f"""\
-{COMMAND} --repair makes the program's environment afresh.
+{COMMAND} --repair builds the program's environment again.
 """
 _LAUNCHER_VARIABLES = """\
-  TRIFOLD_HOME   folder for the program's environment, where this one cannot be written to
-  TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130, xpu or plain; found out by itself otherwise
+  TRIFOLD_HOME   folder for the program's environment, if the program's own folder is read-only
+  TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130, xpu or plain; detected if not set
 """
 _EPILOG = f"""\
-{COMMAND} COMMAND --help tells more about one.
+{COMMAND} COMMAND --help shows the options of a command.
 {"" if INSTALLED else _LAUNCHER_HELP}
 environment variables:
   TRIFOLD_DATA   folder for books, uploads and logs
@@ -54,13 +54,13 @@ _SHORT_NAMES = {
     "retrieval_budget": "--budget",
 }
 _SAMPLING_HELP = {
-    "max_tokens": "longest answer, in tokens",
-    "temperature": "0 always takes the likeliest token",
-    "top_p": "keep the likeliest tokens up to this share of probability",
-    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
-    "repetition_penalty": "above 1, tokens of the answer are less likely to come again",
-    "exact_quotes": "between quotation marks only what stands in the book",
-    "seed": "makes a sampled answer repeatable, with the same settings: give --budget and --chunk-size too",
+    "max_tokens": "maximum length of the answer, in tokens",
+    "temperature": "0 always takes the most probable token",
+    "top_p": "sample from the most probable tokens that together have this probability",
+    "top_k": "sample from this many of the most probable tokens; 0 takes all",
+    "repetition_penalty": "above 1, tokens of the answer are less likely to be repeated",
+    "exact_quotes": "allow only words of the book between quotation marks",
+    "seed": "makes a sampled answer repeatable if all settings are equal; so give --budget and --chunk-size too",
 }
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
@@ -153,15 +153,17 @@ def _app_parser() -> Parser:
         description="Talk with a whole book on this machine.\n\ncommands:\n" + commands,
         epilog=_EPILOG,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="which version of Trifold this is")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version of Trifold")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--window", action="store_true", help="a window of its own, where pywebview is installed")
     parser.add_argument(
-        "--listen", action="store_true", help="answer other machines too, for those who know TRIFOLD_PASSWORD"
+        "--window", action="store_true", help="open a window instead of the browser, if pywebview is installed"
+    )
+    parser.add_argument(
+        "--listen", action="store_true", help="accept other machines too; they need the password TRIFOLD_PASSWORD"
     )
     _add_no_snapshot(parser)
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"where the page listens ({DEFAULT_PORT})"
+        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port of the page ({DEFAULT_PORT})"
     )
     _add_model(parser)
     return parser
@@ -179,12 +181,12 @@ def _ask_parser() -> Parser:
     parser.add_argument(
         "--csv",
         metavar="TABLE",
-        help="FILE is a folder: ask each of its documents, a row each in this table; the same command goes on where "
-        "it was stopped",
+        help="if FILE is a folder: ask each document in it, and write a row for each to this table; the same command "
+        "resumes a stopped run",
     )
-    parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read these pages only, such as 10-80")
+    parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read only these pages, such as 10-80")
     parser.add_argument(
-        "--chapters", metavar="LIST", help="read these chapters only, by number or title: “2, 5-7” or “The Gale; 9”"
+        "--chapters", metavar="LIST", help="read only these chapters, by number or title: “2, 5-7” or “The Gale; 9”"
     )
     parser.add_argument(
         "--parts",
@@ -192,13 +194,15 @@ def _ask_parser() -> Parser:
         const=0,
         type=_num_parts,
         metavar="all|N",
-        help="read a book that is too long in parts, each once, and ask those that the question needs; all of them, or "
-        "the N most promising",
+        help="if a book is too long: read each part of it once, and ask the parts that the question needs, all parts, "
+        "or the N most relevant parts",
     )
     _add_no_snapshot(parser)
-    parser.add_argument("--fit", action="store_true", help="of a book that is too long, read from its start what fits")
     parser.add_argument(
-        "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"how to decode ({MODES[0]})"
+        "--fit", action="store_true", help="if a book is too long: read only its start, as much as fits"
+    )
+    parser.add_argument(
+        "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"decoding mode ({MODES[0]})"
     )
     usual = SamplingParams()
     for name, meaning in _SAMPLING_HELP.items():
@@ -213,19 +217,21 @@ def _ask_parser() -> Parser:
         "--evidence",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="after the answer, the passages that its sentences rest on (yes)",
+        help="after the answer, show the passages that support its sentences (yes)",
     )
     _add_model(parser)
     return parser
 
 
 def _read_parser() -> Parser:
-    parser = Parser("read", "FILE [FILE ...]", description="Show what is found in a file, before asking anything.")
+    parser = Parser(
+        "read", "FILE [FILE ...]", description="Show what Trifold reads in a file, without asking a question."
+    )
     parser.add_argument("files", metavar="FILE", nargs="+", help="the book, or several documents as one")
     parser.add_argument(
         "--text",
         action="store_true",
-        help="the text of all pages as the model gets it, each after a line with its name",
+        help="print the text as the model reads it; a line with the page's name precedes each page",
     )
     _add_document(parser)
     _add_model(parser)
@@ -233,20 +239,26 @@ def _read_parser() -> Parser:
 
 
 def _notes_parser() -> Parser:
-    parser = Parser("notes", "[BOOK]", description="Show what you have noted in the app, of all books or of one.")
-    parser.add_argument("book", metavar="BOOK", nargs="?", help="words of its title, or its file; all books without it")
+    parser = Parser("notes", "[BOOK]", description="Show your notes from the app, on all books or on one.")
+    parser.add_argument(
+        "book", metavar="BOOK", nargs="?", help="words of the book's title, or its file; if not given, all books"
+    )
     parser.add_argument("--find", metavar="WORDS", help="only notes with these words; case and accents do not matter")
     parser.add_argument("--form", choices=NOTE_FORMS, default=NOTE_FORMS[0], metavar="|".join(NOTE_FORMS),
-                        help="as Markdown, or as entries for reference managers: BibTeX, RIS (md)")  # fmt: skip
+                        help="Markdown, or entries for reference managers: BibTeX or RIS (md)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
     return parser
 
 
 def _doctor_parser() -> Parser:
-    parser = Parser("doctor", description="Look at this machine: what fits, what is missing and how to get it.")
+    parser = Parser("doctor", description="Check this machine: which models fit, what is missing, and how to get it.")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
-    parser.add_argument("--report", action="store_true", help="with the end of the log, for somebody who is to help")
-    parser.add_argument("--selftest", action="store_true", help="check that nothing here changes what the model says")
+    parser.add_argument("--report", action="store_true", help="add the end of the log, for a request for help")
+    parser.add_argument(
+        "--selftest",
+        action="store_true",
+        help="check that no part of Trifold changes the model's answers on this machine",
+    )
     _add_model(parser)
     return parser
 
@@ -280,21 +292,21 @@ _PARSERS = {
 
 
 def _add_document(parser: Parser) -> None:
-    parser.add_argument("--password", metavar="WORD", help="of an encrypted document")
+    parser.add_argument("--password", metavar="WORD", help="password of an encrypted document")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
     parser.add_argument(
-        "--no-comments", action="store_true", help="leave out the comments that readers and reviewers put into the file"
+        "--no-comments", action="store_true", help="leave out comments that readers and reviewers added to the file"
     )
     parser.add_argument(
         "--recognise",
         action="store_true",
-        help="read pages from their pictures where the file's own text is garbled; pages without text are so anyway",
+        help="recognise pages whose text in the file is garbled; pages without text are always recognised",
     )
 
 
 def _add_no_snapshot(parser: Parser) -> None:
     parser.add_argument(
-        "--no-snapshot", action="store_true", help="read books anew, and keep nothing of the reading on disk"
+        "--no-snapshot", action="store_true", help="read every book again, and store nothing of the reading on disk"
     )
 
 
@@ -303,15 +315,17 @@ def _add_model(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="folder, GGUF file or hub id of the target model; reader: a real conversation, 1.1 GB; starter: a small "
-        "one, 93 MB; demo: the bundled one (demo)",
+        help="target model: a folder, a GGUF file or a hub id; or reader: for real conversations, 1.1 GB; starter: a "
+        "small model, 93 MB; demo: the bundled model (demo)",
     )
     group.add_argument(
         "--draft",
         metavar="NAME",
-        help="folder, GGUF file or hub id of the draft model, or none; reader-draft: for the reader",
+        help="draft model: a folder, a GGUF file, a hub id, or none; reader-draft: the draft for the reader",
     )
-    group.add_argument("--yes", action="store_true", help="fetch the reader, its draft or the starter without asking")
+    group.add_argument(
+        "--yes", action="store_true", help="download the reader, its draft or the starter without asking"
+    )
     group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
     meanings = _engine_meanings()
     for field in _engine_fields():
@@ -323,7 +337,7 @@ def _add_model(parser: Parser) -> None:
         if field.default is not None:
             meaning += f" ({field.default or 'in the data folder'})"
         elif "if not given" not in meaning:
-            meaning += " (chosen while it runs)"
+            meaning += " (chosen at run time)"
         group.add_argument(*names, dest=field.name, type=kind, metavar="N" if kind is int else "NAME", help=meaning)
 
 
@@ -354,7 +368,9 @@ def _num_parts(text: str) -> int:
     if text == "all":
         return ALL_PARTS
     if not text.isdecimal() or not 1 <= int(text) < ALL_PARTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither all nor a number of parts; the question comes first")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither all nor a number of parts; write the question before --parts"
+        )
     return int(text)
 
 

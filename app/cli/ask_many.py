@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     files = documents(Path(options.file).expanduser(), table)
     wanted = [(name, path) for name, path in files.items() if not _answered(rows.get((name, question)), path)]
     if len(wanted) < len(files):
-        say(f"Note: {len(files) - len(wanted)} of {counted(len(files), 'document')} stand in {table.name} already.")
+        say(f"Note: {len(files) - len(wanted)} of {counted(len(files), 'document')} are already in {table.name}.")
     if wanted:
         with loaded_engine(settings) as engine:
             for number, (name, path) in enumerate(wanted, start=1):
@@ -93,7 +93,7 @@ def _table(options: argparse.Namespace) -> Path:
         raise InputError(f"There is no folder {options.file}.", "Check the name.")
     table = Path(options.csv).expanduser()
     if table.is_dir() or not table.parent.is_dir():
-        raise OptionError(f"{table} cannot be written.", "Name a file in a folder that is there.")
+        raise OptionError(f"{table} cannot be written.", "Name a file in an existing folder.")
     return table
 
 

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.fit:
-        raise OptionError("A book is read in parts, or as much of it as fits.", "Leave --parts or --fit out.")
+        raise OptionError("--parts and --fit cannot be combined.", "Leave out one of them.")
     document, question = opened_and_asked(options, settings)
     with loaded_engine(settings) as engine:
         fit = engine.measure(document)
         if fit.fits:
-            say("Note: the whole book fits, and is read in one.")
+            say("Note: the whole book fits, so it is not read in parts.")
             ask_whole(engine, document, question, options, settings)
             return 0
         parts = cut(document, fit)

@@ -50,7 +50,7 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
         TrifoldError: this installation has no tests.
     """
     if INSTALLED:
-        raise TrifoldError("An installed Trifold comes without its tests.", "Run launch.py test in a checkout of it.")
+        raise TrifoldError("The installed package has no tests.", "Run launch.py test in a checkout of the repository.")
     failed = [name for name, command in _CHECKS.items() if _python(name, *command) != 0]
     import psutil
 

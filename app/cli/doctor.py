@@ -46,17 +46,17 @@ _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue
 _LITTLE_MEMORY = 4_000_000_000
 _REPAIR = f"To install torch afresh: {REPAIR}"
 _AMD_IS_BARRED = (
-    "AMD's driver lets members of two groups compute: sudo usermod -aG render,video $USER, then log in again. In a "
-    "container, pass on /dev/kfd and /dev/dri. HIP_VISIBLE_DEVICES, where it is set, must name the GPU."
+    "AMD's driver only lets members of two groups compute: sudo usermod -aG render,video $USER, then log in again. In "
+    "a container, pass on /dev/kfd and /dev/dri. HIP_VISIBLE_DEVICES, if set, must name the GPU."
 )
 _INTEL_IS_BARRED = (
     "It needs Intel's driver for computing (Level Zero), and the group that may use the GPU: sudo usermod -aG render "
     "$USER, then log in again. In a container, pass on /dev/dri."
 )
-_UNTESTED = {"mps": "untested with Trifold, and used with --device mps alone", "xpu": "untested with Trifold"}
+_UNTESTED = {"mps": "untested with Trifold, and only used with --device mps", "xpu": "untested with Trifold"}
 _NVIDIA_IS_BARRED = (
-    "The driver answers nvidia-smi: restart after an update of it, and look whether CUDA_VISIBLE_DEVICES is set and "
-    "hides the GPU."
+    "The driver answers nvidia-smi. Restart the machine after an update of the driver, and check that "
+    "CUDA_VISIBLE_DEVICES does not hide the GPU."
 )
 _LITTLE_DISK = 2_000_000_000
 _SECONDS_UP_TO = 100  # longer times are given in minutes
@@ -104,7 +104,9 @@ def _selftest(settings: Settings, *, as_json: bool) -> int:
 
     result = run_selftest(settings, (lambda line: None) if as_json else say)
     verdict = (
-        "What is read here is what the model says." if result.passed else "This machine changes what the model says."
+        "On this machine, Trifold gives the model's own answers."
+        if result.passed
+        else "On this machine, Trifold changes the model's answers."
     )
     if as_json:
         write_json(dataclasses.asdict(result), indent=2)
@@ -259,8 +261,7 @@ def _expected_lines(model: ModelFacts) -> list[str]:
         budget += f" or 1/{model.retrieval_share} of the book"
     lines = [
         f"Probed     {', '.join(rates)}; one layer {1000 * speeds.step.base:.2f} ms for one token",
-        f"Plan       prefill in {block}, retrieval budget {budget} (by the probes, unless the "
-        "configuration names them)",
+        f"Plan       prefill in {block}, retrieval budget {budget} (from the probes, unless set in the configuration)",
     ]
     for one in model.expected:
         expected = f"about {_duration(one.reading_s)} to read, {one.step_ms:,.0f} ms a token before speculation"
@@ -268,8 +269,8 @@ def _expected_lines(model: ModelFacts) -> list[str]:
     lines.append(f"           (by the probes of one layer and the {speeds.layers} layers of the configuration)")
     if model.probed_busy:
         lines.append(
-            f"           Other programs took {model.others:.0%} of this machine while it was probed: it can do better "
-            "than these numbers say."
+            f"           Other programs took {model.others:.0%} of this machine during the probes, so it can be "
+            "faster than these numbers."
         )
     return lines
 
@@ -280,8 +281,8 @@ def _duration(seconds: float) -> str:
 
 def _short_line(name: str, here: bool) -> str:
     if here:
-        return f"it is here: --model {name}"
-    return f"not here; --model {name} fetches it when you agree, {SOURCES[name].download_words(name)}"
+        return f"on this machine: --model {name}"
+    return f"not on this machine; --model {name} downloads it after asking, {SOURCES[name].download_words(name)}"
 
 
 def _gguf_lines() -> Iterator[str]:

@@ -19,7 +19,9 @@ from engine.errors import InputError
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     if not settings.library.is_file():
-        raise InputError("There are no notes yet: nothing was opened in the app.", "Note a passage there first.")
+        raise InputError(
+            "There are no notes yet, because no book was opened in the app.", "Note a passage in the app first."
+        )
     with closing(Database(settings.library)) as database:
         if trouble := database.trouble or database.notice:
             say(f"Note: {trouble}")
@@ -65,8 +67,8 @@ def _named(books: Books, name: str) -> list[Book]:
         exact = [book for book in every if words in (book.shown.casefold(), book.name.casefold())]
         found = exact or [book for book in every if words in f"{book.shown} {book.name}".casefold()]
     if not found:
-        raise InputError(f"There is no book “{name}” in the library.", "Name a word of its title, or its file.")
+        raise InputError(f"There is no book “{name}” in the library.", "Give a word of the book's title, or its file.")
     if len(found) > 1:
         titles = "; ".join(book.shown for book in found)
-        raise InputError(f"Several books are called like “{name}”: {titles}.", "Name more of the title, or the file.")
+        raise InputError(f"Several books match “{name}”: {titles}.", "Give more words of the title, or the file.")
     return found

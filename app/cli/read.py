@@ -156,9 +156,11 @@ def open_books(
         OptionError: the book does not have these pages or chapters, both are named, or pages of several files.
     """
     if pages and len(files) > 1:
-        raise OptionError("--pages chooses pages of one document, and there are several.", "Name one, or leave it out.")
+        raise OptionError(
+            "--pages needs a single document, and several are named.", "Name one document, or leave out --pages."
+        )
     if pages and chapters:
-        raise OptionError("Pages and chapters are chosen at once.", "Leave one of them out.")
+        raise OptionError("--pages and --chapters cannot be combined.", "Leave out one of them.")
     opened = [open_book(file, password, comments=comments, books=books, doubtful=doubtful) for file in files]
     document = opened[0] if len(opened) == 1 else Document.together(opened)
     if chapters is not None:

@@ -84,8 +84,8 @@ def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
             said = True
         if time.monotonic() > until:
             raise ResourceError(
-                f"Another Trifold holds {settings.data} and does not answer.",
-                "End it, or set TRIFOLD_DATA to another folder.",
+                f"Another running Trifold uses {settings.data} and does not answer.",
+                "End that Trifold, or set TRIFOLD_DATA to another folder.",
             )
         time.sleep(_LOOK_S)
     return None

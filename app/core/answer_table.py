@@ -133,10 +133,10 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
         with path.open(encoding=MARK, newline="") as file:
             lines = csv.DictReader(file)
             if tuple(lines.fieldnames or ()) not in (COLUMNS, COLUMNS[: -len(_ADDED)]):
-                raise InputError(f"{path} is another table.", "Name a file that is not there yet.")
+                raise InputError(f"{path} is not a table of answers.", "Name a new file.")
             rows = [{name: _plain(row.get(name) or "") for name in COLUMNS} for row in lines]
     except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a table.", "Name a file that is not there yet.") from error
+        raise InputError(f"{path} cannot be read as a table.", "Name a new file.") from error
     return {(row["file"], row["question"]): row for row in rows}
 
 

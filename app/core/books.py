@@ -278,7 +278,7 @@ class Books:
         """
         if holders := self.collections_with(sha256):
             named = f"“{self.get(sha256).shown}” is one of the documents of “{holders[0].shown}”."
-            raise DocumentError(named, "Take it out there first, or delete that.")
+            raise DocumentError(named, "Leave this document out there first, or delete that conversation.")
 
     def _adopt(self, partial: Path, sha256: str, name: str) -> Book:
         known = self._load(sha256)

@@ -383,7 +383,7 @@ def diagnose(output: str, log: Path) -> LaunchError:
     for pattern, cause, remedy in _DIAGNOSES:
         if re.search(pattern, output, re.IGNORECASE):
             return LaunchError(cause, f"{remedy} Details: {log}")
-    return LaunchError("Installing the packages failed.", f"Start with --repair to do it afresh. Details: {log}")
+    return LaunchError("Installing the packages failed.", f"Start with --repair to install them again. Details: {log}")
 
 
 def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

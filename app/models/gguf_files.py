@@ -218,7 +218,7 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
     header = gguf_kinds.Header(fields, facts["names"], facts["vocabulary"], file)
     settings = gguf_kinds.settings_of(header)
     if not BLOCKS.keys() >= set(facts["kinds"]):
-        raise ModelError(f"{file} holds weights in a kind of blocks that is not read.", _OTHER_ROUNDING)
+        raise ModelError(f"{file} holds weights in a block format that is not supported.", _OTHER_ROUNDING)
     settings["stored_bytes_per_weight"] = file_bytes / max(1, facts["parameters"])
     rounded = _ROUNDED.get(fields.get("general.file_type"), "")
     shape = shape_of(settings, file, file_bytes)

@@ -573,7 +573,7 @@ def _hub_error(name: str, error: Exception) -> ModelNotFound:
             "Check the name. For a private one run `hf auth login` in a terminal first.",
         )
     if isinstance(error, hub.HFValidationError):
-        return ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
+        return ModelNotFound(f"{name} is not the name of a model on the hub.", "Names look like owner/name.")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return ModelNotFound(f"The hub answered with error {status} for {name}.", "Try again in a while.")

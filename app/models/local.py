@@ -46,7 +46,7 @@ class LocalModels:
         if is_hub_gguf(name):
             return hub_gguf.folder_of(self._folder, name)
         if not _ID.fullmatch(name) or ".." in name:
-            raise ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
+            raise ModelNotFound(f"{name} is not the name of a model on the hub.", "Names look like owner/name.")
         owner, _, title = name.partition("/")
         return self._folder / owner / title
 

@@ -195,7 +195,7 @@ class Client:
         if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
             return EngineError(f"Nobody answers at {host}.", "Start that server, or check its address.")
         if isinstance(error.__cause__, httpx2.TimeoutException):
-            return EngineError(f"{host} has fallen silent.", "Try again, or choose another server.")
+            return EngineError(f"{host} stopped answering.", "Try again, or choose another server.")
         return EngineError(f"The connection to {host} broke.", "Try again.")
 
 
@@ -217,7 +217,7 @@ class _BoundedLines(httpx2.AsyncByteStream):
             _, newline, after = block.rpartition(b"\n")
             length = len(after) if newline else length + len(after)
             if length > _LONGEST_LINE:
-                raise EngineError("The server's answer has a line without end.", "Choose another server.")
+                raise EngineError("The server's answer has a line that is too long.", "Choose another server.")
             yield block
 
     async def aclose(self) -> None:

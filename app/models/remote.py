@@ -281,7 +281,7 @@ class RemoteEngine:
         # An option that is not sent follows the server's own settings.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
-                "This server cannot hold quotations to the book's words.", "Turn that off in the answer settings."
+                "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
             )
         said = {name: getattr(how, name) for name in (*OWN_SAMPLING, "seed") if getattr(how, name) is not None}
         extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}

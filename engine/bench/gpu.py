@@ -468,7 +468,7 @@ def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
     context = longest // _STEP * _STEP
     if context < _STEP:
         raise ResourceError(
-            f"There is room for {max(0, longest):,} tokens beside the weights.", "Close other programs."
+            f"Next to the weights there is only room for {max(0, longest):,} tokens.", "Close other programs."
         )
     return replace(sizes, context=context)
 

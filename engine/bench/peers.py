@@ -121,7 +121,7 @@ class LlamaCpp:
         if not has_llama_cpp():
             raise OptionError(
                 "llama.cpp's Python binding is not installed.",
-                f"{sys.executable} -m pip install llama-cpp-python (it is compiled for minutes), or leave the row out.",
+                f"{sys.executable} -m pip install llama-cpp-python (compiling takes minutes), or leave out the row.",
             )
         self._process = subprocess.Popen(
             [sys.executable, str(Path(llama_process.__file__))],
@@ -133,7 +133,9 @@ class LlamaCpp:
         loaded = self._call(gguf=str(gguf), window=window, threads=threads, yarn=_stretching(target), half_kv=half_kv)
         if loaded["vocabulary"] != target.vocabulary:
             self.close()
-            raise OptionError(f"{gguf.name} has another vocabulary than {target.name}.", "Name a file of this model.")
+            raise OptionError(
+                f"{gguf.name} and {target.name} have different vocabularies.", "Name a file of this model."
+            )
         self._book: list[int] = []
         self.read_tokens_per_s: float | None = None
 
@@ -185,7 +187,7 @@ class LlamaCpp:
             line = answer.readline()
         said: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
         if "error" in said:
-            raise OptionError(f"llama.cpp cannot go on: {said['error']}.", "Leave the row llama_cpp out.")
+            raise OptionError(f"llama.cpp failed: {said['error']}.", "Leave out the row llama_cpp.")
         return said
 
 

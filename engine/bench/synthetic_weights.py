@@ -200,7 +200,7 @@ def _check(config: Any, shape: LlamaShape) -> None:
     if shape.head_dim % max(1, small["head_dim"]):
         short.append("head_dim (no multiple)")
     if short:
-        raise OptionError(f"The model is too large to be grown into this shape: {', '.join(short)}.")
+        raise OptionError(f"The model does not fit into this shape: {', '.join(short)}.", "Choose a larger shape.")
 
 
 def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None:

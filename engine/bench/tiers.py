@@ -111,13 +111,15 @@ def _all_on_disk(first: Opened, window: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure as the command line asks, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.tiers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--model", default=TARGET, help="target model (the bundled one)")
-    parser.add_argument("--draft", default=DRAFT, help="draft model (the bundled one)")
-    parser.add_argument("--book", type=Path, default=SAMPLE, help="a text")
-    parser.add_argument("--context", type=int, default=32_768, help="window in tokens, which the text fills")
+    parser.add_argument("--model", default=TARGET, help="target model (the bundled model)")
+    parser.add_argument("--draft", default=DRAFT, help="draft model (the bundled draft)")
+    parser.add_argument("--book", type=Path, default=SAMPLE, help="file of the text (the sample book)")
+    parser.add_argument(
+        "--context", type=int, default=32_768, help="window in tokens; the text is repeated to fill the window"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--kv", choices=KV_NOTES, default="model", help="format of the full KV cache")
-    parser.add_argument("--out", type=Path, default=Path("tiers.json"), help="file of results")
+    parser.add_argument("--out", type=Path, default=Path("tiers.json"), help="file for the results")
     given = parser.parse_args(arguments)
     config = EngineConfig(given.model, given.draft, given.context, given.device, kv=given.kv)
     text = given.book.read_text(encoding="utf-8")

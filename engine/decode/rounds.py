@@ -331,7 +331,7 @@ class TokensAhead(Sequence[int]):
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             if step != 1:
-                raise ValueError("these tokens are read in order")
+                raise ValueError("these tokens must be read in order")
             return self._committed[start:stop] + self._pending[max(0, start - count) : max(0, stop - count)]
         at = range(len(self))[at]
         return self._committed[at] if at < count else self._pending[at - count]

@@ -55,15 +55,22 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--model", required=True, help="folder or hub id of the target")
     p.add_argument("--books", type=Path, required=True, metavar="FOLDER", help="books to learn from (.txt)")
-    p.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="the target's text, checkpoint and log")
+    p.add_argument(
+        "--work", type=Path, required=True, metavar="FOLDER", help="for the target's text, checkpoint and log"
+    )
     p.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write the draft")
-    p.add_argument("--layers", type=int, default=LAYERS, help=f"of the draft (default {LAYERS})")
-    p.add_argument("--head-tokens", type=int, default=HEAD_TOKENS, help=f"that it can say (default {HEAD_TOKENS})")
-    p.add_argument("--shards", type=int, default=SHARDS, help=f"of 24,576 tokens of text (default {SHARDS})")
-    p.add_argument("--epochs", type=int, default=EPOCHS, help=f"how often it is read (default {EPOCHS})")
+    p.add_argument("--layers", type=int, default=LAYERS, help=f"layers of the draft (default {LAYERS})")
+    p.add_argument(
+        "--head-tokens",
+        type=int,
+        default=HEAD_TOKENS,
+        help=f"tokens that the draft can propose (default {HEAD_TOKENS})",
+    )
+    p.add_argument("--shards", type=int, default=SHARDS, help=f"shards of 24,576 tokens of text (default {SHARDS})")
+    p.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the text (default {EPOCHS})")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--threads", type=int, help="of the processor (default: all)")
+    p.add_argument("--threads", type=int, help="processor threads (default: all)")
     return p
 
 
@@ -131,10 +138,14 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
         )
     if options.layers >= config.num_hidden_layers:
         raise OptionError(
-            f"The model has {config.num_hidden_layers} layers; a draft of {options.layers} would be no smaller."
+            f"The model has {config.num_hidden_layers} layers; a draft of {options.layers} would not be smaller.",
+            "Choose fewer --layers.",
         )
     if options.head_tokens > config.vocab_size:
-        raise OptionError(f"The model has {config.vocab_size:,} tokens; --head-tokens {options.head_tokens} is more.")
+        raise OptionError(
+            f"The model has {config.vocab_size:,} tokens; --head-tokens {options.head_tokens} is more.",
+            "Choose fewer --head-tokens.",
+        )
     tokenizer = BookTokenizer(options.model)
     loading.check_embedding(options.model, config, tokenizer.largest_id)
     return tokenizer, books_in(options.books)

@@ -149,7 +149,7 @@ class FullCache:
             ResourceError: even the disk has no room.
         """
         if self.length:
-            raise ValueError("only an empty cache can be placed anew")
+            raise ValueError("only an empty cache can be given a new placement")
         self._close()
         self.bounded.clear()
         self.placement = placement

@@ -124,7 +124,7 @@ class RecurrentLayer:
         """The state after the first ``tokens`` tokens."""
         way = self._way_to(tokens)
         if way is None:
-            raise ValueError(f"a layer that has states after {sorted(self._states)} tokens has none after {tokens}")
+            raise ValueError(f"a layer has states after {sorted(self._states)} tokens, not after {tokens}")
         state, traces = way
         for trace in traces:
             state = trace.after(state)

@@ -106,7 +106,7 @@ class StreamingCache:
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
         if count % self._slack:
-            raise ValueError(f"tokens are skipped in multiples of {self._slack}")
+            raise ValueError(f"the number of skipped tokens must be a multiple of {self._slack}")
         self.length += count
         self._evicted += count
         for layer in self._states.values():

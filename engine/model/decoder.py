@@ -173,12 +173,14 @@ class Decoder(Pieces):
             return ModelError(
                 f"{self.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
             )
-        return ModelError(f"{self.name} computes what is no number: its weights are damaged.", "Download it again.")
+        return ModelError(
+            f"{self.name} computes values that are not numbers, because its weights are damaged.", "Download it again."
+        )
 
     def not_telling(self) -> ModelError:
         """Make the error for a first pass after which all tokens are equally likely."""
         return ModelError(
-            f"{self.name} finds any word as likely as any other: its weights are damaged.", "Download it again."
+            f"{self.name} gives every word the same probability, because its weights are damaged.", "Download it again."
         )
 
     # Passes, which the backend runs --------------------------------------------------------------------------

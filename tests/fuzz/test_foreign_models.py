@@ -222,7 +222,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "weights that are a folder": (_instead("model.safetensors", _folder), "no regular file"),
     "weights named for the terminal": (_indexed(_CONTROLS), "is not a .safetensors file of its folder"),
     "weights that are no numbers": (_no_numbers, "weights are damaged"),
-    "weights that are zeros": (_zeros, "any word as likely as any other: its weights are damaged"),
+    "weights that are zeros": (_zeros, "every word the same probability, because its weights are damaged"),
     "weights that lead nowhere": (_instead("model.safetensors", _link("gone")), "leads to nothing"),
 }
 _LONG_ONLY = (

@@ -74,11 +74,11 @@ def test_a_book_that_fits_is_read_whole(engine: ScriptedEngine, capfd: pytest.Ca
     [
         (["--parts", "none"], "neither all nor a number of parts"),
         (["--parts", "0"], "neither all nor a number of parts"),
-        (["--parts", "--fit"], "A book is read in parts, or as much of it as fits."),
+        (["--parts", "--fit"], "--parts and --fit cannot be combined."),
         (["--parts", "--csv", "out.csv"], "--csv asks whole documents"),
         (["--chapters", "1", "--csv", "out.csv"], "--csv asks whole documents"),
         (["--chapters", "9"], "This document names no chapters"),
-        (["--chapters", "9", "--pages", "1-2"], "Pages and chapters are chosen at once."),
+        (["--chapters", "9", "--pages", "1-2"], "--pages and --chapters cannot be combined."),
     ],
 )
 def test_what_is_refused(options: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,8 +41,12 @@ def test_nothing_to_mend_when_all_is_well() -> None:
 def test_whether_the_starter_and_the_reader_are_here_is_told() -> None:
     for name in ("starter", "reader"):
         called = f"{name.capitalize():11}"
-        assert any(line.startswith(f"{called}not here; --model {name} fetches it") for line in lines_of(WELL))
-        assert f"{called}it is here: --model {name}" in lines_of(dataclasses.replace(WELL, starter=True, reader=True))
+        assert any(
+            line.startswith(f"{called}not on this machine; --model {name} downloads it") for line in lines_of(WELL)
+        )
+        assert f"{called}on this machine: --model {name}" in lines_of(
+            dataclasses.replace(WELL, starter=True, reader=True)
+        )
 
 
 def test_the_last_self_test_is_told_of() -> None:
@@ -60,7 +64,7 @@ def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
     told = dataclasses.replace(MODEL, speeds=probed, expected=expected, **planned)
     text = "\n".join(lines_of(dataclasses.replace(WELL, target=told)))
     assert "memory 4.0 GB/s, disk 1.0 GB/s; one layer 2.00 ms for one token" in text
-    assert "blocks of 512 tokens, retrieval budget 1,024 tokens or 1/16 of the book (by the probes" in text
+    assert "blocks of 512 tokens, retrieval budget 1,024 tokens or 1/16 of the book (from the probes" in text
     assert "32,768 tokens: about 51 s to read, 20 ms a token before speculation, cache 0.9 GB of memory" in text
     assert "131,072 tokens: about 10 min to read" in text
     assert lines_of(WELL)[0] == f"Trifold    {VERSION}"
@@ -83,7 +87,7 @@ def test_probes_of_a_busy_machine_are_called_so(pair: list[str], monkeypatch: py
         for busy in (False, True)
     )
     assert "Other programs" not in quiet
-    assert "Other programs took 43% of this machine while it was probed" in busy
+    assert "Other programs took 43% of this machine during the probes" in busy
     for share, expected in ((0.04, False), (0.5, True)):
         monkeypatch.setattr("engine.plan.probe.OtherPrograms.share", lambda self, share=share: share)
         facts = inspect_model(pair[1], EngineConfig(model=pair[1]))
@@ -114,7 +118,7 @@ def with_machine(**changes: Any) -> Findings:
             dataclasses.replace(
                 with_machine(amd_gpus=("gfx1100",)), torch=TorchFacts("2.13.0", None, 2, (CPU,), "7.2.5")
             ),
-            "torch for ROCm 7.2.5 sees no GPU. AMD's driver lets members of two groups compute: sudo usermod -aG",
+            "torch for ROCm 7.2.5 sees no GPU. AMD's driver only lets members of two groups compute: sudo usermod -aG",
         ),
         (
             dataclasses.replace(

@@ -214,7 +214,7 @@ HOSTILE = {
     "absurd layers": (made({**LLAMA, "llama.block_count": 4_000_000_000}, TENSORS), "num_hidden_layers"),
     "blocks of two bits": (
         made(LLAMA, {**TENSORS, "blk.0.attn_k.weight": ((256, 2), 16)}),
-        "in a kind of blocks that is not read",
+        "in a block format that is not supported",
     ),
     "a part of no number": (made({**LLAMA, "split.count": "3"}, TENSORS), "does not say which part"),
     "unknown blocks": (made(LLAMA, {"token_embd.weight": ((64, 3), 99)}), "not known here"),

@@ -350,5 +350,5 @@ def test_a_context_is_cut_to_what_the_card_holds(tmp_path: Path, monkeypatch: py
         cut = gpu._cut_to_memory(bench, "resident", sizes)
         assert cut.context == 80  # beside mean keys and an answer, in whole steps
         bench.session.config = replace(config, device_memory=str(20 * shape.bytes_per_token))
-        with pytest.raises(ResourceError, match="There is room for"):
+        with pytest.raises(ResourceError, match="only room for"):
             gpu._cut_to_memory(bench, "resident", sizes)
