@@ -154,9 +154,13 @@ _RUBBISH = random.Random(7).randbytes(5000)
 def test_every_file_of_the_data_folder_damaged(
     tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes, what: str
 ) -> None:
-    """All files but the book's own, one kind of damage to all: it starts, and the book can be read again."""
-    data = tmp_path / "data"
-    with App(data, pair, nursery=nursery) as app:
+    """All files but the book's own, one kind of damage to all: it starts, and the book can be read again.
+
+    In float32: in bfloat16 two tokens of a random model are often equally likely but for rounding, which differs with
+    the lengths of rounds, and those follow measured times.
+    """
+    data, options = tmp_path / "data", (*pair, "--dtype", "float32")
+    with App(data, options, nursery=nursery) as app:
         before = app.read("lamp.txt", small_book)
         expected = app.ask("Who lit it?").messages[-1]
     damaged = 0
@@ -172,7 +176,7 @@ def test_every_file_of_the_data_folder_damaged(
         )
         damaged += 1
     assert damaged > 2
-    with App(data, pair, nursery=nursery) as app:
+    with App(data, options, nursery=nursery) as app:
         state = app.until(lambda state: state["book"]["stage"] in ("empty", "ready", "failed"))
         assert state["model"]["state"] != "failed"
         again = app.read("lamp.txt", small_book)
