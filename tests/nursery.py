@@ -1,62 +1,90 @@
-"""Starts apps quickly: one process that has imported the libraries, and forks. ``python -m tests.nursery``
+"""Starts apps quickly: one process that has imported the libraries, and forks. ``python -m tests.nursery SOCKET``
 
-Takes one order a line (JSON: module, arguments, environment, log) and answers with the process id. A forked app is a
+All processes of a test run share it: the first that needs it starts it, and it ends when the last has left. It takes
+one order a line (JSON: module, arguments, environment, log, script) and answers with the process id. A forked app is a
 process of its own in every respect that matters here: it is killed alone, and what it has open is its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tests.faults import engine_clock, jumping_clock
 
 ROOT = Path(__file__).resolve().parents[1]
+_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # of Linux: CLONE_NEWUSER and CLONE_NEWNS
+_READY = "ready\n"
 _LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "uvicorn", "fastapi", "gradio")
 
 
 class Nursery:
-    """The parent's side."""
+    """The client's side."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.nursery"],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        import fcntl  # not on Windows, where nothing forks
 
-    def start(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
-        """``python -m MODULE ARGUMENTS`` in the checkout, its output at the end of ``log``."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        address = Path(os.environ["TRIFOLD_KERNELS"]) / "nursery"
+        with address.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._stream = _connect(address) or _begin(address)
+
+    def start(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, script: str = ""
+    ) -> Forked:
+        """``python -m MODULE ARGUMENTS`` in the checkout, its output at the end of ``log``.
+
+        Args:
+            script: of a shell that runs before, as root of a namespace where it mounts what only the module sees.
+        """
         log.touch()
         order: dict[str, Any] = {"module": module, "arguments": list(arguments)}
-        order |= {"environment": dict(environment), "log": str(log)}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return Forked(int(self._process.stdout.readline()))
+        order |= {"environment": dict(environment), "log": str(log), "script": script}
+        self._stream.write(json.dumps(order) + "\n")
+        self._stream.flush()
+        return Forked(int(self._stream.readline()))
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(20)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        self._stream.close()
+
+
+def _connect(address: Path) -> TextIO | None:
+    """A conversation with the process that listens there; None if it has ended or is about to."""
+    with socket.socket(socket.AF_UNIX) as mine, suppress(OSError):
+        mine.connect(str(address))
+        stream = mine.makefile("rw", encoding="utf-8")
+        if stream.readline() == _READY:
+            return stream
+        stream.close()
+    return None
+
+
+def _begin(address: Path) -> TextIO:
+    """Start the process, which outlives this one while others need it."""
+    address.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.nursery", str(address)]
+    quiet = {"OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **quiet}, stdin=nothing, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline().decode() == _READY
+    stream = _connect(address)
+    assert stream is not None
+    return stream
 
 
 class Forked:
@@ -98,6 +126,9 @@ def _become(order: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    if order["script"]:
+        _be_root_of_own_mounts()
+        subprocess.run(["sh", "-e", "-c", order["script"]], check=True)
     if jumping_clock.FILE in os.environ:
         time.time = jumping_clock.jumped
     if engine_clock.FILE in os.environ:
@@ -115,23 +146,57 @@ def _become(order: dict[str, Any]) -> None:
         os._exit(status if isinstance(status, int) else 1)
 
 
-def serve() -> None:
+def _be_root_of_own_mounts() -> None:
+    """As ``unshare --map-root-user --mount`` does, but without starting another program."""
+    user, group = os.getuid(), os.getgid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_USER | _NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for name, told in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        Path("/proc/self", name).write_text(told, encoding="ascii")
+
+
+def serve(address: str) -> None:
+    """Fork for whoever asks, until nobody is left who could."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     import torch
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is collected by the system
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _become(order)
-        sys.stdout.write(f"{pid}\n")
+    clients: dict[socket.socket, TextIO] = {}
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(address)
+        door.listen()
+        sys.stdout.write(_READY)
         sys.stdout.flush()
+        while True:
+            for one in select.select([door, *clients], [], [])[0]:
+                if one is door:
+                    guest, _ = door.accept()
+                    clients[guest] = guest.makefile("rw", encoding="utf-8")
+                    _say(clients[guest], _READY)
+                elif line := clients[one].readline():
+                    pid = os.fork()
+                    if pid == 0:
+                        for stream in clients.values():
+                            stream.close()
+                        for held in (door, *clients):
+                            held.close()
+                        _become(json.loads(line))
+                    _say(clients[one], f"{pid}\n")
+                else:
+                    clients.pop(one).close()
+                    one.close()
+            if not clients:
+                return
+
+
+def _say(stream: TextIO, words: str) -> None:
+    with suppress(OSError):  # who has left meanwhile is seen at the next look
+        stream.write(words)
+        stream.flush()
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1])

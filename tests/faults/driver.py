@@ -59,6 +59,9 @@ class Answer:
 class App:
     """One app process.
 
+    Attributes:
+        script: what a shell does before in the process that a nursery forks, as root of a namespace of its own.
+
     Args:
         data: its data folder.
         options: of the command line, such as the models.
@@ -66,6 +69,8 @@ class App:
         module: what is started; a module of the tests may break something first and then start the app.
         nursery: starts the app in a process forked from one that has the libraries loaded, in a fifth of the time.
     """
+
+    script = ""
 
     def __init__(
         self,
@@ -85,7 +90,7 @@ class App:
         arguments = ["--no-browser", "--port", str(self.port), *options]
         self.process: Any
         if nursery is not None:
-            self.process = nursery.start(module, arguments, settings, self.log)
+            self.process = nursery.start(module, arguments, settings, self.log, self.script)
         else:
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(

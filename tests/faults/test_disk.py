@@ -39,23 +39,24 @@ needs_mount = pytest.mark.skipif(not _can_mount(), reason="this system lets nobo
 class SmallDisk(App):
     """An app whose data folder is a disk of its own; ``data`` is that disk as seen from here."""
 
-    def __init__(self, folder: Path, options: tuple[str, ...], secret: str, after: str = "") -> None:
-        script = folder / "start.sh"
-        folder.mkdir(parents=True, exist_ok=True)
-        lines = (
-            f'mount -t tmpfs -o size={_SMALL} none "{_MOUNT}"',
-            f'mkdir -p "{_MOUNT}/data"',
-            f'printf %s "{secret}" > "{_MOUNT}/data/page.key"',
-            after,
-            f'exec "{sys.executable}" -m app.cli "$@"',
+    def __init__(
+        self, folder: Path, options: tuple[str, ...], secret: str, nursery: Nursery | None = None, after: str = ""
+    ) -> None:
+        self.script = "\n".join(
+            (
+                "mount --make-rprivate /",
+                f'mount -t tmpfs -o size={_SMALL} none "{_MOUNT}"',
+                f'mkdir -p "{_MOUNT}/data"',
+                f'printf %s "{secret}" > "{_MOUNT}/data/page.key"',
+                after,
+            )
         )
-        script.write_text("set -e\n" + "\n".join(lines) + "\n", encoding="utf-8")
-        self._script = script
-        super().__init__(folder / "outside", options, {"TRIFOLD_DATA": f"{_MOUNT}/data"})
+        super().__init__(folder / "outside", options, {"TRIFOLD_DATA": f"{_MOUNT}/data"}, nursery=nursery)
         self.data = Path(f"/proc/{self.process.pid}/root{_MOUNT}/data")
 
     def command(self, module: str, arguments: list[str]) -> list[str]:
-        return ["unshare", "-rm", "sh", str(self._script), *arguments]
+        shell = ["sh", "-e", "-c", f'{self.script}\nexec "$@"', "sh"]
+        return ["unshare", "-rm", *shell, *super().command(module, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +65,8 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def small(tmp_path: Path, pair: tuple[str, ...], secret: str) -> Iterator[SmallDisk]:
-    with SmallDisk(tmp_path / "small", pair, secret) as app:
+def small(tmp_path: Path, pair: tuple[str, ...], secret: str, nursery: Nursery | None) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "small", pair, secret, nursery) as app:
         yield app
 
 
@@ -121,11 +122,11 @@ def test_a_disk_that_fills_while_it_reads_and_answers(small: SmallDisk, small_bo
 
 @needs_mount
 def test_a_disk_that_is_full_at_the_start(
-    tmp_path: Path, pair: tuple[str, ...], secret: str, small_book: bytes
+    tmp_path: Path, pair: tuple[str, ...], secret: str, nursery: Nursery | None, small_book: bytes
 ) -> None:
     """It starts and answers, and says that it writes nothing down."""
     fill = f'cat /dev/zero > "{_MOUNT}/data/ballast" 2> /dev/null || true'
-    with SmallDisk(tmp_path / "small", pair, secret, after=fill) as app:
+    with SmallDisk(tmp_path / "small", pair, secret, nursery, fill) as app:
         assert "the disk is full" in app.state()["storage"]
         assert "Traceback" not in app.said
         assert "Logging error" not in app.said
