@@ -40,6 +40,7 @@ def imported(*folders: str) -> set[str]:
     return {name.split(".")[0] for name in names} - sys.stdlib_module_names - OURS
 
 
+@cache
 def _names(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

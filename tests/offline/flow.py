@@ -1,7 +1,7 @@
-"""The whole flow of a person in a browser, without a network: ``python -m tests.offline.flow FOLDER CHROMIUM``
+"""The whole flow of a person without a network: ``python -m tests.offline.flow FOLDER CHROMIUM OPTION...``
 
-Brings up loopback in its own namespace, makes sure that nothing else can be reached, starts the app and a browser,
-and does what a person does. Ends with what was connected to: one address a line, on standard output.
+Brings up loopback in its own namespace, makes sure that nothing else can be reached, starts the app with these options
+and a browser, and does what a person does. Ends with what was connected to: one address a line, on standard output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tests.e2e import steps
 from tests.e2e.conftest import Watch
-from tests.faults.conftest import make_pair
 from tests.faults.driver import ROOT, App
 
 _HOOK = Path(__file__).resolve().parent / "hook"
@@ -73,7 +72,7 @@ def flow(app: App, chromium: str) -> None:
     assert watch.strangers == [], watch.strangers
 
 
-def main(folder: Path, chromium: str) -> None:
+def main(folder: Path, chromium: str, *options: str) -> None:
     guarded_only = bool(os.environ.get("TRIFOLD_REFUSES"))
     if not guarded_only:
         bring_up_loopback()
@@ -87,12 +86,11 @@ def main(folder: Path, chromium: str) -> None:
         "HTTPS_PROXY": "http://proxy.example:3128",
     }
     with contextlib.redirect_stdout(sys.stderr):
-        pair = make_pair(folder)
-        with App(folder / "data", pair, environment) as app:
+        with App(folder / "data", options, environment) as app:
             flow(app, chromium)
         assert "Traceback" not in app.said, app.said
     sys.stdout.write(connects.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.conftest import make_pair
 from tests.tally import count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def test_the_whole_flow_without_a_network(tmp_path: Path) -> None:
     namespace = _namespace()
     environment = {**os.environ, **({} if namespace else {"TRIFOLD_REFUSES": "1"})}
     ended = subprocess.run(
-        [*namespace, sys.executable, "-m", "tests.offline.flow", str(tmp_path), chromium],
+        [*namespace, sys.executable, "-m", "tests.offline.flow", str(tmp_path), chromium, *make_pair(tmp_path)],
         cwd=ROOT,
         env=environment,
         capture_output=True,
