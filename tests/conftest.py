@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -37,10 +38,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def data_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders. Pytest looks through all that it has made to name another: 3 ms in a run of thousands of tests."""
+    place = tmp_path_factory.mktemp("data")
+    return (place / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(data_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees or touches what the person who runs it keeps."""
-    folder = tmp_path_factory.mktemp("data")
+    folder = next(data_folders)
+    folder.mkdir(0o700)
     monkeypatch.setenv("TRIFOLD_DATA", str(folder))
     return folder
 
