@@ -1,4 +1,4 @@
-"""Starts apps quickly: one process that has imported the libraries, and forks. ``python -m tests.nursery SOCKET``
+"""Starts apps quickly: one process that has imported all that they need, and forks. ``python -m tests.nursery SOCKET``
 
 All processes of a test run share it: the first that needs it starts it, and it ends when the last has left. It takes
 one order a line (JSON: module, arguments, environment, log, script) and answers with the process id. A forked app is a
@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # of Linux: CLONE_NEWUSER and CLONE_NEWNS
 _READY = "ready\n"
 _LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "uvicorn", "fastapi", "gradio")
+_PROGRAM = ("app.cli.models", "app.web.server", "app.web.gradio_page", "engine.session", "engine.worker")
+"""What a started app has imported when it answers; importing does nothing else, so a fork may have it before."""
 
 
 class Nursery:
@@ -158,7 +160,7 @@ def _be_root_of_own_mounts() -> None:
 
 def serve(address: str) -> None:
     """Fork for whoever asks, until nobody is left who could."""
-    for name in _LIBRARIES:
+    for name in (*_LIBRARIES, *_PROGRAM):
         importlib.import_module(name)
     import torch
 
