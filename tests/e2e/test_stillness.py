@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page
 
 from tests.e2e.steps import Open, Server, answered, ask, chat_is_shown, clean_page, read_text, reload, until, writing
@@ -47,6 +46,12 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
   return name && { getParameter: () => name, getExtension: (which) => (which.includes("debug") ? {} : null) };
 };
 """
+CARDS = (
+    ('"ANGLE (NVIDIA, NVIDIA GeForce RTX 4070, OpenGL 4.5.0)"', "yes"),
+    ('"ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero)), SwiftShader driver)"', "no"),
+    ('"llvmpipe (LLVM 15.0.6, 256 bits)"', "no"),
+    ("null", "no"),
+)
 QUIET_MS = 1_500
 WATCHED_MS = 3_000
 ONCE = 3  # frames of something that had still to settle
@@ -108,22 +113,13 @@ def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripte
     assert 0 < rates["frames"] <= FRAME_RATE, f"the page draws with the screen, where Gradio has a slow clock: {rates}"
 
 
-@pytest.mark.parametrize(
-    ("name", "card"),
-    [
-        ('"ANGLE (NVIDIA, NVIDIA GeForce RTX 4070, OpenGL 4.5.0)"', "yes"),
-        ('"ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero)), SwiftShader driver)"', "no"),
-        ('"llvmpipe (LLVM 15.0.6, 256 bits)"', "no"),
-        ("null", "no"),
-    ],
-)
-def test_the_page_tells_whether_a_graphics_card_draws_it(
-    scripted: Server, open_page: Open, name: str, card: str
-) -> None:
+def test_the_page_tells_whether_a_graphics_card_draws_it(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
-    page.add_init_script(DRAWN_BY % name)
     streams: list[str] = []
     page.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
-    reload(page)
-    page.wait_for_selector('#trifold[data-live="yes"]')
-    assert [url.rpartition("/")[2].partition("&")[0] for url in streams] == [f"live?card={card}"]
+    for name, card in CARDS:
+        page.add_init_script(DRAWN_BY % name)  # before those that were added earlier
+        streams.clear()
+        reload(page)
+        page.wait_for_selector('#trifold[data-live="yes"]')
+        assert [url.rpartition("/")[2].partition("&")[0] for url in streams] == [f"live?card={card}"], name
