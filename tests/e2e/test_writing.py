@@ -60,8 +60,7 @@ def seen(page: Page) -> list[str]:
     return list(page.evaluate("[...window.seen]"))
 
 
-def test_words_come_between_layouts_and_none_is_lost_or_doubled(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_words_come_between_layouts_and_none_is_lost_or_doubled(page: Page) -> None:
     read_text(page, "Words of a lamplighter", "writing.txt")
     clean_page(page)
     page.evaluate(WITNESS)
@@ -91,8 +90,7 @@ def test_a_second_tab_sees_an_answer_grow(scripted: Server, open_page: Open) -> 
     answered(page)
 
 
-def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(page: Page) -> None:
     read_text(page, "Words of a third lamplighter", "roads.txt")
     clean_page(page)
     asked: list[str] = []
@@ -108,8 +106,7 @@ def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(scrip
     assert plain(last_answer(page))[:60] == WORDS[:60]
 
 
-def test_what_is_formatted_stays_while_more_comes(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_what_is_formatted_stays_while_more_comes(page: Page) -> None:
     read_text(page, "Words of a fourth lamplighter", "formatted.txt")
     clean_page(page)
     ask(page, f">>>- **one**\n- two `<b>`\n\n{' '.join(WORDS[:120])}<<<")
@@ -122,8 +119,7 @@ def test_what_is_formatted_stays_while_more_comes(scripted: Server, open_page: O
     assert page.locator("#chat .writing").count() == 0
 
 
-def test_a_tab_that_nobody_sees_waits_for_its_answer(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_tab_that_nobody_sees_waits_for_its_answer(page: Page) -> None:
     read_text(page, "Words of a fifth lamplighter", "hidden.txt")
     clean_page(page)
     page.fill("#ask-box textarea", f">>>{' '.join(WORDS[:200])}<<<")
@@ -180,8 +176,7 @@ def test_a_voice_of_this_machine_reads_an_answer_sentence_by_sentence(scripted: 
     assert page.evaluate("Boolean(document.activeElement.closest('#ask-box'))")
 
 
-def test_a_message_is_read_aloud_without_its_html(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_message_is_read_aloud_without_its_html(page: Page) -> None:
     read_text(page, "Words of a sixth lamplighter", "aloud.txt")
     clean_page(page)
     ask(page, "Who kept the light?")
