@@ -95,4 +95,6 @@ def test_the_scripts_agree_with_their_types() -> None:
     done = subprocess.run(
         [compiler, "-p", str(_HERE / "tsconfig.json")], capture_output=True, text=True, encoding="utf-8", check=False
     )
+    if "TS6046" in done.stdout:  # it does not know a value of tsconfig.json
+        pytest.skip("the TypeScript compiler is too old: npm install -g typescript")
     assert done.returncode == 0, done.stdout
