@@ -111,7 +111,6 @@ class GenerationLoop:
             self._queries, self._asked = QueryRecorder(full.shape.layers), []
             self._has_newest_query = False
         full.crop(full.nearest(min(reused, whole)))
-        self._hierarchy.retrieval.forget_after(full.length)
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:

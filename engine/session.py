@@ -183,7 +183,6 @@ class Session:
         start = conversation.read
         self.persistence.cancel_beyond(start)
         self.full.crop(start)
-        self.hierarchy.retrieval.forget_after(start)
         began = time.perf_counter()
         try:
             finished = yield from until_set(cancel, self._read(conversation, start, began))
@@ -376,7 +375,6 @@ class Session:
             return replace(restored, changed=restored.changed or count < len(known))
         finally:
             conversation.remember(known, tokens)
-            self.hierarchy.retrieval.forget_after(start)
 
     def _compose(self, question: Question) -> tuple[Conversation, Prompt]:
         conversation = self.conversation

@@ -291,7 +291,6 @@ class Bench:
         full, target = session.full, session.target
         queries = QueryRecorder(full.shape.layers)
         full.crop(full.nearest(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN))))
-        session.hierarchy.retrieval.forget_after(full.length)
         for stop, observer in ((case.aimed, queries), (len(prompt) - 1, None)):
             rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])
             if rest.shape[0]:

@@ -134,6 +134,7 @@ class Hierarchy:
         """Runs the passes over the retrieval cache."""
         self.retrieval = self.make_retrieval()
         full.when_at_hand(self.retrieval.index_layer)
+        full.when_cropped(self.retrieval.forget_after)
         self.model_drafter = self._make_model_drafter(draft)
         self.index = LookupIndex() if config.num_lookup_tokens else None
         self.drafter: Drafter = self.model_drafter or NoDrafter(target.token_device)

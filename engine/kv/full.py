@@ -123,6 +123,7 @@ class FullCache:
         self._watermarks: WeakSet[Watermark] = WeakSet()
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
+        self._when_cropped: list[Callable[[int], None]] = []
         self._memory = 0  # number of reallocations; each makes recordings invalid
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
@@ -292,6 +293,8 @@ class FullCache:
             watermark.lower(length)
         for buffers in self._buffers():
             buffers.crop(length)
+        for tell in self._when_cropped:
+            tell(length)
 
     def keep_place(self) -> None:
         """Remember the end of the committed tokens, so that a chat can be cropped to it later."""
@@ -323,6 +326,12 @@ class FullCache:
         their memory.
         """
         self._when_spilled.append(tell)
+
+    def when_cropped(self, tell: Callable[[int], None]) -> None:
+        """Register ``tell``. It is called with the new length whenever the cache is cropped, because later tokens are
+        about to be replaced.
+        """
+        self._when_cropped.append(tell)
 
     def bring(self, layer: int, start: int) -> None:
         """Bring a layer's tokens before ``start`` at hand for a pass that is about to read them."""

@@ -304,9 +304,7 @@ class RetrievalCache:
                 yield some, torch.cat([queries[layer] for layer in some])
 
     def forget_after(self, length: int) -> None:
-        """Drop the mean keys of chunks that reach past ``length``, because the tokens there are about to be
-        replaced.
-        """
+        """Drop the mean keys of chunks that reach past ``length`` (``full.when_cropped``)."""
         for index in self._index:
             index.forget_after(length // self.chunk_size)
 

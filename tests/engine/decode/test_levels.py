@@ -152,6 +152,17 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
     session.close()
 
 
+def test_mean_keys_of_tokens_that_are_about_to_be_replaced_are_forgotten(
+    tiny: Callable[..., str], book: Document
+) -> None:
+    session = load(tiny("llama", spread=0.1), None)
+    read(session, book)
+    retrieval = session.hierarchy.retrieval
+    session.full.crop(2 * retrieval.chunk_size)
+    assert {one.count for one in retrieval._index} == {2}
+    session.close()
+
+
 def test_a_seed_repeats_a_text_whatever_the_clock_and_earlier_answers_say(
     tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
