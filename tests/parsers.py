@@ -26,7 +26,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 FORKS = ("app.readers.child",)
 """Modules of children that are forked."""
-_PARSERS = ("pdf", "epub", "docx", "markup", "text", "mail", "rows", "encoding", "archive")
+_PARSERS = ("pdf", "epub", "docx", "markup", "text", "mail", "delimited", "encoding", "archive")
 _NUM_BYTES = 1 << 16
 
 

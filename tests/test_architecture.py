@@ -11,6 +11,7 @@ import ast
 import functools
 import importlib
 import re
+from collections import Counter
 
 import pytest
 
@@ -100,6 +101,15 @@ def test_imports_point_down(name: str) -> None:
 
 def test_no_circles() -> None:
     assert circles(all_imports(graph())) == []
+
+
+def test_a_file_name_that_stands_twice_is_one_concept_in_two_layers() -> None:
+    """Attention and block products are called and emitted; notes are kept and printed; a table of contents is found by
+    the app and put to the model by the engine; a program is a list of kernels, and what runs layers as one; tiled
+    products make up tiled layers."""
+    names = Counter(module.path.name for module in graph().values() if not module.path.name.startswith("__"))
+    twice = {name for name, count in names.items() if count > 1}
+    assert twice == {"attention.py", "blocks.py", "contents.py", "notes.py", "program.py", "tiled.py"}
 
 
 def test_the_engine_is_no_deeper_than_a_reader_can_follow() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from app.core import db
 from app.core.db import Database
-from app.core.languages import spellings
+from app.core.spellings import spellings
 from engine.events import Figures, StopReason
 
 QUESTION, ANSWER = "question", "answer"

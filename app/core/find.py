@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from app.core.languages import spellings, without_endings
+from app.core.spellings import spellings, without_endings
 from app.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
 

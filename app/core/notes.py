@@ -20,7 +20,7 @@ from typing import Any
 from app.core import format
 from app.core.db import Database
 from app.quoted import fold, fold_words
-from app.readers.passages import folded, locate
+from app.readers.locating import folded, locate
 from engine.document import Document, Member, Page
 from engine.errors import OptionError
 

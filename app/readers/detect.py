@@ -241,7 +241,7 @@ def _old_office(path: Path) -> Refused:
 
 
 def _textual(head: bytes, path: Path, limits: Limits) -> str:
-    from app.readers import mail, rows
+    from app.readers import delimited, mail
 
     if not encoding.is_text(head):
         if zipfile.is_zipfile(path):  # zip data after other bytes
@@ -266,7 +266,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
         return "markdown"
     if path.suffix.casefold() == ".ipynb" and start.startswith("{"):
         return "notebook"
-    if rows.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):
+    if delimited.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):
         return "table"
     if not path.suffix and len(_HEADING.findall(text)) > 2:
         return "markdown"

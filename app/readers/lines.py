@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
-from app.readers.rows import CELLS
+from app.readers.delimited import CELLS
 
 NAMES = frozenset(
     re.findall(

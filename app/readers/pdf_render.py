@@ -16,8 +16,8 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import pdf_values
+from app.readers.locating import folded, locate
 from app.readers.parsed import Refused, damaged
-from app.readers.passages import folded, locate
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
 from app.readers.pictures import is_picture

@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from app.readers import cleaning, encoding, lines
-from app.readers import rows as table
+from app.readers import cleaning, delimited, encoding, lines
 from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
@@ -140,8 +139,8 @@ def _kinds(cell: dict[str, Any]) -> list[str]:
 
 def _table(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
     raw = raw.replace("\r\n", "\n").replace("\r", "\n")
-    separator = table.separator_of(raw[: encoding.HEAD], suffix)
-    sections, said = table.pages(raw, separator or ",")
+    separator = delimited.separator_of(raw[: encoding.HEAD], suffix)
+    sections, said = delimited.pages(raw, separator or ",")
     return Parsed("table", "section", sections, warnings=said)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.readers.passages import locate
+from app.readers.locating import locate
 
 
 def test_the_same_words_are_told_apart_by_what_stands_around_them() -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rows, sampling
+from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rowwise, sampling
 
 EMIT: dict[str, Callable[..., None]] = {
     **products.EMIT,
     **blocks.EMIT,
     **attention.EMIT,
     **attention_pairs.EMIT,
-    **rows.EMIT,
+    **rowwise.EMIT,
     **recurrence.EMIT,
     **sampling.EMIT,
 }
