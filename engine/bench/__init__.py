@@ -324,35 +324,13 @@ def main(
         take_real_model(options)
     if options.model is None:
         options.model, options.draft = model, options.draft or draft
-    options.gguf = options.gguf or _own_file(options.model)
-    if options.never_slower is not None:
-        options.repeats = options.never_slower
-        options.rows = options.rows or ["plain", "hierarchical_lookup"]
-    usual = [*ROWS, *([LLAMA_CPP] if options.gguf and has_llama_cpp() else [])]
-    options.rows = options.rows or (["hierarchical"] if options.sweep else usual)
+    _complete(options)
     books: list[Path] = []
     if options.books:
         session, results, books = run_books(options, open_book)
     else:
         session, results = run(options, open_book(options.book or book))
-    facts = machine()
-    where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
-    header = f"{session.target.name} with {session.draft.name if session.draft else 'no draft'}, {where}"
-    levels = session.hierarchy
-    choice = levels.fixed.plan
-    given = f"gamma1 {choice.draft}, gamma2 {choice.pending}"
-    lengths = given if levels.lengths_are_given else "lengths by the controller"
-    if options.sweep and options.sweep != "refresh":
-        lengths = "fixed lengths"
-    header += (
-        f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
-        f"{budget_of(session.config)}, {lengths}, median of {options.repeats}"
-    )
-    if books:
-        header += f"; median and range over {len(books)} held-back books: {', '.join(book.stem for book in books)}"
-    if said := KV_NOTES[session.config.kv]:
-        header += f"; {said}"
-    sys.stdout.write(f"{header}\n\n{table(results)}\n")
+    sys.stdout.write(f"{_header(session, options, books)}\n\n{table(results)}\n")
     if options.never_slower:
         sys.stdout.write(f"\n{never_slower(results)}\n")
     if options.json:
@@ -361,3 +339,34 @@ def main(
         drawn = sweep_picture(options.sweep, results) if options.sweep else picture(results)
         options.plot.write_text(drawn, encoding="utf-8")
     return 0
+
+
+def _complete(options: argparse.Namespace) -> None:
+    """Set the options that follow from others."""
+    options.gguf = options.gguf or _own_file(options.model)
+    if options.never_slower is not None:
+        options.repeats = options.never_slower
+        options.rows = options.rows or ["plain", "hierarchical_lookup"]
+    usual = [*ROWS, *([LLAMA_CPP] if options.gguf and has_llama_cpp() else [])]
+    options.rows = options.rows or (["hierarchical"] if options.sweep else usual)
+
+
+def _header(session: Session, options: argparse.Namespace, books: Sequence[Path]) -> str:
+    """The line above the table: models, machine, and how the rows were run."""
+    facts, levels = machine(), session.hierarchy
+    where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
+    choice = levels.fixed.plan
+    given = f"gamma1 {choice.draft}, gamma2 {choice.pending}"
+    lengths = given if levels.lengths_are_given else "lengths by the controller"
+    if options.sweep and options.sweep != "refresh":
+        lengths = "fixed lengths"
+    header = (
+        f"{session.target.name} with {session.draft.name if session.draft else 'no draft'}, {where}, torch "
+        f"{facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget {budget_of(session.config)}, "
+        f"{lengths}, median of {options.repeats}"
+    )
+    if books:
+        header += f"; median and range over {len(books)} held-back books: {', '.join(book.stem for book in books)}"
+    if said := KV_NOTES[session.config.kv]:
+        header += f"; {said}"
+    return header
