@@ -96,8 +96,6 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
     """
-    import numpy as np
-    import torch
     from accelerate import init_empty_weights
     from torch import nn
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -137,13 +135,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             new = BlockEmbedding(stored, module, dtype) if embeds else BlockLinear(stored, None, dtype)
             replace(model, path, new)
             continue
-        values = stored.values().view(shape)
-        if len(shape) == 1 and (order := _order(tensor, kind, config)) is not None:
-            values = values[torch.from_numpy(order)]
-        if kind.centred and last == "weight" and len(shape) == 1 and not path.endswith(STATE_NORM):
-            values = values - 1.0
-        if last == STATE_DECAY:
-            values = (-values).log()
+        values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
         # All other weights are small. They are kept in float32, which our own kernels take.
         kept = values if as_stored else values.to(dtype)
         if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
@@ -159,17 +151,41 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
     if kind.tiled:
-        for layer in model.model.layers:
-            # The columns of the layer's output projection stay in the file's order, so its input is brought into that
-            # order.
-            if hasattr(layer, "linear_attn"):
-                back = np.argsort(_tiled(config, config.linear_value_head_dim))
-                layer.linear_attn.output_order = torch.from_numpy(back)
+        _order_outputs(model, config)
     for path, bias in biases.items():
         model.get_submodule(path).bias = fixed(bias)
     if config.tie_word_embeddings:
         _tie(model, dtype)
     return model
+
+
+def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:
+    """The values of a weight as transformers stores them: its order of heads, norms around zero, decay as logarithm.
+
+    Args:
+        name: transformers' name of the weight.
+    """
+    import torch
+
+    path, _, last = name.rpartition(".")
+    if values.ndim == 1 and (order := _order(tensor, kind, config)) is not None:
+        values = values[torch.from_numpy(order)]
+    if kind.centred and last == "weight" and values.ndim == 1 and not path.endswith(STATE_NORM):
+        values = values - 1.0
+    return (-values).log() if last == STATE_DECAY else values
+
+
+def _order_outputs(model: Any, config: Any) -> None:
+    """Bring the input of each recurrent layer's output projection into the order of the file, in which the
+    projection's columns stay.
+    """
+    import numpy as np
+    import torch
+
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            back = np.argsort(_tiled(config, config.linear_value_head_dim))
+            layer.linear_attn.output_order = torch.from_numpy(back)
 
 
 def _take_experts(
