@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from engine.config import EngineConfig
     from engine.plan.cost_model import CostModel
-    from engine.plan.planner import Plan
+    from engine.plan.planner import Plan, Resources
 
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
@@ -166,7 +167,6 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         OptionError: there is no such device.
     """
     from engine.config import KV_NOTES
-    from engine.devices import KINDS
     from engine.model import architectures
     from engine.model.expected import kv_shape_of
     from engine.plan import cost_model, planner, probe
@@ -187,15 +187,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     draft = architectures.load_config(config.draft) if config.draft and name == config.model else None
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
-    free = planner.free_resources(device, config, None, layout.others)
-    # A limit set by the person applies to the caches alone. Free memory has to hold the weights too.
-    limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
-    left, (size, taken) = free, planner.model_bytes(config, model, draft, device)
+    size, taken = planner.model_bytes(config, model, draft, device)
     waiting = planner.host_weights(model, len(layout.in_host) * size.weights).step
-    if limited == "auto":
-        held = planner.weights_by_device(layout, shape.model_layers, size, taken)
-        rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
-        left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
+    held = planner.weights_by_device(layout, shape.model_layers, size, taken)
+    left = _free_beside(held, config, device, layout.others)
     kv_room = planner.beside_retrieval(shape, left, config.retrieval_budget or cost_model.MIN_BUDGET)
     room = kv_room.device + sum(kv_room.others) - shape.most_bounded_bytes
     longest = planner.longest_context(shape, limit, kv_room)
@@ -226,6 +221,27 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         others=round(others, 2),
         probed_busy=not cost_model.is_quiet(others),
     )
+
+
+def _free_beside(
+    held: Sequence[int], config: EngineConfig, device: torch.device, others: Sequence[torch.device]
+) -> Resources:
+    """The memory that caches may take beside the weights.
+
+    Args:
+        held: bytes of weights on each device.
+        device, others: the devices.
+    """
+    from engine.devices import KINDS
+    from engine.plan import planner
+
+    free = planner.free_resources(device, config, None, others)
+    # A limit set by the person applies to the caches alone. Free memory has to hold the weights too.
+    limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
+    if limited != "auto":
+        return free
+    rooms = [max(0, room - weights) for room, weights in zip((free.device, *free.others), held, strict=True)]
+    return dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
 
 
 def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
