@@ -165,17 +165,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         if box is None:
             continue
         x0, x1, top, bottom = box
-        word = text[start:end]
-        doubled = 0
-        if (
-            _PAIR < len(word) < _LOOK
-            and (word[0] == word[1] or not word[0].isascii())
-            and may_be_doubled(word, x1 - x0, bottom - top)
-        ):
-            word = once(word, start, boxes)
-            doubled = end - start - len(word)
-        if end - start > 1 and not word[-1].isalpha() and DIGIT_LAST.search(word):
-            word = with_raised(word, start, boxes)
+        word, doubled = _as_printed(text[start:end], start, box, boxes)
         if not found and RAISED.match(word):
             word = raised_anew(text, start, word, boxes)
         if line is not None and x0 < line.x1 - TOUCH * height and _stands_there(line, word, x0, top):
@@ -200,22 +190,51 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             found.append(line)
             height = line.height
         else:
-            line.last_gap = gap
-            line.first_gap = line.first_gap or gap
-            if gap > line.widest_gap:
-                line.widest_gap = gap
-            if x0 < line.x0:
-                line.x0 = x0
-            if x1 > line.x1:
-                line.x1 = x1
-            if top < line.top or bottom > line.bottom:
-                line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
-                height = line.height
-            line.text += (text[written:start] or " ") + word
-            line.words.append((word, x0, x1))
+            _append(line, (text[written:start] or " ") + word, gap, (word, x0, x1), (top, bottom))
+            height = line.height
         line.doubled += doubled
         written = end
     return found
+
+
+def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple[str, int]:
+    """The word as it is read, with raised digits and without letters that are drawn twice, and how many these were."""
+    x0, x1, top, bottom = box
+    drawn = len(word)
+    if (
+        _PAIR < drawn < _LOOK
+        and (word[0] == word[1] or not word[0].isascii())
+        and may_be_doubled(word, x1 - x0, bottom - top)
+    ):
+        word = once(word, start, boxes)
+    doubled = drawn - len(word)
+    if drawn > 1 and not word[-1].isalpha() and DIGIT_LAST.search(word):
+        word = with_raised(word, start, boxes)
+    return word, doubled
+
+
+def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], rows: tuple[float, float]) -> None:
+    """Append a word to a line.
+
+    Args:
+        text: the word with the spaces before it.
+        gap: width of the space before the word.
+        word: the word with its left and its right end.
+        rows: the word's top and bottom.
+    """
+    _, x0, x1 = word
+    line.last_gap = gap
+    line.first_gap = line.first_gap or gap
+    if gap > line.widest_gap:  # here and below: max() would be slow
+        line.widest_gap = gap
+    if x0 < line.x0:
+        line.x0 = x0
+    if x1 > line.x1:
+        line.x1 = x1
+    if rows[0] < line.top or rows[1] > line.bottom:
+        line.top, line.bottom = min(line.top, rows[0]), max(line.bottom, rows[1])
+    line.text += text
+    line.words.append(word)
 
 
 def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
