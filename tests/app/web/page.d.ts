@@ -133,3 +133,14 @@ interface View {
   };
   verified: { line: string; detail: string } | null;
 }
+
+// What Debian's compiler (4.8) does not know yet; the declarations equal those of newer ones.
+interface Array<T> {
+  findLast(predicate: (value: T, index: number, array: T[]) => unknown): T | undefined;
+}
+interface Highlight extends Set<AbstractRange> {}
+interface HighlightRegistry extends Map<string, Highlight> {}
+declare var Highlight: { prototype: Highlight; new (...initialRanges: AbstractRange[]): Highlight };
+declare namespace CSS {
+  var highlights: HighlightRegistry;
+}

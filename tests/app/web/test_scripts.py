@@ -1,7 +1,7 @@
 """The page's scripts and the server mean the same by the keys of what is sent.
 
 ``page.d.ts`` says what the live stream carries. The TypeScript compiler checks the scripts against it where it is
-installed (``npm install -g typescript``); the rest needs Python alone.
+installed (on Debian and Ubuntu ``apt install node-typescript``); the rest needs Python alone.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def test_one_function_makes_elements_that_are_shown() -> None:
 def test_the_scripts_agree_with_their_types() -> None:
     compiler = shutil.which("tsc")
     if compiler is None:
-        pytest.skip("the TypeScript compiler is not here: npm install -g typescript")
+        pytest.skip("the page's scripts are not checked: no TypeScript compiler (apt install node-typescript)")
     done = subprocess.run(
         [compiler, "-p", str(_HERE / "tsconfig.json")], capture_output=True, text=True, encoding="utf-8", check=False
     )
     if "TS6046" in done.stdout:  # it does not know a value of tsconfig.json
-        pytest.skip("the TypeScript compiler is too old: npm install -g typescript")
+        pytest.skip("the TypeScript compiler is too old: 4.8 or later is needed")
     assert done.returncode == 0, done.stdout
