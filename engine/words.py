@@ -54,7 +54,7 @@ def fold_word(word: str) -> str:
 
 def without_ending(whole: str) -> str:
     """A folded word without the most common endings of English, German and French: the stem, which forms of a word have
-    in common. Other words may begin with it, so the search uses longer ones (``app.core.languages.without_endings``).
+    in common. Other words may begin with it, so the search uses longer ones (``app.core.spellings.without_endings``).
     """
     return _ENDINGS.sub("", whole)
 
