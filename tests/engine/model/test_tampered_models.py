@@ -296,10 +296,10 @@ def test_pickles_alone(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "place", "value", "why"),
     [
-        ("model.layers.0.self_attn.q_proj.weight", 0, _NAN, "what is no number"),
-        ("model.embed_tokens.weight", slice(None), _NAN, "what is no number"),
-        ("model.norm.weight", 3, _NAN, "what is no number"),
-        ("lm_head.weight", (7, 0), _NAN, "what is no number"),
+        ("model.layers.0.self_attn.q_proj.weight", 0, _NAN, "values that are not numbers"),
+        ("model.embed_tokens.weight", slice(None), _NAN, "values that are not numbers"),
+        ("model.norm.weight", 3, _NAN, "values that are not numbers"),
+        ("lm_head.weight", (7, 0), _NAN, "values that are not numbers"),
         ("lm_head.weight", slice(None), 0.0, "every word the same probability"),
     ],
 )
@@ -311,7 +311,7 @@ def test_weights_that_are_no_numbers(
     held[name][place] = value
     save_file(held, folder / _WEIGHTS, {"format": "pt"})
     session = Session.load(EngineConfig(model=str(folder), context=4096))
-    with pytest.raises(ModelError, match=f"{why}: its weights are damaged"):
+    with pytest.raises(ModelError, match=f"{why}, because its weights are damaged"):
         list(session.read(book))
     with pytest.raises(InputError, match="No book is open"):
         list(session.ask(Question("Where does the key hang?")))
