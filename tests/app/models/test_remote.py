@@ -193,7 +193,7 @@ def test_a_server_that_leads_elsewhere_is_not_followed() -> None:
         (http(b'data: {"error": {"message": "CUDA out of memory"}}\n\n'), "CUDA out of memory"),
         (http(b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'), "broke off"),
         (http(b"data: {\n\n"), "cannot be read"),
-        (http(b"data: " + b"x" * (2 << 20)), "without end"),
+        (http(b"data: " + b"x" * (2 << 20)), "too long"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\ndata: ", "broke"),
         (b"", "broke"),
     ],

@@ -209,7 +209,7 @@ def test_books_that_are_held_back_or_too_short_are_left_out(tmp_path: Path) -> N
     [
         ({"books": "nowhere"}, "There is no folder"),
         ({"books": ""}, "no book"),
-        ({"layers": 3}, "no smaller"),
+        ({"layers": 3}, "not be smaller"),
         ({"layers": 0}, "at least 1"),
         ({"head_tokens": VOCABULARY + 1}, "tokens"),
         ({"out": ""}, "is there already"),
