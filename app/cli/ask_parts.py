@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             return 0
         parts = cut(document, fit)
         taker = NoteTaker()
-        plan = planned(question.text, parts, taker.prepare(document).result(), min(options.parts, len(parts)))
+        plan = planned(question.text, parts, taker.prepare(document).result().words, min(options.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
         for mention in plan.mentions:  # found by search, before any part is read

@@ -230,8 +230,8 @@ def _answer_in_parts(
         return
     yield LOOKING
     every = every or writer.asks_every
-    index = taker.prepare(document).result()
-    plan = planned(writer.question, parts, index, len(parts) if every else 0)
+    words = taker.prepare(document).result().words
+    plan = planned(writer.question, parts, words, len(parts) if every else 0)
     model, fit = state.engine.status().model, current.whole_fit
     time_a_token = state.experience.a_token(model, fit) if fit else None
     notes = PartNotes(document, parts, plan, writer.kept_parts, every, time_a_token)

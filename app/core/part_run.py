@@ -240,14 +240,14 @@ class _Run:
         """Correct the notes of a part's answer: words that another part has are not missing from the book."""
         if not self.looks_up:
             return dict(record)
-        index = self.taker.prepare(self.document).result()
+        book = self.taker.prepare(self.document).result().words
         kept = {**record, "chips": []}
         for chip in record["chips"]:
-            missing = [words for words in chip.get("missing", ()) if index.lacks(words)]
+            missing = [words for words in chip.get("missing", ()) if book.lacks(words)]
             if missing or not chip.get("missing"):
                 kept["chips"].append({**chip, "missing": missing} if missing else chip)
         if record.get("missing"):
-            kept["missing"] = [words for words in record["missing"] if index.lacks(words)]
+            kept["missing"] = [words for words in record["missing"] if book.lacks(words)]
             if not kept["missing"]:
                 del kept["missing"]
         return kept

@@ -1,7 +1,7 @@
 """Cuts a book that exceeds the window into parts that fit, and chooses the parts for a question and their order.
 
     parts = cut(document, engine.measure(document))
-    plan = planned("When does Ahab first appear?", parts, EvidenceIndex(document))
+    plan = planned("When does Ahab first appear?", parts, BookWords(document))
     plan.parts, plan.reach, plan.said        (part 3, part 4, ...), Reach.FIRST, "Parts 1 and 2 do not name “Ahab”."
 
 A question about one fact needs the part with that fact: parts are asked in the order of their passages' BM25 scores,
@@ -21,10 +21,10 @@ from app.core.contents import chapters
 from app.core.find import Finder, Hit
 from app.core.format import page_name, places_named
 from app.quoted import excerpt, fold
+from engine.book_words import BookWords
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document
 from engine.errors import ContextTooSmall
-from engine.evidence import EvidenceIndex
 from engine.passages import asks_for_whole
 from engine.plan import BookFit
 from engine.words import says_nothing
@@ -222,17 +222,17 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     return Reach.FEW, frozenset()
 
 
-def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: int = 0) -> Plan:
+def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int = 0) -> Plan:
     """Choose the parts that a question goes to.
 
     Args:
-        index: the evidence index of the whole book.
+        words: the words of the whole book.
         wanted: if it is not 0, this number of the highest ranked parts are all asked. 0 lets the question decide.
     """
-    document = index.document
+    document = words.document
     reach, pages = reach_of(question, document)
     if wanted:
-        chosen = sorted(promising(question, parts, index)[:wanted], key=lambda part: part.number)
+        chosen = sorted(promising(question, parts, words)[:wanted], key=lambda part: part.number)
         return Plan(reach if wanted < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
     if reach is Reach.NAMED:
         chosen = [part for part in parts if any(page.number in pages for page in part.document.pages)]
@@ -240,15 +240,15 @@ def planned(question: str, parts: Sequence[Part], index: EvidenceIndex, wanted: 
     if reach is Reach.ALL:
         return Plan(reach, tuple(parts), until_found=False)
     if reach is Reach.FEW:
-        return Plan(reach, tuple(promising(question, parts, index)[:MOST_ASKED]), until_found=True)
-    return _from_an_end(question, parts, reach, index)
+        return Plan(reach, tuple(promising(question, parts, words)[:MOST_ASKED]), until_found=True)
+    return _from_an_end(question, parts, reach, words)
 
 
-def promising(question: str, parts: Sequence[Part], index: EvidenceIndex) -> list[Part]:
+def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Part]:
     """Rank the parts by the sum of the scores of their best pages; parts with equal scores stay in the order of the
     book.
     """
-    scores = dict(zip((page.number for page in index.document.pages), index.page_scores(question), strict=True))
+    scores = dict(zip((page.number for page in words.document.pages), words.page_scores(question), strict=True))
 
     def promise(part: Part) -> float:
         return sum(heapq.nlargest(PROMISING, (scores[page.number] for page in part.document.pages)))
@@ -376,17 +376,17 @@ class _Standing:
         return Mention(words, page.number, page.label, marks)
 
 
-def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, index: EvidenceIndex) -> Plan:
+def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> Plan:
     """The parts that name every subject, beginning at one end of the book."""
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
-    aside = listing_pages(index.document)
+    aside = listing_pages(words.document)
     standing = [_standing(part, sought, reach, aside) for part in ordered]
     there = [subject for subject in sought if any(found.places[subject] for found in standing)]
     strange = " and ".join(f"“{subject}”" for subject in sought if subject not in there)
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
-        chosen = promising(question, parts, index)[:MOST_ASKED]
+        chosen = promising(question, parts, words)[:MOST_ASKED]
         return Plan(reach, tuple(chosen), until_found=True, said=nowhere)
     asked = [found for found in standing if found.has_all(there)] or standing
     without = sorted(found.part.number for found in standing if found not in asked)

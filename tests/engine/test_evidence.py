@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from engine.book_words import BookWords
 from engine.document import Document
 from engine.evidence import Evidence, EvidenceIndex
 
@@ -303,7 +304,7 @@ def test_no_text_takes_long(orre: EvidenceIndex, mark: str) -> None:
 
 def test_pages_are_ranked_by_what_they_promise() -> None:
     pages = ["The mill stood by the river.", "Marta sold a goose to Jonas.", "Jonas ate his bread. A goose flew by."]
-    scores = EvidenceIndex(Document.from_pages("The Mill", pages)).page_scores("Who sold the goose to Jonas?")
+    scores = BookWords(Document.from_pages("The Mill", pages)).page_scores("Who sold the goose to Jonas?")
     assert scores[1] > scores[2]
     assert scores[1] > scores[0], "next to a passage counts less"
 

@@ -14,9 +14,9 @@ from app.core.abilities import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
 from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
 from engine import Question, Turn
+from engine.book_words import BookWords
 from engine.document import Document, OutlineItem, Page
 from engine.errors import ContextTooSmall
-from engine.evidence import EvidenceIndex
 from engine.plan import BookFit
 from tests.app.scripted import ScriptedEngine
 
@@ -110,7 +110,7 @@ def test_a_page_is_named_by_what_is_printed_on_it() -> None:
 
 
 def plan_for(question: str, wanted: int = 0) -> Any:
-    return planned(question, in_parts(), EvidenceIndex(BOOK), wanted)
+    return planned(question, in_parts(), BookWords(BOOK), wanted)
 
 
 def test_what_is_first_is_looked_for_from_the_start_in_the_parts_that_name_it() -> None:
@@ -182,7 +182,7 @@ class Reader(ScriptedEngine):
 
 def asked(engine: Reader, question: str, wanted: int = 0, **options: Any) -> list[Any]:
     taker = NoteTaker()
-    plan = planned(question, in_parts(), taker.prepare(BOOK).result(), wanted)
+    plan = planned(question, in_parts(), taker.prepare(BOOK).result().words, wanted)
     steps = ask_parts(engine, plan, Question(question), BOOK, options.pop("card", Abilities()), taker=taker, **options)
     return list(steps)
 
@@ -250,7 +250,7 @@ def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
     pages = tuple(replace(page, label=f"The {name} Gale") for page, name in zip(BOOK.pages, "ABCDEF", strict=True))
     book = replace(BOOK, pages=pages, unit="section")
     question, taker = "List what Marta did.", NoteTaker()
-    plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result())
+    plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result().words)
     engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
     *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), taker=taker)
     assert isinstance(done, PartsAnswered)
@@ -271,7 +271,7 @@ def test_answers_side_by_side_keep_the_pages_that_their_parts_gave_them() -> Non
 def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
     engine, cancel = Reader(goose), threading.Event()
     taker = NoteTaker()
-    plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result())
+    plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result().words)
     options: Any = {"taker": taker}
     kept: list[Any] = []
     steps = ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), cancel=cancel, **options)

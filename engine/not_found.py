@@ -1,0 +1,162 @@
+"""The rules by which a sentence is "not found" in a book, and which words of its question the book never uses.
+
+A sentence is *not found* if the book mentions the subject of the question, or a thing that it counts or calls
+somebody's, nowhere or only far from the nearest passage, or if the sentence only repeats the question.
+
+Knows nothing of levels: takes the question's words and the place of the best passage (``engine.evidence``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from engine.book_words import AROUND, ROMAN, BookWords, Term
+from engine.passages import asks_for_whole
+from engine.words import fold_word, tokenize, without_ending
+
+FAR = 8
+"""Number of passages before and after an answering passage in which the question's names and nouns may occur."""
+ELSEWHERE = 0.4
+"""Minimum share of a question's names and nouns within ``FAR`` of a passage. Below it, the passage is about a different
+subject.
+"""
+ABOUT = 0.5
+"""Minimum share of the question's known words that the surroundings of a passage must have to be about the question."""
+
+_ASKING = (
+    "happen happened happens narrator author writer writers animal job work works earn earned income person "
+    "people man woman place city town country year date time age old colour color number amount cost costs price "
+    "reason way thing type title word words mean meaning book text document page chapter story character role "
+    "purpose end beginning main allowed summary overview list table sentence paragraph passage example difference "
+    "relationship argument theme plot moral conclusion tone genre style topic subject point idea problem fact kind "
+    "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
+    "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
+)
+"""Words of questions that do not depend on what the book is about."""
+_BEFORE_NOUNS = (
+    "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
+    "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
+)
+_ADJECTIVES = (
+    "new old big small large great little long short high low good bad best worst first last next other same main "
+    "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
+    "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
+)
+"""Words that may stand between "the" and a noun of a question, and are no nouns themselves."""
+_KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
+_OPEN = re.compile(  # "was" asks in German, but is a verb in English
+    r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
+    r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_THING = re.compile(r"(?:\bhow (?:many|much) |['’]s? )([^\W\d_]+)", re.IGNORECASE)
+_PRICE = "price cost amount income"
+_MONEY = re.compile(
+    r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
+)
+_GENERIC = frozenset(without_ending(fold_word(word)) for word in _ASKING.split())
+_PLAIN = frozenset(_ADJECTIVES.split())
+_PRICES = frozenset(without_ending(word) for word in _PRICE.split())
+_NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
+
+
+class Absence:
+    """Decides which words and which subject of a question a book lacks."""
+
+    def __init__(self, words: BookWords) -> None:
+        self._words = words
+        self._has_money = _MONEY.search(words.document.text) is not None
+
+    def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
+        """The nouns and names of a question that the book never uses.
+
+        Empty for a question about the whole book. Also empty for a request without a question mark, in which a noun may
+        name the form of the answer ("as a table").
+
+        Args:
+            answered: whether a passage supports the answer. If so, the noun right after "which" is left out: a book may
+                have the name of a disease and never the word "disease".
+        """
+        if not question.rstrip().endswith("?") or asks_for_whole(question):
+            return ()
+        nouns = nouns_of(question)
+        asked = [term for term in self._words.terms(question) if term.raw in nouns]
+        found = [term.raw for term in asked if self.is_unknown(term) or self._is_price_of_nothing(term)]
+        kinds = {match[1] for match in _KIND.finditer(question)} if answered else set()
+        return tuple(word for word in dict.fromkeys(found) if word not in kinds)
+
+    def is_unknown(self, term: Term) -> bool:
+        """Whether the book never uses a word of the question.
+
+        If the book's language joins words, a word also counts as known if it is part of one of the book's words, or
+        begins with one. Only nouns count as unknown, because verbs change too much.
+        """
+        if self._words.has(term) or is_generic(term) or ROMAN.fullmatch(term.whole):
+            return False
+        if not self._words.nouns_capitalized:
+            return True
+        return term.raw[0].isupper() and not self._words.is_joined(term)
+
+    def is_beside_the_point(
+        self, nouns: Sequence[Term], asked: Sequence[Term], said: set[str], best: int | None
+    ) -> bool:
+        """Whether the book mentions the subject of the question nowhere, or not near the best passage.
+
+        Args:
+            nouns: names and nouns of the question.
+            asked: words of the question.
+            said: keys of the sentence's words.
+            best: index of the passage that supports the sentence best, if any.
+        """
+        if best is None:
+            return bool(nouns)
+        if nouns and self._words.share(nouns, self._words.keys_around(best, FAR)) < ELSEWHERE:
+            return True
+        unknown = [term for term in nouns if self.is_unknown(term)]
+        if not unknown:
+            return False
+        known = [term for term in asked if self._words.has(term)]
+        about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
+        return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
+
+    def is_elsewhere(self, question: str, nouns: Sequence[Term], best: int | None) -> bool:
+        """Whether the book mentions a thing that the question counts, or calls somebody's ("David's horse"), but not
+        near the best passage.
+        """
+        things = {match[1] for match in _THING.finditer(question)}
+        near = self._words.keys_around(best, FAR) if best is not None else set()
+        return any(term.raw in things and self._words.has(term) and term.key not in near for term in nouns)
+
+    def _is_price_of_nothing(self, term: Term) -> bool:
+        """Whether the question asks for a price, and the book has neither the word nor any amount of money."""
+        return not self._has_money and without_ending(term.whole) in _PRICES and not self._words.has(term)
+
+
+def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term]) -> bool:
+    """Whether a sentence answers "who", "which" or the like with no words but the question's: "The barber attended a
+    university." A sentence that ends with a colon introduces the answer. A question with "or" contains its answer.
+    """
+    known = {term.key for term in asked}
+    open_question = _OPEN.match(question) is not None and not sentence.rstrip("* \n").endswith(":")
+    return open_question and all(term.key in known for term in terms)
+
+
+def is_generic(term: Term) -> bool:
+    """Whether a word of a question does not depend on what the book is about."""
+    return without_ending(term.whole) in _GENERIC
+
+
+def nouns_of(question: str) -> set[str]:
+    """The words of a question that are nouns, judged by the word before, or by a capital within the question."""
+    words = [raw for raw, _ in tokenize(question)]
+    found = {word for word in words[1:] if word[0].isupper()}
+    expected = False
+    for word in words:
+        if expected and word.lower() not in _PLAIN:
+            found.add(word)
+        plain = expected and word.lower() in _PLAIN
+        expected = plain or word.lower() in _NOUN_FOLLOWS or word.endswith(("'s", "’s", "s'", "s’"))
+        if word[:2].lower() in ("l'", "l’", "d'", "d’"):
+            found.add(word)
+    return found
