@@ -156,9 +156,9 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place, because the allocator for pinned memory would round up to the next power of two.
 
     Returns:
-        whether the system allowed it. On Windows nothing is pinned: it counts pinned memory against the card, and after
-            one refusal it refuses amounts that it would have allowed before (on a card of 24 GB with 19.5 in use, at
-            most 3.8 could be pinned).
+        whether the system allowed it. On Windows nothing is pinned, because Windows counts pinned memory against the
+            card. After one refusal, Windows also refuses amounts that it allowed before (on a card of 24 GB with 19.5
+            in use, at most 3.8 could be pinned).
     """
     if sys.platform == "win32":
         return False

@@ -155,8 +155,8 @@ class Texts:
             except ChildFailed as failure:
                 if failure.reason not in ("crash", "memory"):
                     raise
-                # a new child shows whether this text was the cause: the old one has had other texts before, and has
-                # waited
+                # a new child shows whether this text was the cause, because the old child has processed other texts
+                # before
                 answer = None
             if answer is None:
                 self._start(bounds)

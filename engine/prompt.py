@@ -252,8 +252,8 @@ class BookTokenizer:
 
 @contextmanager
 def _told(cause: str, remedy: str) -> Iterator[None]:
-    """Turn any exception of the tokenizer's library into a sentence. A panic in Rust is no subclass of
-    ``Exception``.
+    """Turn any exception of the tokenizer's library into an error with ``cause`` and ``remedy``. This includes a panic
+    in Rust, which is not a subclass of ``Exception``.
     """
     try:
         yield

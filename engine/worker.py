@@ -379,7 +379,7 @@ class Engine:
                 self._session.close()
         finally:
             self._refuse_all()
-            while not self._inbox.empty():  # however this thread ended, no request waits for ever
+            while not self._inbox.empty():  # fail every waiting request, however this thread ended
                 if (handed := self._inbox.get()) is not None:
                     handed[0].fail(_closed())
             self._session = None

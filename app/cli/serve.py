@@ -111,7 +111,7 @@ def _make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         if error.errno in _FULL:
-            return  # saved data can be read anyway
+            return  # with a full disk, saved data can still be read
         reason = error.strerror or type(error).__name__
         raise ResourceError(
             f"Trifold cannot write to {folder.parent} ({reason}).", "Set TRIFOLD_DATA to another folder."

@@ -372,7 +372,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 class TextCache:
-    """Reads a file of the library like ``read_document``, from its cached text where there is one.
+    """Reads a file of the library like ``read_document``, from its cached text if there is any.
 
     Cached text is used only if the same version of the readers made it. Texts with and without comments are cached
     apart. The text of a book with a password is not cached.

@@ -35,7 +35,7 @@ MOST_HELD = 16
 # stop reasons of an answer that the model itself did not end
 _CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)
 
-SAVE_SECONDS = 0.4  # seconds between two savings of a growing answer: a crash loses this much at most
+SAVE_SECONDS = 0.4  # seconds between two saves of a growing answer, and so the maximum loss in a crash
 
 
 _LINES = """

@@ -269,7 +269,7 @@ def window_view(tokens: int, limit: int) -> View:
 
 
 def reused_line(figures: Figures) -> str:
-    """How many tokens had to be read for this question: it shows that the book is not read again."""
+    """State how many tokens were read for a question. The number shows that the book was not read again."""
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"

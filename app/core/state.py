@@ -641,7 +641,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """Remove a file that turned out to be no book from the library."""
+    """Remove from the library a file that could not be read as a book."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:

@@ -95,7 +95,7 @@ class Environment:
         return stamp if isinstance(stamp, dict) else {}
 
     def write_stamp(self, package_set: PackageSet, torch: str, python: str) -> None:
-        """Write that the install is whole. The stamp is renamed into place, so it exists entirely or not at all."""
+        """Record that the install is complete. The stamp is renamed into place, so it exists entirely or not at all."""
         stamp = {
             "requirements": package_set.fingerprint(),
             "python": python,

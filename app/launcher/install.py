@@ -82,7 +82,7 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
         afresh: whether to delete the environment and begin again.
 
     Raises:
-        LaunchError: the install failed; a half-done install is not taken for a finished one.
+        LaunchError: the install failed. An incomplete install is not recorded as complete.
     """
     _make_folder(environment.notes)
     with _lock(environment):

@@ -17,9 +17,9 @@ REPAIR = "--repair"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns its exit status, or does not return where the process can be replaced.
+    """Run a command line. Returns its exit status. Does not return if the process can be replaced.
 
-    Where pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
+    If pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
     """
     if not PROGRAM.requirements.exists():  # pip has installed the program, with the packages that it needs
         return run_command(arguments)

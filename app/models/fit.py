@@ -65,7 +65,7 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """Say how much the retrieval cache speeds up answers at most, after a book of 300 pages. Return "" for a model
+    """State the maximum speedup of answers by the retrieval cache, after a book of 300 pages. Return "" for a model
     whose layers all read the whole book.
     """
     gain = retrieval_gain(target, found)

@@ -68,7 +68,9 @@ def _takes_notes(before: str, base: str) -> bool:
 
 
 def _is_word(base: str) -> bool:
-    """Whether letters are a word, which takes no power. Two letters are a word if one of them is a vowel."""
+    """Whether letters are a word, so that a raised sign after them is not an exponent. Two letters are a word if one of
+    them is a vowel.
+    """
     if not base.isalpha() or base in _OF_FORMULAS:
         return False
     return len(base) > 2 or base[-1] >= _FIRST_CJK or (len(base) == 2 and base.islower() and bool(_VOWEL.search(base)))

@@ -48,7 +48,7 @@ class Panel(Protocol):
         ...
 
     def routes(self) -> Sequence[BaseRoute]:
-        """The handlers of its routes."""
+        """The handlers of the panel's routes."""
         ...
 
     def view(self) -> View:
@@ -135,7 +135,9 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """The effective sampling defaults as far as known, their origin, and whether quotations can be held to the book."""
+    """The effective sampling defaults as far as known, their origin, and whether quotations can be restricted to the
+    book's words.
+    """
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
     if own is None:

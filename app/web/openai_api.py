@@ -155,7 +155,7 @@ class Api:
     async def _chat(self, request: Request) -> Response:
         asked = await asyncio.to_thread(
             parse, await _body(request)
-        )  # reading 16 MB takes a while, and the page continues meanwhile
+        )  # in a thread, because 16 MB take long to parse and would block the page
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)

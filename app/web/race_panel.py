@@ -1,6 +1,7 @@
 """Shows the race in the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
 
-Every sentence about a race is made here. The view is a replay of two runs and says so, and slower is called slower.
+All texts about a race are made here. The page states that it shows a replay of two runs, and states a slowdown as
+plainly as a speedup.
 """
 
 from __future__ import annotations

@@ -261,8 +261,8 @@ class BookRoutes:
         return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
 
     async def receive(self, request: Request) -> Response:
-        """Receive a file as the body, with its percent-encoded name in a header. Another header is "no" if the file is
-        to be kept and not opened.
+        """Receive a file as the body, with its percent-encoded name in a header. The file is opened, unless the header
+        ``OPEN_HEADER`` is "no".
         """
         from urllib.parse import unquote
 

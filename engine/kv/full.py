@@ -308,8 +308,8 @@ class FullCache:
             self.bounded.commit(self.length)
 
     def watermark(self) -> Watermark:
-        """Return a ``Watermark``: it tracks the minimum length of the cache since this call, and so tells which tokens
-        may have been replaced.
+        """Return a ``Watermark``, which tracks the minimum length of the cache since this call. Tokens from this length
+        on may have been replaced.
         """
         made = Watermark(self.length)
         self._watermarks.add(made)
@@ -317,7 +317,7 @@ class FullCache:
 
     def when_at_hand(self, tell: Callable[[int, int], None]) -> None:
         """Register ``tell``. It is called with a layer and its number of committed tokens whenever a spilled or
-        quantized layer has been brought at hand.
+        quantized layer has been copied to the device in the compute dtype (``is_at_hand``).
         """
         self._listeners.append(tell)
 
@@ -348,15 +348,15 @@ class FullCache:
             tell(layer, min(start, self.length))
 
     def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if the layer is at hand, otherwise
-        a copy.
+        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if ``is_at_hand``, otherwise a
+        copy.
         """
         here = self._at_hand(layer, stop)
         return here.keys[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[0])
 
     def values(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if the layer is at hand,
-        otherwise a copy.
+        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view if ``is_at_hand``, otherwise a
+        copy.
         """
         here = self._at_hand(layer, stop)
         return here.values[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[1])

@@ -128,7 +128,7 @@ class RetrievalCache:
 
     def index_layer(self, layer: int, length: int) -> None:
         """Compute the mean keys of a layer that has just been brought at hand with ``length`` committed tokens
-        (``full.when_at_hand``), because at this moment they need no transfer.
+        (``full.when_at_hand``), because the keys need no transfer now.
 
         Nothing is done for fewer than ``_INDEXED_AT_ONCE`` missing chunks, so that a verification does not start this
         work in every layer.

@@ -380,7 +380,7 @@ def _documents_of(entry: Path) -> list[str]:
 
 
 def _aside(folder: Path) -> Path:
-    """The name that a reading has while a longer one is replacing it."""
+    """The temporary name of a reading while a longer reading replaces it."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 

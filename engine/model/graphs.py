@@ -195,7 +195,7 @@ class _Capture:
         return into
 
     def move(self, device: torch.device) -> None:
-        """Launch the following work on this device."""
+        """Record the following work on this device. Does nothing outside of a recording."""
         if self._running is not None:
             self._end()
             self._begin(device)
