@@ -74,7 +74,7 @@ def fold_words(text: str) -> str:
 
 
 def places(text: str) -> list[int]:
-    """For every character of ``fold(text)``, the index in ``text`` from which it comes."""
+    """For every character of ``fold(text)``, the index of its source character in ``text``."""
     return [index for index, sign in enumerate(text) for _ in fold(sign)]
 
 

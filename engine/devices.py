@@ -39,7 +39,7 @@ class DeviceKind:
 
     Args:
         gpu: the name of this kind for a person; empty for a processor.
-        untested: whether this kind has never been run; the person is told so.
+        untested: whether this kind has never been run; the person is informed.
         own_memory: whether the device has separate memory, from which KV can be spilled to the host. Otherwise both
             share one memory, which is counted once.
         streams: whether copies from pinned memory run in parallel with computation, ordered by events, and passes can

@@ -132,7 +132,7 @@ class Document:
 
         Args:
             title: the book's title; made from the documents' titles if empty.
-            sha256: the hash by which the book is stored; made from the documents' hashes if empty.
+            sha256: the hash under which the book is stored; made from the documents' hashes if empty.
 
         Raises:
             OptionError: there is no document.

@@ -246,7 +246,9 @@ class BookTokenizer:
         return text
 
     def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
-        """Make a streaming decoder for the tokens that follow some ids, of which the text ``shown`` has been shown."""
+        """Make a streaming decoder for the tokens that follow the ids ``after``. ``shown`` is the part of their text
+        that has been shown.
+        """
         return TextStream(self, after, shown)
 
 
@@ -444,7 +446,7 @@ class Conversation:
         return self.book.pages_within(self.read)
 
     def shares_documents(self, book: BookTokens) -> bool:
-        """Whether another book begins with documents that this book has and of which all tokens were read."""
+        """Whether another book begins with documents of this book whose tokens have all been read."""
         ends = (end for end in (*self.book.borders, *book.borders, len(self.book.ids)) if end <= self.read)
         return book.ids != self.book.ids and any(book.ids[:end] == self.book.ids[:end] for end in ends)
 

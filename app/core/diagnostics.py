@@ -116,10 +116,10 @@ def processor_name() -> str:
 
 
 class ChildProcess:
-    """A fresh process in which functions are called, one after another. Use it in a ``with`` statement.
+    """A separate process that runs functions one after another. Use it in a ``with`` statement.
 
-    The process is ended with the statement, whatever it is doing, and ends with this program. After a failed call the
-    next one gets a new process.
+    The process is killed at the end of the statement, and when this program ends. After a failed call, the next call
+    gets a new process.
     """
 
     def __enter__(self) -> ChildProcess:

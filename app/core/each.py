@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The error because of which the document could not be asked; "" if it could."""
+        """The error that prevented an answer about the document; "" if there was no error."""
         return self.row.get("error", "")
 
 

@@ -4,8 +4,8 @@
     race.start(question)               returns at once
     race.state, race.result            what can be shown
 
-The two runs follow one another on the same book, which is not read again. Both are greedy, and start from the book and
-the question alone. The page later replays both on one clock. Where an answer is short, further questions about the same
+The two runs follow one another on the same book, which is not read again. Both are greedy, and start only from the book
+and the question. The page later replays both on one clock. Where an answer is short, further questions about the same
 book follow until there is enough to show. A refusal, or an answer that repeats itself, is compared word for word like
 any other but does not count for the speed (``app.core.speed``). After such an answer, the model is asked to continue
 passages of the book. While a race runs no other question can be asked, so no other answer is decoded in between.

@@ -155,7 +155,7 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """The format of the model's KV, from which sizes are computed before the engine has checked its settings."""
+        """The format of the model's KV, used to compute sizes before the engine checks its settings."""
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
     @property

@@ -1,5 +1,5 @@
-"""Holds the one rule by which an answer's speed is stated: under the answer, in the figures panel, in the race and in
-the terminal.
+"""Decides whether and how an answer's speed is stated: under the answer, in the figures panel, in the race and in the
+terminal.
 
 The figure is the engine's. It comes from plain steps that were timed while the answer was written
 (``engine.generation.PlainSteps``) or, once the same text has been raced, from its run in plain steps. It is shown only

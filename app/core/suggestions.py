@@ -90,7 +90,7 @@ _GOES_ON = 3  # words of plain text that must follow the phrase
 _RISKY = 8  # a phrase with a higher risk (``astray``) is put into the last class (``_KINDS``)
 _TWICE = 12  # risk that a word adds if it occurs twice in its sentence
 _KINDS = 3  # classes of phrases, ranked by how well their sentences can be copied
-_RUN_WORDS = (3, 4)  # numbers of words in the sequences by which a copying model finds its place
+_RUN_WORDS = (3, 4)  # lengths in words of the sequences that let a copying model find its place
 _LAST_WORD = 4  # minimum letters of a phrase's last word: a phrase that ends in "the" or "of" looks cut off
 # minimum words of running text on a page from which a phrase is taken; title pages and tables have fewer
 _PAGE_HAS = 40
@@ -214,8 +214,8 @@ def _names(document: Document, pages_read: int) -> list[str]:
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions for a model that can only find passages: they ask where a phrase stands that occurs only once in the
-    book.
+    """Questions for a model that can only find passages. A question asks for the place of a phrase that occurs only
+    once in the book.
 
     Args:
         pages_read: number of its first pages; only these are used.
@@ -223,7 +223,7 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
     Returns:
         The questions that are most likely answered come first. Among equally likely ones there is one from each third
             of the read part, then a second one from each, and so on. A phrase begins a sentence, of plain words where
-            possible, and its words are rare. Where every sentence occurs several times, one of them is used anyway.
+            possible, and its words are rare. If every sentence occurs several times, a repeated one is used.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 

@@ -4,8 +4,8 @@ After any failure there is no stamp, and the next start does the rest. Two start
 output goes to the log; the important parts become a line of progress or a remedy.
 
 pip does the work, since Python brings it. uv 0.13 was tried: it made the whole environment in 26 seconds. But uv is a
-program of 38 MB that has to be fetched first, it also starts a broken download anew, and most of this module would
-stay: looking for GPUs, trying torch out, and words for errors.
+program of 38 MB that has to be fetched first, it also starts a broken download from the beginning, and most of this
+module would stay: looking for GPUs, trying torch out, and words for errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gradio's part of the page: its chatbot draws the stored chat.
 
-Owns the requests by which Gradio shows the chat, and all workarounds for Gradio. A model's text is shown sanitized,
+Owns the requests with which Gradio shows the chat, and all workarounds for Gradio. A model's text is shown sanitized,
 without images and without formulas. An answer that is being written is an empty place here, which the live stream
 fills. So Gradio is asked for the chat only when a page opens, when a question comes and when its answer has ended, and
 its queue stays empty.

@@ -129,7 +129,7 @@ def model_view(status: Status) -> View:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
     name = model_name(model.name, str(model.path))
-    here = model.parameters > 0  # false for a model on a server, of which only the pace is known
+    here = model.parameters > 0  # false for a model on a server, because only its pace is known
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 

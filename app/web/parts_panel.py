@@ -1,4 +1,4 @@
-"""Offers to read a book that does not fit in parts, with the cost told beforehand.
+"""Offers to read a book that does not fit in parts, and states the cost first.
 
 Owns these routes and this key of the live stream:
 

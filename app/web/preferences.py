@@ -216,7 +216,9 @@ def _draft_line(draft: Model | None) -> str:
 
 
 def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
-    """The catalogue's facts of a model, or those of its own files where the model is on this machine."""
+    """The catalogue's facts about a model. If the catalogue has none and the model is on this machine, facts from its
+    files; otherwise None.
+    """
     if model.shape is not None:
         return model.shape
     try:
@@ -475,8 +477,9 @@ class Preferences:
 
     @property
     def news(self) -> str:
-        """Whether the speed of a model can be told: "known" if this machine's speeds are known, "now" if they can be
-        measured now, "" otherwise. It is a key of the live stream: a page that got no speed asks again when it changes.
+        """Whether the speed of a model can be estimated: "known" if this machine's speeds are known, "now" if they can
+        be measured now, "" otherwise. It is a key of the live stream: a page that got no speed asks again when it
+        changes.
         """
         return "known" if self._measured else "now" if self._may_measure else ""
 

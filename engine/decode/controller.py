@@ -13,8 +13,8 @@ Within a round, proposing stops early (``EarlyStop``). It stops when all propose
 that one more step would add fewer expected tokens than its time is worth at the plan's speed.
 
 ``best_plan`` is a pure function. ``Controller`` updates the estimates that it is given. Because acceptance changes with
-the text, it sometimes tries a plan that it would not choose. A trial costs the time by which it exceeds the plan's time
-for the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change only speed,
+the text, it sometimes tries a plan that it would not choose. The cost of a trial is its time minus the plan's time for
+the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change only speed,
 never the distribution of the text.
 """
 
@@ -564,7 +564,7 @@ class Controller:
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
         """Return the trial, or the present plan if the trial costs more than the allowance. A trial that has already
-        ``begun`` continues whatever it costs.
+        ``begun`` continues at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)

@@ -100,8 +100,7 @@ class Hierarchy:
         target: the target model.
         draft: the draft model, or None.
         full: the target's full cache.
-        machine: measured speeds of this machine, from which first costs are derived if passes are slow; None if
-            unknown.
+        machine: measured speeds of this machine, used to derive first costs if passes are slow; None if unknown.
     """
 
     def __init__(
@@ -275,9 +274,9 @@ class Hierarchy:
         """Choose the policy for a text that a seed must repeat.
 
         The lengths of proposals decide which random number is used for which token, and a controller's lengths depend
-        on the clock and on earlier answers. So here the lengths are chosen by the tokens alone, if the cost of a pass
-        follows from the bytes that it reads from a processor's memory; otherwise the lengths are fixed. The
-        distribution of the text is the same in both cases.
+        on the clock and on earlier answers. So here only the tokens decide the lengths, if the cost of a pass follows
+        from the bytes that it reads from a processor's memory; otherwise the lengths are fixed. The distribution of the
+        text is the same in both cases.
         """
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled

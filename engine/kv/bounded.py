@@ -4,7 +4,7 @@ They stay on the compute device and are never stored in 8 bits, even if other KV
 the middle level share these layers, so both compute with exactly the same windows and states. Verification overwrites
 the middle level's entries after the committed tokens before any other pass reads them.
 
-A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places of
+A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places for
 which it has a full copy. One copy is made at the end of the book, where every chat about the book begins. A layer with
 a state can go back only within the newest pass, so a model with such layers also keeps copies at the newest places of
 the chat. ``nearest`` gives the length that the layers can be cropped to; the tokens after it have to be prefilled

@@ -226,7 +226,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 def _free_beside(
     held: Sequence[int], config: EngineConfig, device: torch.device, others: Sequence[torch.device]
 ) -> Resources:
-    """The memory that caches may take beside the weights.
+    """The memory that caches may take in addition to the weights.
 
     Args:
         held: bytes of weights on each device.

@@ -194,7 +194,7 @@ class _Block:
 
 
 def _offset(form: Format, pairs: bool) -> int:
-    """The number by which ``_Block.pairs`` (if ``pairs``) or ``_Block.levels`` are too large."""
+    """The offset that ``_Block.pairs`` (if ``pairs``) or ``_Block.levels`` add to each level."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
