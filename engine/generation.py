@@ -59,8 +59,8 @@ _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
 # A plain step is compared with this number of verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio between the speedups at one standard error of the comparisons' median above and below. Beyond it no
-# speedup is given, because the machine was disturbed.
+# Maximum ratio of the speedup's upper bound to its lower bound, each one standard error of the comparisons' median
+# away. Beyond this ratio no speedup is given, because the machine was disturbed.
 _MOST_SPREAD = 1.5
 # The standard error of a median, as a multiple of the interquartile range (for a normal distribution), for one
 # observation. It is divided by the square root of the number of plain steps, because the comparisons of one step share

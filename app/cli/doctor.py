@@ -324,7 +324,7 @@ class SelftestResult:
 
 
 def last_result(data: Path) -> SelftestResult | None:
-    """The result of the last self-test with this data folder; None where there is none that can be read."""
+    """The result of the last self-test with this data folder; None if there is no readable result."""
     try:
         return SelftestResult(**json.loads((data / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):

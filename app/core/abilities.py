@@ -52,7 +52,7 @@ class Abilities:
 
 @lru_cache(maxsize=8)
 def abilities(folder: str) -> Abilities:
-    """Read the card of the model in this folder. Empty for a hub id, or where the card cannot be read."""
+    """Read the card of the model in this folder. Empty for a hub id, or if the card cannot be read."""
     try:
         if not os.path.lexists(Path(folder) / CARD):
             return Abilities()

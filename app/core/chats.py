@@ -452,8 +452,8 @@ class _PathMessage:
 
 
 def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
-    """The messages on the shown path: question, answer, question and so on. Where there are several versions the chosen
-    one is taken, or the newest if none is chosen.
+    """The messages on the shown path: question, answer, question and so on. Of several versions, the chosen version is
+    taken, or the newest version if none is chosen.
     """
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()

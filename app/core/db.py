@@ -356,7 +356,7 @@ class Database:
 
 
 class _Newer(Exception):
-    """Raised where the file has tables of a later version."""
+    """Raised if the file has tables of a later version."""
 
 
 _BESIDE = ("-wal", "-shm")

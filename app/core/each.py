@@ -199,7 +199,7 @@ class AskEach:
     # Stored answers ------------------------------------------------------------------------------------------
 
     def _last(self) -> Run:
-        """The most recent run, made from what was stored."""
+        """The most recent run, restored from the database."""
         kept = kept_value(self.state.chats.database, _RUN)
         try:
             question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))

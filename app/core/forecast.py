@@ -56,7 +56,7 @@ answer.
 
 @dataclass(frozen=True)
 class Range:
-    """A range between two numbers of one unit; both are equal where the value is known."""
+    """A range between two numbers of one unit; both are equal if the value is known."""
 
     low: float
     high: float

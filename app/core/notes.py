@@ -37,10 +37,10 @@ _MOST_UNDONE = 200  # maximum deleted notes that can be restored until the progr
 class Note:
     """One note.
 
-    ``book``: the hash of a file, or of several documents where no page is known. ``page``: the number in that file, 0
+    ``book``: the hash of a file, or of several documents if no page is known. ``page``: the number in that file, 0
     if none is known; ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in
-    the page's text; both 0 where it is not found there. ``said``: the sentence of an answer. ``words``: the person's
-    own. ``written``: seconds since the epoch.
+    the page's text; both 0 if the passage is not found there. ``said``: the sentence of an answer. ``words``: the
+    person's own words. ``written``: seconds since the epoch.
     """
 
     id: str

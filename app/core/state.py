@@ -234,7 +234,7 @@ class AppState:
             keep_value(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
-        """Read the open document from its start. The whole book is measured again, because the model may have changed."""
+        """Read the open document from its start. The book is measured again, because the model may be different."""
         with self._lock:
             self._current = replace(self._current, whole_fit=None, parts=())
             if self._current.document is not None:

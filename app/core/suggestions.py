@@ -178,7 +178,7 @@ def chapter_questions(chapter: Chapter, document: Document, language: Language |
     25).".
 
     Args:
-        language: the language to ask in; English where it is None.
+        language: the language to ask in; English if None.
     """
     asked = _OF_CHAPTERS[language or "en"]
     member = document.member_at(chapter.first)

@@ -149,8 +149,8 @@ def running_version() -> str:
 
 
 def find_environment() -> Environment:
-    """Find the environment of this checkout: next to it, or in the person's data folder where the checkout cannot be
-    written to.
+    """Find the environment of this checkout: next to the checkout, or in the person's data folder if the checkout is
+    read-only.
 
     If ``TRIFOLD_HOME`` is set, the environment is in that folder instead.
     """

@@ -101,8 +101,8 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     Args:
         gpus: result of ``find_gpus``.
         system: ``platform.system()``.
-        amd: result of ``find_amd_gpus``; used where there is no NVIDIA GPU.
-        intel: result of ``find_intel_gpus``; used where there is neither an NVIDIA nor an AMD GPU.
+        amd: result of ``find_amd_gpus``; used if there is no NVIDIA GPU.
+        intel: result of ``find_intel_gpus``; used if there is neither an NVIDIA nor an AMD GPU.
     """
     fitting = next((target for target in amd if target in AMD_TARGETS), None)
     if not gpus and fitting and system == "Linux":
@@ -141,7 +141,7 @@ def disk_bytes(build: str, system: str) -> int:
 
 
 def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
-    """Find the NVIDIA GPUs of this machine by ``nvidia-smi``; none where it is missing or fails."""
+    """Find the NVIDIA GPUs of this machine by ``nvidia-smi``; none if the program is missing or fails."""
     try:
         answer = (run or _run)(_NVIDIA_SMI)
     except (OSError, subprocess.SubprocessError):

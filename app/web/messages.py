@@ -197,7 +197,7 @@ def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The answers of a book's parts, where they were asked (``app.core.part_notes``)."""
+    """The answers of a book's parts, if parts were asked (``app.core.part_notes``)."""
     return (notes or {}).get("parts") or {}
 
 

@@ -284,7 +284,7 @@ class ModelEntry(BaseModel):
 
 
 class Usage(BaseModel):
-    """Numbers of tokens. Tokens of the book and of earlier turns count as cached where they came from the cache."""
+    """Numbers of tokens. Tokens of the book and of earlier turns count as cached if they came from the cache."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -136,7 +136,7 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
 
 
 def measure(bench: Bench, part: Experiment) -> list[Measurement]:
-    """Run one part. If the part's context is longer than what has been read, the book is read further."""
+    """Run one part. If the part's context is longer than the text read so far, more of the book is read."""
     for name in ("rows", "workloads", "tokens", "repeats", "questions"):
         setattr(bench.options, name, getattr(part, name))
     bench.options.context, bench.options.temperature = [part.context], list(part.temperature)

@@ -199,7 +199,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             if self.options.never_slower:
-                self._policies.pop(row, None)  # drop what was learned, as a session does after opening a book
+                self._policies.pop(row, None)  # drop learned statistics, as a session does after opening a book
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)

@@ -211,7 +211,7 @@ class AcceptanceStatistics:
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
-        """Begin another answer. The rate of correct matches must be measured again."""
+        """Begin another answer. The rates of matches become priors, which the answer's own trials soon overrule."""
         for rate in self._lookup:
             rate.begin_answer()
 
