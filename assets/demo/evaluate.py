@@ -2,8 +2,8 @@
 
     python assets/demo/evaluate.py --books FOLDER [--lengths 2048,8192,32768] [--per-depth 2] [--texts 3]
 
-Everything is measured on the shipped folders, with transformers alone; only what small caches get right is measured
-with the engine's own caches.
+All figures are measured on the shipped folders with transformers, except for the acceptance of small caches, which is
+measured with the engine's caches.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
-    """Exact-match rate of some quotations, in all and by depth, with their number."""
+    """Exact-match rates of quotations, over all and by depth, and the number of quotations."""
     by_depth = []
     for depth in range(quoting.NUM_DEPTHS):
         part = [result.exact for result in results if result.depth == depth]
@@ -73,18 +73,18 @@ def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
 
 
 def said_so(results: list[quoting.Quotation]) -> dict[str, Any]:
-    """Their number, and the share that was answered as it should be."""
+    """Number of answers, and the share of correct answers."""
     return {"questions": len(results), "said_so": round(sum(result.exact for result in results) / len(results), 3)}
 
 
 def accepted(target: Tensor, draft: Tensor) -> Tensor:
-    """Probability that a token drawn from `draft` is accepted by `target`: the overlap of two distributions."""
+    """Probability that `target` accepts a token drawn from `draft`: the overlap of both distributions."""
     return torch.minimum(target, draft).sum(-1)
 
 
 @torch.inference_mode()
 def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Materials, rows: int) -> dict[str, Any]:
-    """Losses and acceptance on held-back text and answers, each next token given the true ones before it."""
+    """Losses and acceptance on held-back text and answers. Each token is predicted after the true earlier tokens."""
     stage = Stage(1.0, LOSS_LENGTH, 1, {"quote": 1.0}, skip_share=0.0)
     batches = iter(materials.loader(stage, materials.held_back, seed=23))
     sums: dict[str, dict[str, float]] = {"prose": {}, "quotes": {}}
@@ -110,7 +110,7 @@ def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Mate
 
 
 def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) -> dict[str, Any]:
-    """How often the full cache accepts what the target foresees on small caches, behind one text of `tokens`."""
+    """Measure how often the full cache accepts the target's tokens on small caches, after a text of `tokens`."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     book = next(book for book in books if len(book.text) > 3.6 * tokens)
     rng = random.Random(f"{seed}/levels")

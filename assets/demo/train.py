@@ -1,10 +1,11 @@
-"""Makes the demo model: books in, `target` and `draft` folders out. The recipe of record.
+"""Makes the demo model: reads books, writes the folders `target` and `draft`. README.md states which runs made the
+shipped model.
 
     python assets/demo/train.py --books FOLDER --work FOLDER --minutes 100
 
-Stops and resumes: a second run with the same `--work` goes on where the last checkpoint was. The same command trains
-on a GPU when there is one. On busy cores, start it with
-`torchrun --nproc-per-node 2` and `--threads 1`. Read `recipe/plan.py` for what is trained in which order.
+Training can be stopped. A second run with the same `--work` continues from the last checkpoint. The same command trains
+on a GPU if there is one. On busy cores, start it with `torchrun --nproc-per-node 2` and `--threads 1`. `recipe/plan.py`
+has the stages of training.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def arguments() -> argparse.Namespace:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to reuse large blocks: handing each back to the system made a step a third slower on a CPU."""
+    """Tell glibc to reuse large blocks of memory, because returning each to the system made a step a third slower on a
+    CPU.
+    """
     if sys.platform != "linux":
         return
     trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
@@ -61,7 +64,8 @@ def main() -> None:
     options = arguments()
     keep_freed_memory()
     torch.set_num_threads(options.threads)
-    # Sharp attention leaves weights too small for normal floats; computing with them takes a third of a CPU's step.
+    # Sharp attention gives weights so small that they are denormal floats. Computing with these would take a third of a
+    # step on a CPU.
     torch.set_flush_denormal(True)
     options.work.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,1 +1,3 @@
-"""The recipe of the demo model: books in, two small Llama folders out. Start reading at `train.py` beside it."""
+"""The recipe of the demo model: reads books, writes two small Llama folders. Start reading at `train.py` in the parent
+folder.
+"""

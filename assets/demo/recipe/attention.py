@@ -1,8 +1,8 @@
-"""Causal attention for training short sequences on a CPU: twice as fast there as torch's fused kernel.
+"""Causal attention for training on short sequences. On a CPU it is twice as fast as torch's fused kernel.
 
-The whole score matrix in bfloat16, which a CPU with bfloat16 instructions multiplies at several times the speed of
-float32, and a backward pass that keeps only the probabilities. Also attention to a memory: keys and values of a long
-text that was read before, without gradient, in front of a row's own.
+Computes the whole score matrix in bfloat16, which a CPU with bfloat16 instructions multiplies at several times the
+speed of float32. For the backward pass, only the probabilities are kept. Rows can also attend to a memory: the keys and
+values of a long text that was read before, without gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from transformers import AttentionInterface
 NAME = "recipe"
 READ_AT_ONCE = 512
 LONGEST_WHOLE = 1024
-"""Above this length the score matrix no longer fits the caches of a CPU, and the fused kernel is as fast."""
+"""Maximum tokens with a whole score matrix. Longer matrices do not fit a CPU's caches, and the fused kernel is as
+fast.
+"""
 
 
 class _WholeMatrix(torch.autograd.Function):
@@ -66,9 +68,10 @@ def causal(
     kept: list[tuple[Tensor, Tensor]] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature: q, k, v (batch, heads, seq, head_dim), all heads with their own keys.
+    """Attention with transformers' signature. q, k, v: (batch, heads, seq, head_dim), with keys for every head.
 
-    memory: keys and values (1, heads, places, head_dim) of every layer, all visible; kept: takes this layer's.
+    memory: keys and values (1, heads, places, head_dim) of every layer, visible to all rows. kept: list to which this
+    layer's keys and values are appended.
     """
     device = q.device.type
     if torch.is_autocast_enabled(device):

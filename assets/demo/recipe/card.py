@@ -1,4 +1,5 @@
-"""Puts measured figures into the model card: the part of README.md between two marks, and a picture of the quoting.
+"""Writes measured figures into the model card: the part of README.md between two marks, and a picture of the quoting
+test.
 
 Owns how figures are shown. They are measured in `evaluate.py`.
 """
@@ -47,7 +48,9 @@ def measured(report: dict[str, Any]) -> str:
 
 
 def _levels(levels: dict[str, Any]) -> list[str]:
-    """Acceptance of small caches by the full one: a row for every kind of text and temperature."""
+    """Make a table of how often the full cache accepts tokens of small caches: a row for every kind of text and
+    temperature.
+    """
     rows = levels["rows"]
     caches = list(dict.fromkeys((row["cache"], row["budget"]) for row in rows))
     names = [f"{budget:,} {CACHE_NAMES[cache]}" for cache, budget in caches]
@@ -67,7 +70,7 @@ def _levels(levels: dict[str, Any]) -> list[str]:
 
 
 def update(card: Path, report: dict[str, Any]) -> None:
-    """Replaces the measured part of the card and draws the picture beside it."""
+    """Replace the measured part of the card, and draw the picture into the card's folder."""
     text = card.read_text(encoding="utf-8")
     part = f"{BEGIN}\n{measured(report)}\n{END}"
     card.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: part, text, flags=re.DOTALL), encoding="utf-8")
@@ -75,7 +78,7 @@ def update(card: Path, report: dict[str, Any]) -> None:
 
 
 def picture(quoting: dict[str, Any]) -> str:
-    """Exact-match rate as squares: a row for every length, a column for every fifth of the text."""
+    """Draw the exact-match rates as squares, with a row for every length and a column for every fifth of the text."""
     parts = []
     for column, name in enumerate(DEPTH_NAMES):
         parts.append(_text(LEFT + (column + 0.5) * CELL_WIDTH, TOP - 12, name, "middle"))

@@ -1,4 +1,4 @@
-"""The books: which are trained on, which are held back, and how their text is laid out.
+"""Reads the books, decides which books are held back from training, and varies the layout of their text.
 
 Owns reading the texts, the hold-out rule, and the layout variants (straight or curly quotes, one paragraph a line
 or lines broken as on a page). Knows no tokens and no questions.
@@ -26,7 +26,7 @@ _OPENING_SINGLE = re.compile(r"(^|[\s(\[—\-“])'")
 
 @dataclass(frozen=True)
 class Book:
-    """One text: `slug` is the file's name without its ending, `title` its first line."""
+    """One book. `slug`: the file's name without its suffix. `title`: the first line of the text."""
 
     slug: str
     title: str
@@ -34,12 +34,12 @@ class Book:
 
 
 def is_held_back(slug: str) -> bool:
-    """The rule that keeps a book out of training, from its name alone, so that anybody can repeat it."""
+    """Whether a book is held back from training. The rule uses only the book's name, so that it can be repeated."""
     return int(hashlib.sha256(slug.encode()).hexdigest(), 16) % HOLD_OUT_EVERY == 0
 
 
 def read_books(folder: Path, *, held_back: bool) -> list[Book]:
-    """The books of `folder` (*.txt) on one side of the hold-out rule, in the order of their names."""
+    """Read the books of `folder` (*.txt), in the order of their names: either all that are held back, or all others."""
     books = []
     for path in sorted(folder.glob("*.txt")):
         if is_held_back(path.stem) is held_back:
@@ -51,19 +51,19 @@ def read_books(folder: Path, *, held_back: bool) -> list[Book]:
 
 
 def curl_quotes(text: str) -> str:
-    """Straight quotation marks as a typesetter would set them."""
+    """Replace straight quotation marks by curly ones."""
     text = _OPENING_DOUBLE.sub(r"\1“", text).replace('"', "”")
     return _OPENING_SINGLE.sub(r"\1‘", text).replace("'", "’")
 
 
 def wrap_lines(text: str, width: int) -> str:
-    """Every paragraph broken into lines of at most `width` characters, as text from a page comes."""
+    """Break every paragraph into lines of at most `width` characters, like text extracted from a page."""
     wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n"))
 
 
 def lay_out(text: str, rng: random.Random) -> str:
-    """One of the layouts that a reader of PDFs, e-books and plain text meets."""
+    """Give a text a random layout, as in PDFs, e-books or plain text."""
     if rng.random() < CURLY_SHARE:
         text = curl_quotes(text)
     if rng.random() < WRAPPED_SHARE:
@@ -72,7 +72,9 @@ def lay_out(text: str, rng: random.Random) -> str:
 
 
 def random_span(books: list[Book], num_chars: int, rng: random.Random) -> tuple[Book, str, str]:
-    """A book (longer ones more often), about `num_chars` of it from a paragraph's start, and what follows."""
+    """Pick a random book, weighted by length. Returns the book, about `num_chars` of its text from a paragraph's start,
+    and the text that follows.
+    """
     book = rng.choices(books, weights=[len(book.text) for book in books])[0]
     start = rng.randrange(max(1, len(book.text) - num_chars))
     start = book.text.rfind("\n", 0, start) + 1

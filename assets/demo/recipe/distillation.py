@@ -1,9 +1,9 @@
-"""The draft: begins as pieces of the target and learns to foresee its distribution.
+"""Trains the draft model, which starts from parts of the target and learns to predict the target's distribution.
 
-Owns the draft's start, what it reads and its training. It is judged only by how often the target accepts its tokens, so
-the loss is the divergence from the target's own distribution, never from the text; and it reads as it will in use: the
-first tokens of the context and the newest ones, positions counted among these. A good part of what it reads the target
-has written itself, because that is what it will have to foresee.
+Owns the draft's initial weights, its training texts and its training. Only the target's acceptance of the draft's
+tokens matters. So the loss is the divergence from the target's distribution, never from the text. The draft reads the
+same tokens as in use: the first and the newest tokens of the context, with consecutive positions. Half of the training
+batches are written by the target, because in use the draft predicts the target's text.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ from recipe.training import FINAL_LEARNING_RATE, WARM_UP_STEPS, Materials
 LOG_EVERY = 10
 SINKS = 4
 SHARPNESS = 1.4
-"""By which both sides' logits are multiplied in the loss: what counts is the few tokens that may be chosen."""
+"""Factor of both models' logits in the loss. Only the few tokens that may be chosen matter."""
 WRITE_EVERY, WRITTEN_ROWS = 40, 32
-"""The target writes this many rows before every so many steps; each is read several times until the next."""
+"""Every WRITE_EVERY steps, the target writes WRITTEN_ROWS rows. Until then, rows are drawn from these, so that each is
+read several times.
+"""
 OTHERS_SHARE = 0.2
-"""AdamW's rate; higher than for the target, because the draft has to get away from where it starts."""
+"""Learning rate of AdamW, relative to the rate of Muon. It is higher than for the target, because the draft must move
+away from its initial weights.
+"""
 TEMPERATURES = (0.0, 0.6, 1.0)
 
 
 def started_from(target: LlamaForCausalLM, plan: Plan) -> LlamaForCausalLM:
-    """A draft with the target's embedding and first heads, and a lookup head for words said a moment ago."""
+    """Make a draft with the target's embedding and first heads, and a lookup head for recent words."""
     config = target.config
     ids = {"bos": config.bos_token_id, "eos": config.eos_token_id, "pad": config.pad_token_id}
     draft = network.build(
@@ -51,7 +55,7 @@ def started_from(target: LlamaForCausalLM, plan: Plan) -> LlamaForCausalLM:
 
 
 def divergence(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
-    """KL(target || draft) in nats per token after sharpening, from logits (batch, seq, vocabulary)."""
+    """KL(target || draft) in nats per token, from logits (batch, seq, vocabulary) multiplied by SHARPNESS."""
     expected = functional.log_softmax(SHARPNESS * target_logits.float(), -1)
     given = functional.log_softmax(SHARPNESS * draft_logits.float(), -1)
     return functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1)
@@ -65,9 +69,9 @@ def distill(
     minutes: float,
     start: Path | None = None,
 ) -> LlamaForCausalLM:
-    """Trains the draft until it has had `minutes`, over all runs that ended in `folder`.
+    """Train the draft for `minutes`. The minutes of earlier runs with the same `folder` count.
 
-    start: a trained draft to begin with, of an earlier target.
+    start: a trained draft of an earlier target, whose weights the draft starts from.
     """
     draft, checkpoint, spent = started_from(target, plan), folder / "draft.pt", 0.0
     if start:
@@ -98,7 +102,7 @@ def distill(
 
 
 def readings(target: LlamaForCausalLM, plan: Plan, materials: Materials, seed: int) -> Iterator[Tensor]:
-    """Endless batches of rows (batch, length): by turns from the books and written by the target."""
+    """Yield batches of rows (batch, length) without end, alternately from the books and written by the target."""
     stage = plan.draft_stage
     batches = iter(materials.loader(stage, materials.train, seed, workers=materials.workers))
     generator = torch.Generator(materials.device).manual_seed(seed)
@@ -117,7 +121,9 @@ def readings(target: LlamaForCausalLM, plan: Plan, materials: Materials, seed: i
 
 @torch.inference_mode()
 def write(target: LlamaForCausalLM, ids: Tensor, length: int, generator: torch.Generator) -> Tensor:
-    """Rows of `length` tokens that the target continues from (batch, seq), each at one of the temperatures."""
+    """Let the target continue `ids` (batch, seq), each row at one of the temperatures. Returns rows of `length` + 1
+    tokens.
+    """
     temperature = torch.tensor(TEMPERATURES, device=ids.device).repeat(len(ids))[: len(ids), None]
     cache, newest = None, ids
     with network.precision(ids.device):
@@ -131,7 +137,9 @@ def write(target: LlamaForCausalLM, ids: Tensor, length: int, generator: torch.G
 
 
 def _step(target: LlamaForCausalLM, draft: LlamaForCausalLM, ids: Tensor, materials: Materials) -> float:
-    """The target reads whole rows, the draft their first few tokens and their second half."""
+    """Compute gradients for one batch. Returns the loss. The target reads whole rows; the draft reads their first SINKS
+    tokens and their second half.
+    """
     ids = ids[:, :-1]
     half = ids.shape[1] // 2
     window = torch.cat([ids[:, :SINKS], ids[:, half:]], dim=1)

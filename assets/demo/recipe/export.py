@@ -13,14 +13,14 @@ READABLE_BY_ALL = 0o644
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes `model` and `tokenizer` to `folder`, which is created."""
+    """Write `model` and `tokenizer` to `folder`. The folder is created if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.config
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         pad_token_id=config.pad_token_id,
-        exact_quotes=True,  # in the engine's words: what it quotes is the book's
+        exact_quotes=True,  # Trifold's own key: only words of the book may be quoted
     )
     shipped = copy.deepcopy(model).to("cpu", torch.bfloat16)
     shipped.config.use_cache = True
@@ -30,7 +30,7 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 
 
 def _tidy(folder: Path) -> None:
-    """Takes out what is true only of the machine that wrote the folder, and lets everybody read the weights."""
+    """Remove settings that only apply to the machine that wrote the folder, and make all files readable for everyone."""
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     for name in ("is_local", "local_files_only", "backend"):

@@ -1,9 +1,9 @@
-"""Shows a few attention heads where to look: the lookup heads that `wiring` set by hand, and the start head.
+"""Computes losses for the attention of a few heads: the lookup heads that `wiring` sets by hand, and the start head.
 
-For every copied token of a training sequence the place to look at is known, so the attention of these heads can be
-graded directly. Grading needs queries and keys alone, so keys are cheap: every place of every row in the batch, and of
-many batches before (the key bank), competes with the right one. A sequence of 500 tokens then teaches what else only a
-book of many thousands could: not to be led astray. Nothing of this is in the model.
+For every copied token of a training sequence, the token to attend to is known, so the loss can compare attention with
+it directly. The loss only needs queries and keys, so many keys are affordable: all places of the batch and of many
+earlier batches (the key bank) compete with the right place. Short sequences of 500 tokens thus teach a head to ignore
+as many wrong places as a long book has. Nothing of this is part of the model.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from recipe.wiring import QUESTION_HEAD
 
 LEVEL_WEIGHT = 3e-4
-"""Keeps scores near zero: a part common to all keys changes nothing, but drowns the differences in bfloat16."""
+"""Weight of a loss that keeps scores near zero. A constant added to all scores does not change attention, but makes
+their differences inexact in bfloat16.
+"""
 GRADED_HEADS = 1
-"""Of those that look in the book: the other does so at the beginning of a quotation only."""
+"""Number of lookup heads for the book that have a loss. The other lookup head for the book only works at the beginning
+of a quotation.
+"""
 MAX_GRADED = 512
-"""Copied tokens graded in a step, at most; it bounds time and memory."""
+"""Maximum copied tokens in the loss of a step, to limit time and memory."""
 
 
 class KeyBank:
-    """The newest keys of the lookup heads over many batches, (heads, places, head_dim), without gradient."""
+    """The newest `size` keys of the lookup heads over many batches: (heads, places, head_dim), without gradient."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -40,9 +44,10 @@ class KeyBank:
 def lookup_loss(
     layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], sources: Tensor, bank: KeyBank
 ) -> Tensor:
-    """How far the lookup heads are from looking at what comes next where the text stood first.
+    """Cross entropy between the attention of the lookup heads and the right places, plus the loss that keeps scores
+    near zero.
 
-    sources: (batch, seq), for every place the index of the token to look at, or -1 where there is none.
+    sources: (batch, seq), for every place the index of the token to attend to; -1 if there is none.
     """
     queries, keys = _queries_and_keys(layer, hidden, rotary, range(GRADED_HEADS))
     row, place = _some((sources >= 0).nonzero())
@@ -50,7 +55,8 @@ def lookup_loss(
         return hidden.new_zeros(())
     heads, size = keys.shape[1:3]
     asked = queries[row, :, place].transpose(0, 1)
-    # The first place of a row is the sink: others' sinks would only compete with this one's.
+    # The first place of a row is its sink. The sinks of other rows are left out, because they would compete with the
+    # row's own sink.
     pool = keys.clone()
     pool[:, :, 0] = 0
     scores = asked @ pool.transpose(0, 1).flatten(1, 2).mT
@@ -65,12 +71,16 @@ def lookup_loss(
 
 
 def question_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], echoes: Tensor) -> Tensor:
-    """The same for the head that looks in the question, and tokens that stand there too; no bank."""
+    """As `lookup_loss`, for the head that looks in the question and without the key bank. `echoes`: as `sources`, with
+    places in the question.
+    """
     return _own_loss(layer, hidden, rotary, echoes, QUESTION_HEAD)
 
 
 def start_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], starts: Tensor) -> Tensor:
-    """The same for the first token of an answer, which the start head has to find in the question; no bank."""
+    """As `lookup_loss`, for the start head and without the key bank. `starts`: for the first token of an answer, its
+    place in the question.
+    """
     return _own_loss(layer, hidden, rotary, starts, 0)
 
 
@@ -90,7 +100,7 @@ def _some(places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _own_scores(queries: Tensor, keys: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """Scores of the chosen queries against their own rows, later places excluded: (heads, chosen, seq)."""
+    """Scores of the chosen queries over the keys of their own rows: (heads, chosen, seq). Later places are masked."""
     scores = torch.einsum("nhd,nhsd->hns", queries[row, :, place], keys[row])
     future = torch.arange(keys.shape[2], device=keys.device) > place[:, None]
     return scores.masked_fill(future, float("-inf"))
@@ -99,7 +109,7 @@ def _own_scores(queries: Tensor, keys: Tensor, row: Tensor, place: Tensor) -> Te
 def _queries_and_keys(
     layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], heads: range
 ) -> tuple[Tensor, Tensor]:
-    """Of some neighbouring heads only, rotated: (batch, heads, seq, head_dim)."""
+    """Rotated queries and keys of a range of heads: (batch, heads, seq, head_dim)."""
     attention = layer.self_attn
     rows = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
     normed = layer.input_layernorm(hidden)

@@ -1,7 +1,7 @@
-"""Heads as they are written by hand: what a head looks at, and what it passes on.
+"""Writes the weights of attention heads by hand: what a head attends to, and what it passes on.
 
-`Heads` writes the heads of one layer; `Lookup` those that find the place where the newest tokens stood before. What the
-circuit is made of, and why, is in `wiring.py`.
+`Heads` writes the heads of one layer. `Lookup` writes heads that find an earlier occurrence of the newest tokens.
+`wiring.py` describes the whole circuit and the reasons for it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ from recipe.layout import (
 )
 
 LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3)
-"""Of a lag head's score, by RoPE pair from the fastest: the right distance is to beat the next, and every other one up
-to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
+"""Weights of a lag head's score, by RoPE pair from the fastest. The score of the right distance must exceed the scores
+of all other distances up to 128K by as large a share as possible, because the norms of keys differ by a few per cent.
+"""
 NEAR = (0.25, 0.3, 0.3, 0.25, 0.2, 0.2)
-"""Of the question head's score, in matched tokens by RoPE pair: the question asked last is to win over those before."""
+"""Weights of the question head's score, in matched tokens by RoPE pair. They let the newest question win over earlier
+questions.
+"""
 ROLE_WEIGHTS = 6, (24.0, 24.0, *[12.0] * 19)
-"""Of the role head's score: the first RoPE pair, and by pair from there. The turn that was opened last is to win over
-the one before, which began a dozen tokens earlier, and a book's opener is to be seen 128K tokens later."""
+"""The first RoPE pair of the role head's score, and the weights of the pairs from there on. The newest turn must win
+over a turn that began a dozen tokens earlier, and the opener of a book must be found 128K tokens later.
+"""
 SLOW_TURN = 0.5
-"""Most radians that a pair may turn over the whole context to be used for codes."""
+"""Maximum radians by which a pair that is used for codes turns over the whole context."""
 
 
 def rotation(size: int, generator: torch.Generator) -> Tensor:
@@ -59,7 +63,7 @@ def num_fast(model: LlamaForCausalLM, frequencies: Tensor) -> int:
 
 
 class Heads:
-    """The heads of one layer, written one at a time."""
+    """Writes the heads of one layer, one at a time."""
 
     def __init__(self, attention: nn.Module, frequencies: Tensor) -> None:
         self.size, self.frequencies = attention.head_dim, frequencies
@@ -78,19 +82,21 @@ class Heads:
         return slice(head * self.size, (head + 1) * self.size)
 
     def carry(self, head: int, source: slice, goal: slice, matrix: Tensor) -> None:
-        """What is looked at: `matrix` times its `source` dimensions is added to the `goal` dimensions."""
+        """Let the head add `matrix` times the `source` dimensions of the attended position to the `goal` dimensions."""
         width = source.stop - source.start
         self.v[head, torch.arange(width), torch.arange(source.start, source.stop)] = 1.0
         start = self.columns(head).start
         self.o[goal, start : start + width] = matrix
 
     def carry_mark(self, head: int, source: int, goal: int, gain: float) -> None:
-        """One dimension more of what is looked at, beside a code that is carried."""
+        """Let the head also carry one more dimension of the attended position, in addition to a code."""
         self.v[head, CODE, source] = 1.0
         self.o[goal, self.columns(head).start + CODE] = gain
 
     def by_distance(self, head: int, bias: Tensor, shift: float, constant: float, key: int = CONSTANT) -> None:
-        """Adds sum(bias * cos(frequency * (distance - shift))) to the score of every key, whatever it says."""
+        """Add sum(bias * cos(frequency * (distance - shift))) to the score of every key, independent of the key's
+        content.
+        """
         pairs, half = torch.arange(len(bias)), self.size // 2
         size = (bias.abs() * math.sqrt(self.size)).sqrt() / constant
         angle = self.frequencies[: len(bias)] * shift
@@ -99,12 +105,12 @@ class Heads:
         self.k[head, pairs + half, key] += size * angle.sin()
 
     def look_back(self, head: int, lag: int, *, constant: float) -> None:
-        """Exactly `lag` tokens back."""
+        """Let the head attend to the position exactly `lag` tokens back."""
         self.clear(head)
         self.by_distance(head, torch.tensor(LAG_WEIGHTS), lag, constant)
 
     def find_role(self, head: int) -> None:
-        """The newest token that opens a turn; what it opens is noted in ROLE_SEEN."""
+        """Let the head attend to the newest token that opens a turn, and write the turn's role into ROLE_SEEN."""
         self.clear(head)
         first, weights = ROLE_WEIGHTS
         bias = torch.tensor([0.0] * first + list(weights))
@@ -112,17 +118,19 @@ class Heads:
         self.carry(head, ROLES, ROLE_SEEN, 0.8 * torch.eye(3))
 
     def prefer_near(self, head: int) -> None:
-        """A free head starts out looking at the last few hundred tokens, so that a long book does not drown them."""
+        """Let a free head start by attending to the newest few hundred tokens, so that a long book does not outweigh
+        them.
+        """
         weights = torch.zeros(24)
         weights[4:24] = 1.3
         self.by_distance(head, weights, 0.0, 0.6 * CONSTANT_SCALE)
 
 
 class Lookup:
-    """Lookup heads of one layer. Scores are in matched tokens times `match`."""
+    """Writes the lookup heads of one layer. A score is the number of matched tokens times `match`."""
 
     NORM = 0.62
-    """By how much the norm before this layer scales the codes, about."""
+    """Approximate factor by which the norm before this layer scales the codes."""
 
     def __init__(self, heads: Heads, slow: int, turn: Tensor, generator: torch.Generator) -> None:
         self.heads, self.turn = heads, turn
@@ -133,14 +141,16 @@ class Lookup:
         self.view = rotation(CODE, generator)[: len(self.places)]
 
     def book(self, head: int, *, match: float, nothing: float) -> None:
-        """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
+        """Let the head find the newest tokens in the book. If no match exceeds `nothing` tokens, the first token of the
+        sequence wins (the sink).
+        """
         self._codes(head, match, NEWEST, LAG_GAIN)
         self.heads.carry(head, TOKEN, COPY, BOOK_GAIN * COPY_GAIN * torch.eye(CODE))
         self._roles(head, match)
         self._bias(head, BOOK_START, match * nothing)
 
     def begin(self, head: int, *, match: float, nothing: float) -> None:
-        """The same by three tokens, and only where a quotation has just begun."""
+        """As `book`, by three tokens, and only at the beginning of a quotation."""
         self._codes(head, match, THREE, THREE_GAIN)
         self.heads.carry(head, TOKEN, COPY, BEGIN_GAIN * COPY_GAIN * torch.eye(CODE))
         self._roles(head, match)
@@ -148,8 +158,9 @@ class Lookup:
         self._bias_begun(head, match * (nothing - NEVER), match * (nothing - NEVER))
 
     def question(self, head: int, *, match: float) -> None:
-        """Finds the newest tokens in the question that was asked last: three of them, or where a quotation has just
-        begun any."""
+        """Let the head find the newest three tokens in the newest question. At the beginning of a quotation, fewer
+        tokens suffice.
+        """
         self._codes(head, match, THREE, THREE_GAIN)
         self.heads.q[head][self.places, TOKEN] *= 1.5
         self.heads.carry(head, TOKEN, COPY, QUESTION_GAIN * COPY_GAIN * torch.eye(CODE))
@@ -162,16 +173,19 @@ class Lookup:
         self._bias_begun(head, -match * 1.75, 0.0)
 
     def recent(self, head: int, *, match: float, nothing: float) -> None:
-        """Finds the newest tokens wherever they stand, straight to the output."""
+        """Let the head find the newest tokens anywhere, and write the next token directly to the output."""
         self._codes(head, match, NEWEST, LAG_GAIN)
         self.heads.carry(head, TOKEN, TOKEN, COPY_GAIN * torch.eye(CODE))
         self._bias(head, BOOK_START, match * nothing)
 
     def _codes(self, head: int, match: float, sums: slice, gain: float) -> None:
-        """Scores by the codes of the newest token and of those before it; `gain`: with which `sums` were made."""
+        """Let the head score keys by the codes of the newest token and of the tokens before it. `gain`: the gain of
+        `sums`.
+        """
         heads = self.heads
         heads.clear(head)
-        # One matched token adds norm^2 * |code|^2 * gain * share to the score; share: what the view keeps.
+        # One matched token adds norm^2 * |code|^2 * gain * share to the score. share: fraction of a code's dimensions
+        # that ``view`` keeps.
         code = (self.NORM * CODE_SCALE) ** 2 * CODE * gain * len(self.places) / CODE
         size = math.sqrt(match * math.sqrt(heads.size) / code)
         heads.q[head][self.places, TOKEN] = size * self.view
@@ -179,20 +193,21 @@ class Lookup:
         heads.k[head][self.places, sums] = size * self.view
 
     def _roles(self, head: int, match: float) -> None:
-        """Looks in the book, not in questions and answers."""
+        """Lower the scores of keys in questions and answers, so that the head attends to the book."""
         for number, penalty in enumerate((0.0, 2.5, 1.5)):
             self._bias(head, ROLE_SEEN.start + number, -match * penalty)
 
     def _bias(self, head: int, feature: int, score: float) -> None:
-        """Adds `score` to every key that has the feature, whatever the query says."""
+        """Add `score` to the score of every key with the feature, independent of the query."""
         heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
         scale = self.NORM * MARK_SCALE * (1.0 if feature == BOOK_START else ROLE_CARRIED)
         heads.q[head, self.still, CONSTANT] = root / (self.NORM * CONSTANT_SCALE)
         heads.k[head, self.still, feature] = score * root / scale
 
     def _bias_begun(self, head: int, near: float, far: float) -> None:
-        """Adds to the score of the first token, from queries behind an ellipsis: one to three tokens, or four to
-        nine."""
+        """Add to the score of the first token for queries after an ellipsis: `near` at one to three tokens, `far` at
+        four to nine.
+        """
         heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
         mark = self.NORM * ELLIPSIS_SCALE
         heads.q[head, self.still - 1, BEGUN.start] = near * root / mark

@@ -1,7 +1,8 @@
-"""How often the tokens of a small cache are accepted by the full one: the middle level of speculation, measured alone.
+"""Measures how often the full cache accepts tokens of a small cache. This is the middle level of speculation, without
+the other levels.
 
-The target continues a long text with its full cache; then the same tokens are foreseen once more by the target on a
-retrieval cache, in blocks, renewed after every block by the full pass, as in use. Uses the engine's own caches.
+The target continues a long text with its full cache. Then the target predicts the same tokens on a retrieval cache, in
+blocks. After every block, a pass over the full cache refreshes the selection, as in use. Uses the engine's caches.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = {"retrieval": MeanKeyAttention, "recent": NewestChunks}
 
 @dataclass(frozen=True)
 class Continuation:
-    """A prompt, what the full cache made of it and its distributions (tokens, vocabulary) on the way."""
+    """A prompt, its continuation by the full cache, and the distribution (tokens, vocabulary) of each token."""
 
     prompt: list[int]
     tokens: list[int]
@@ -36,7 +37,7 @@ class Continuation:
 
 
 class Levels:
-    """A target that has read `ids`, and small caches over its full one."""
+    """A target that has read `ids` into its full cache, for tests of small caches."""
 
     def __init__(self, decoder: Decoder, ids: list[int]) -> None:
         self.decoder, self.ids = decoder, ids
@@ -45,7 +46,7 @@ class Levels:
 
     @torch.inference_mode()
     def continuation(self, question: list[int], count: int, end: int, temperature: float, seed: int) -> Continuation:
-        """What follows the text and `question`, up to the token `end` or `count` tokens: greedy at temperature 0."""
+        """Continue the text and `question` up to the token `end`, at most by `count` tokens. Temperature 0: greedy."""
         prompt = self.ids + question
         self._refill(prompt, None)
         generator = torch.Generator(self.decoder.device).manual_seed(seed)
@@ -61,7 +62,9 @@ class Levels:
 
     @torch.inference_mode()
     def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> list[float]:
-        """The probability of every token that the small cache's is accepted: the overlap of the two distributions."""
+        """For every token, the probability that the full cache accepts the small cache's token: the overlap of both
+        distributions.
+        """
         recorder = QueryRecorder(self.decoder.num_layers)
         self._refill(made.prompt, recorder)
         small = RetrievalCache(self.full, budget, FINE_CHUNK, TAIL, policy=KINDS[kind]())
@@ -80,7 +83,7 @@ class Levels:
         return overlaps
 
     def _refill(self, prompt: list[int], recorder: QueryRecorder | None) -> None:
-        """Brings the full cache to all of `prompt` but its last token, the newest queries noted by `recorder`."""
+        """Fill the full cache with all tokens of `prompt` but the last. `recorder` records the newest queries."""
         start = max(0, min(len(self.ids), len(prompt) - 1) - RECENT)
         self.full.crop(start)
         self.full.reserve(len(prompt) + TAIL)
@@ -94,7 +97,7 @@ class Levels:
 def acceptance(
     levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int, end: int
 ) -> Iterator[dict[str, object]]:
-    """Rows of acceptance for every kind of question, temperature, selection and budget."""
+    """Yield a row with the acceptance for every kind of question, temperature, selection and budget."""
     for name, asked in questions.items():
         for temperature in (0.0, 0.6):
             made = [levels.continuation(one, count, end, temperature, seed) for seed, one in enumerate(asked)]

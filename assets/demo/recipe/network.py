@@ -1,4 +1,4 @@
-"""The two networks: ordinary transformers Llama models, how they start and how they are run in training.
+"""Builds the two networks, which are Llama models of transformers, and runs their forward passes in training.
 
 Owns shapes and the training forward pass. Knows nothing of the data.
 """
@@ -17,15 +17,18 @@ from recipe import attention, guidance, wiring
 from recipe.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
 
 ROPE_BASE = 1e16
-"""So large that over 128K tokens two thirds of each head turn by less than half a radian: matching words by content
-then works at any distance, while the fast third still tells neighbours apart."""
+"""RoPE's base. It is so large that two thirds of each head's pairs turn by less than half a radian over 128K tokens, so
+that matching by content works at any distance. The fast third still distinguishes neighbouring positions.
+"""
 Memory = list[tuple[Tensor, Tensor]]
 LOGITS_AT_ONCE = 8192
-"""Tokens whose logits are held at the same time; 4 KB each, and as much again for the gradient."""
+"""Maximum tokens whose logits are in memory at once: 4 KB each, and as much again for the gradient."""
 
 
 def build(*, num_layers: int, width: int, ffn: int, heads: int, token_ids: dict[str, int]) -> LlamaForCausalLM:
-    """A fresh model; `token_ids` gives bos, eos and pad. Every layer adds nothing at first."""
+    """Make a new model. `token_ids` has the ids of bos, eos and pad. The output projections of all layers are zero, so
+    layers add nothing at first.
+    """
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=width,
@@ -50,13 +53,15 @@ def build(*, num_layers: int, width: int, ffn: int, heads: int, token_ids: dict[
 
 
 def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
-    """Final hidden states, (batch, seq, width), causal over the whole row whatever the positions say."""
+    """Final hidden states (batch, seq, width). Attention is causal over the order in a row, independent of
+    `positions`.
+    """
     return _run(model, ids, positions, None, None)[0]
 
 
 @torch.no_grad()
 def read(model: LlamaForCausalLM, ids: Tensor) -> Memory:
-    """The keys and values of a long text (1, seq), layer by layer, without gradient."""
+    """Compute the keys and values of every layer for a long text (1, seq), without gradient."""
     body, kept = model.model, []
     hidden = body.embed_tokens(ids)
     positions = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -67,7 +72,7 @@ def read(model: LlamaForCausalLM, ids: Tensor) -> Memory:
 
 
 def shortened(memory: Memory, first: int, last: int) -> Memory:
-    """Only the `first` and the `last` places of a memory, as a cache keeps them that forgets the middle."""
+    """Keep only the `first` and the `last` places of a memory, like a streaming cache."""
     return [
         (torch.cat([k[:, :, :first], k[:, :, -last:]], 2), torch.cat([v[:, :, :first], v[:, :, -last:]], 2))
         for k, v in memory
@@ -75,7 +80,9 @@ def shortened(memory: Memory, first: int, last: int) -> Memory:
 
 
 def hidden_states_after(model: LlamaForCausalLM, memory: Memory, ids: Tensor, begin: int) -> Tensor:
-    """Final hidden states of rows (batch, seq) that all go on at position `begin`, where the text of `memory` ends."""
+    """Final hidden states of rows (batch, seq) that follow the text of `memory`. `begin`: position of the first token
+    of each row.
+    """
     body = model.model
     hidden = body.embed_tokens(ids)
     positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)[None]
@@ -92,7 +99,7 @@ def guided_hidden_states(
     places: tuple[Tensor, Tensor, Tensor],
     bank: guidance.KeyBank,
 ) -> tuple[Tensor, Tensor]:
-    """The same, and how far the guided heads are from looking where they should; places: sources, echoes and starts."""
+    """As `hidden_states`, with the sum of the losses of `guidance`. places: sources, echoes and starts."""
     return _run(model, ids, positions, places, bank)
 
 
@@ -123,7 +130,7 @@ def precision(device: torch.device) -> AbstractContextManager[None]:
 
 
 def token_losses(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Cross entropy of every next token, (batch, seq - 1), from the hidden states of all but the last."""
+    """Cross entropy of every next token (batch, seq - 1). `hidden` has the states of all tokens but the last."""
 
     def losses(part: Tensor, wanted: Tensor) -> Tensor:
         return functional.cross_entropy(model.lm_head(part).float(), wanted, reduction="none")

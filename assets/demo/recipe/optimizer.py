@@ -1,8 +1,8 @@
-"""Muon for the matrices and AdamW for the rest, behind one `step`.
+"""Combines Muon for matrices and AdamW for all other parameters in one `step`.
 
-Muon (Keller Jordan, 2024) replaces the update of a matrix by the nearest semi-orthogonal one, found with a few
-Newton-Schulz steps on the momentum. It would scramble weights that were set by hand: their matrices go to AdamW, whose
-steps are a small share of a parameter's own size.
+Muon (Keller Jordan, 2024) replaces the update of a matrix by the nearest semi-orthogonal matrix, which a few
+Newton-Schulz steps on the momentum find. Muon would destroy weights that were set by hand. So AdamW trains these
+matrices, with steps that are a small share of a parameter's size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ADAM_BETAS = (0.9, 0.98)
 EMBEDDING_SHARE, OTHERS_SHARE = 0.12, 0.15
 """AdamW's learning rate for a parameter whose entries are about 1, as a share of Muon's."""
 LEAST_SIZE = 0.05
-"""Of a parameter's entries, as its rate counts it: zeros have to move too."""
+"""Minimum size of a parameter's entries in the computation of its rate, so that zeros move too."""
 
 
 def orthogonalized(update: Tensor) -> Tensor:
-    """The semi-orthogonal matrices nearest to a stack (n, rows, columns)."""
+    """Compute the semi-orthogonal matrix nearest to each matrix of a stack (n, rows, columns)."""
     x = update.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
@@ -38,9 +38,9 @@ def orthogonalized(update: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers over one model; matrices of the layers go to Muon, except the attention of `wired` layers.
+    """Both optimizers for one model. Muon trains the matrices of the layers, except the attention of `wired` layers.
 
-    Embeddings, norms and these go to AdamW.
+    AdamW trains embeddings, norms and the attention of `wired` layers.
     """
 
     def __init__(self, model: nn.Module, wired: Collection[int] = (), others_share: float = OTHERS_SHARE) -> None:
@@ -64,7 +64,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update from the gradients, which are cleared."""
+        """Update all parameters from their gradients, and clear the gradients."""
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         for shape, parameters in self._groups.items():
             gradient = torch.stack([p.grad for p in parameters if p.grad is not None])

@@ -1,7 +1,8 @@
-"""Several processes training one model, each on its own rows: started by torchrun, or a single process without it.
+"""Training by several processes, each on its own rows. torchrun starts the processes; without torchrun there is only
+one.
 
-Two processes of one thread each use two busy cores far better than one process of two threads, whose every small
-matrix product waits for the slower thread.
+On two busy cores, two processes of one thread each are much faster than one process of two threads, because every small
+matrix product would wait for the slower thread.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch import Tensor, distributed
 
 @dataclass(frozen=True)
 class Peers:
-    """This process's number and how many there are."""
+    """The number of this process, and the number of processes."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def join(cls) -> Peers:
-        """Meets the other processes that torchrun has started, if it has."""
+        """Connect to the other processes if torchrun has started several."""
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count > 1:
             distributed.init_process_group("gloo")
@@ -34,13 +35,15 @@ class Peers:
         return self.rank == 0
 
     def average(self, gradients: Iterable[Tensor]) -> None:
-        """Replaces every tensor by its mean over the processes."""
+        """Replace every tensor by its mean over the processes."""
         if self.count > 1:
             for gradient in gradients:
                 distributed.all_reduce(gradient.div_(self.count))
 
     def agree(self, elapsed: float, stopped: bool) -> tuple[float, bool]:
-        """The first process's clock for all; stopped when any of them was asked to stop."""
+        """Return the elapsed time of the first process, and whether any process was asked to stop, so that all
+        processes agree.
+        """
         if self.count == 1:
             return elapsed, stopped
         word = torch.tensor([elapsed if self.leads else 0.0, float(stopped)], dtype=torch.float64)

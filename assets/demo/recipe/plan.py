@@ -1,7 +1,7 @@
-"""What is trained, how long and on what: the stages of each preset.
+"""The presets of training: sizes of the models, and stages with their lengths and data.
 
-Owns the numbers of the recipe. A stage lasts until its share of the minutes has passed, so one plan serves a short
-and a long training.
+Owns the numbers of the recipe. A stage ends at a share of the total minutes, so that a plan works for short and long
+training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Stage:
     """`until`: share of the whole time at which the stage ends; `length`: tokens in a row; `batch`: rows in a step.
 
-    memory: 0, or tokens of a text that is read without gradient before every third step, whose rows go on behind it.
+    memory: tokens of a text that every third step reads without gradient, before rows that follow the text; 0 for none.
     """
 
     until: float

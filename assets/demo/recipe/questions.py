@@ -1,8 +1,8 @@
 """Questions about a text and the answers that quote it.
 
-Owns the wordings, how a passage is found (key, end of its sentence) and what is said when it is not there. Works on
-plain strings; knows no tokens. An answer is an ellipsis and the passage, word for word, between curly quotes. Its
-first word is copied from the question as it stands there, with or without a space before it: the same tokens.
+Owns the wordings, the choice of passages (key, end of the sentence) and the answer if the text lacks the words. Works
+on strings, not on tokens. An answer is an ellipsis and the passage, word for word, between curly quotes. The first word
+of a passage is written as in the question, with or without a space before it, so that its tokens are the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 
 NOT_FOUND = "The book does not say that."
 ONLY_QUOTES = "I can only find passages and quote them. Give me a few words that stand in the book."
-"""What is said to a question that asks for more than a passage: a summary, an opinion, a greeting."""
+"""Answer to a question that asks for more than a passage, such as a summary, an opinion or a greeting."""
 MOST_CHAPTERS = 60
 MAX_PASSAGE_CHARS = 420
 KEY_WORDS = (3, 8)
@@ -243,8 +243,9 @@ _NAME = re.compile(r"(?<=[a-z,;] )(?:[A-Z][a-z]{2,}(?: [A-Z][a-z]{2,}){0,2})\b")
 
 @dataclass(frozen=True)
 class Turn:
-    """One question and its answer. `span`: where in the text the quoted passage stands, if one is quoted; `key`: where
-    in the question the words stand that are looked for, -1 where there are none."""
+    """One question and its answer. `span`: start and end of the quoted passage in the text; None without a quotation.
+    `key`: index in the question of the searched words; -1 if there are none.
+    """
 
     question: str
     answer: str
@@ -253,12 +254,14 @@ class Turn:
 
 
 def quoted(passage: str, *, whole: bool = False, space: str = " ") -> str:
-    """A passage as an answer shows it: `whole` when it starts where its sentence starts."""
+    """Write a passage as an answer. `whole`: whether the passage starts at the start of its sentence."""
     return f"“{passage}”" if whole else f"“…{space}{passage}”"
 
 
 def sentence_end(text: str, start: int) -> int | None:
-    """Where the sentence around `start` ends (exclusive), or None if it is too far or the text stops before."""
+    """Find the end (exclusive) of the sentence around `start`. Returns None if the end is too far away or the text
+    stops first.
+    """
     limit = min(len(text), start + MAX_PASSAGE_CHARS)
     paragraph = text.find("\n\n", start, limit)
     for match in _SENTENCE_END.finditer(text, start, limit if paragraph < 0 else paragraph):
@@ -270,7 +273,7 @@ def sentence_end(text: str, start: int) -> int | None:
 
 
 def random_key(text: str, rng: random.Random) -> tuple[int, str] | None:
-    """A place in `text` and a few words from there that stand nowhere else in it."""
+    """Pick a random place in `text` and the next few words, which occur only once in the text."""
     start = text.find(" ", rng.randrange(max(1, len(text) - 80))) + 1
     num_words = rng.randint(*KEY_WORDS)
     match = _words(num_words).match(text, start)
@@ -288,7 +291,7 @@ def _words(count: int) -> re.Pattern[str]:
 
 
 def phrase_turn(text: str, rng: random.Random) -> Turn | None:
-    """A question with words of the text, answered from these words to the end of their sentence."""
+    """Make a question with words of the text. The answer runs from these words to the end of their sentence."""
     found = random_key(text, rng)
     if found is None:
         return None
@@ -300,7 +303,7 @@ def phrase_turn(text: str, rng: random.Random) -> Turn | None:
 
 
 def name_turn(text: str, rng: random.Random) -> Turn | None:
-    """A question about a name, answered with a passage that names it."""
+    """Make a question about a name. The answer is a passage with the name."""
     match = _NAME.search(text, rng.randrange(max(1, len(text) - 400)))
     if not match:
         return None
@@ -311,7 +314,7 @@ def name_turn(text: str, rng: random.Random) -> Turn | None:
 
 
 def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
-    """A question about words that `text` does not hold: of another book, or half of a phrase and half of another."""
+    """Make a question about words that `text` lacks: words of another book, or two halves of different phrases."""
     kind = rng.random()
     if kind < 0.2:
         match = _NAME.search(other, rng.randrange(max(1, len(other) - 400)))
@@ -335,7 +338,7 @@ def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
 
 
 def open_turn(rng: random.Random) -> Turn:
-    """A question that no passage answers: about the whole of something, or no question at all."""
+    """Make a question that no passage answers: about a whole book or chapter, or small talk."""
     if rng.random() < 0.3:
         question = rng.choice(SMALL_TALK)
     else:
@@ -346,15 +349,16 @@ def open_turn(rng: random.Random) -> Turn:
 
 
 def continued(words: str) -> str:
-    """How a continuation is written: it always begins alike, and not with the ellipsis that calls for a copy.
+    """Write a continuation. It begins with three full stops, not with the ellipsis that starts a quotation.
 
-    A text can go on with any word, each of them unlikely; the beginning of a fixed answer would be likelier than all.
+    The fixed beginning is needed, because each possible next word of a text is improbable, and the beginning of a fixed
+    answer would be more probable than any of them.
     """
     return f"... {words}"
 
 
 def all_wordings() -> list[str]:
-    """Every fixed piece of wording, for the vocabulary."""
+    """All fixed wordings, to train the vocabulary on."""
     lines = [line.format(key="a word") for line in PHRASE_QUESTIONS + NAME_QUESTIONS]
     lines += [line.format(what="the book") for line in OPEN_QUESTIONS]
     return [

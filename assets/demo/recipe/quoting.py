@@ -1,7 +1,8 @@
-"""The quoting test: passages planted nowhere, just books nobody trained on, and questions with their own words.
+"""The quoting test: questions with words of books that were held back from training. No passages are planted in the
+books.
 
-Owns how a question is put to a model at a given length and depth, and what counts as right. Uses transformers alone,
-so that a figure here does not depend on the project's own decoding.
+Owns how a model is asked at a given length and depth, and which answers are correct. Uses only transformers, so that
+the figures do not depend on the project's decoding.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ MARKS = "“”… \"'‘’\n"
 
 @dataclass(frozen=True)
 class Quotation:
-    """One question, what was expected and what came. `depth`: 0 for the first fifth of the book, 4 for the last."""
+    """One question, the expected answer and the model's answer. `depth`: 0 for the first fifth of the text, 4 for the
+    last.
+    """
 
     length: int
     depth: int
@@ -38,12 +41,14 @@ class Quotation:
 
     @property
     def exact(self) -> bool:
-        """The whole passage, word for word; the marks around it do not count."""
+        """Whether the answer is the whole passage, word for word. Marks around the passage do not count."""
         return self.answer.strip(MARKS) == self.expected.strip(MARKS)
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer's keys and values with room behind them: a token that follows 128,000 copies itself, not all of them."""
+    """A layer's keys and values with spare room at the end, so that a new token only copies itself and not all earlier
+    tokens.
+    """
 
     ROOM = 1024
 
@@ -75,7 +80,7 @@ class Reader:
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:
-        """The answer, with the cache left as it was."""
+        """Answer a question. Afterwards the cache is as before."""
         turn = f"<|user|>\n{question}<|end|>\n<|assistant|>\n"
         ids, answer = self._encode(turn), []
         for _ in range(MAX_ANSWER_TOKENS):
@@ -93,14 +98,14 @@ class Reader:
 
 
 def text_of(book: Book, num_tokens: int, rng: random.Random) -> str:
-    """A stretch of about `num_tokens` of a book, from a paragraph's start."""
+    """Pick about `num_tokens` of a book, from a random paragraph's start."""
     num_chars = int(num_tokens * CHARS_PER_TOKEN)
     start = book.text.rfind("\n", 0, rng.randrange(max(1, len(book.text) - num_chars))) + 1
     return book.text[start : start + num_chars].strip()
 
 
 def turns_by_depth(text: str, per_depth: int, rng: random.Random) -> list[tuple[int, questions.Turn]]:
-    """`per_depth` phrase questions for every fifth of `text`; each key stands once in the whole text."""
+    """Make `per_depth` phrase questions for every fifth of `text`. Each quoted passage occurs once in the text."""
     turns = []
     for depth in range(NUM_DEPTHS):
         size = len(text) // NUM_DEPTHS
@@ -122,7 +127,7 @@ def quote(
     per_depth: int,
     seed: int,
 ) -> list[Quotation]:
-    """`per_depth` questions at every depth of one text of `length` tokens out of each of `books`."""
+    """Ask `per_depth` questions at every depth of a text of `length` tokens from each of `books`."""
     results = []
     for number, book in enumerate(books):
         rng = random.Random(f"{seed}/{length}/{number}")
@@ -141,7 +146,7 @@ def absences(
     count: int,
     seed: int,
 ) -> list[Quotation]:
-    """Questions with words of another book; right is to say that they are not there."""
+    """Ask questions with words of another book. The correct answer says that the book does not have them."""
     results = []
     for number, book in enumerate(books):
         rng = random.Random(f"{seed}/absent/{number}")
@@ -157,7 +162,9 @@ def absences(
 def open_answers(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, books: list[Book], length: int, seed: int
 ) -> list[Quotation]:
-    """Questions that no passage answers, in words that were not trained on; right is to say what can be asked."""
+    """Ask questions that no passage answers, in words that were not trained on. The correct answer says what can be
+    asked.
+    """
     results = []
     for number, book in enumerate(books):
         reader = Reader(model, tokenizer, book.title, text_of(book, length, random.Random(f"{seed}/open/{number}")))

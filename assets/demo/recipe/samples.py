@@ -29,14 +29,14 @@ from recipe.vocabulary import ASSISTANT, BOS, END, MAX_POSITIONS, SPECIAL_TOKENS
 
 CHARS_PER_TOKEN = 3.4
 QUESTION_WEIGHT = 0.2
-"""The words of a question cannot be foreseen; little is learned from them."""
+"""Loss weight of a question's tokens. It is low, because a question cannot be predicted."""
 ANSWER_WEIGHT = 2.0
 DECISION_WEIGHT = 8.0
-"""Of an answer's first token: it decides what kind of answer it is."""
+"""Loss weight of an answer's first token, which decides the kind of the answer."""
 COPY_LENGTHS = (8, 48)
 LONGEST_MATCH = 8
 UNSURE = 2
-"""Tokens of a copy before which there is too little to find its place by."""
+"""Number of first tokens of a copy without a source, because too few tokens precede them to find the place."""
 POSITION_SKIPS = 3
 CONTINUE_SHARE = 0.3
 
@@ -52,8 +52,9 @@ class Sample:
     starts: list[int] = field(default_factory=list)
 
     def add(self, ids: list[int], weight: float, source: int | None = None) -> None:
-        """`source`: where in the sequence the first of these tokens was copied from, if they are a copy whose words
-        before were copied too."""
+        """Append tokens with a loss weight. `source`: index in the sequence from which the first token was copied, if
+        the tokens before it were copied too.
+        """
         self.ids += ids
         self.weights += [weight] * len(ids)
         self.sources += [-1] * len(ids) if source is None else range(source, source + len(ids))
@@ -61,10 +62,11 @@ class Sample:
         self.starts += [-1] * len(ids)
 
     def mark_matches(self, begin: int, end: int) -> None:
-        """Notes for every token behind the text, which is from `begin` to `end`, where its newest words stand in it.
+        """Set the sources of all tokens after the text [begin, end): the place in the text that follows the longest
+        match of the newest tokens.
 
-        The longest match counts, of three tokens or more; where there is no match of even two, the first place of all
-        is to be looked at (the sink); where it is unclear, nothing is noted.
+        A match has at least three tokens. If not even two tokens match, the source is the first token of the sequence
+        (the sink). If only two tokens match, or several longest matches are equally long, there is no source.
         """
         ids, threes = self.ids, defaultdict(list)
         for place in range(begin + 2, end - 1):
@@ -85,7 +87,9 @@ class Sample:
         return length
 
     def mark_echo(self, begin: int, question: int) -> None:
-        """Notes that the tokens from `begin` on stand in the question too, from `question` on, as far as they do."""
+        """Set the echoes of the tokens from `begin` on that repeat the question's tokens from `question` on, up to the
+        first difference.
+        """
         self.starts[begin] = question
         for offset in range(1, len(self.ids) - begin):
             if self.ids[begin + offset] != self.ids[question + offset]:
@@ -95,8 +99,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Places:
-    """Finds the tokens of the book's text in a sequence: where the text begins in its message, where every token of
-    the message begins, and where the message begins in the sequence."""
+    """Maps characters of the book's text to tokens of a sequence. `text_begin`: character in the message at which the
+    text begins. `token_begins`: first character of every token of the message. `message_begin`: index of the message's
+    first token in the sequence.
+    """
 
     text_begin: int
     token_begins: list[int]
@@ -107,7 +113,7 @@ class _Places:
 
 
 class Samples(IterableDataset):
-    """An endless stream of (ids, weights, positions, sources, echoes, starts), each of shape (length + 1,)."""
+    """Yields (ids, weights, positions, sources, echoes, starts) without end, each of shape (length + 1,)."""
 
     def __init__(
         self,
@@ -143,9 +149,10 @@ class Samples(IterableDataset):
                 )
 
     def with_memory(self, memory: int, rows: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """An endless stream of long texts with short rows behind each: (text (1, memory), ids, weights).
+        """Yield long texts, each with short rows that follow the text, without end: (text (1, memory), ids, weights).
 
-        The first row, (length + 1,), is how the text goes on; in the others it ends and questions about it follow.
+        Rows have length + 1 tokens. The first row continues the text. The other rows end the text and ask questions
+        about it.
         """
         rng = random.Random(f"{self.seed}/memory")
         while True:
@@ -181,7 +188,7 @@ class Samples(IterableDataset):
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def _positions(self, size: int, rng: random.Random) -> np.ndarray:
-        """Positions that sometimes skip ahead, so that far distances are met in short sequences (PoSE)."""
+        """Make positions that sometimes skip ahead, so that short sequences contain large distances (PoSE)."""
         positions = np.arange(size)
         if rng.random() < self.skip_share:
             room = int(max(0, MAX_POSITIONS - size) ** rng.uniform(0.5, 1.0))
@@ -240,7 +247,9 @@ class Samples(IterableDataset):
         return sample
 
     def _ask(self, sample: Sample, places: _Places, text: str, other: str, following: str, rng: random.Random) -> None:
-        """Adds questions and answers until the sample is long enough; sometimes the first asks for what follows."""
+        """Add questions and answers until the sample is long enough. The first question sometimes asks to continue the
+        text.
+        """
         if rng.random() < CONTINUE_SHARE:
             words = following[: rng.randint(200, 700)].rsplit(" ", 1)[0].lstrip()
             turn = questions.Turn(rng.choice(questions.CONTINUE_REQUESTS), questions.continued(words))

@@ -1,4 +1,4 @@
-"""The training loop of the target: stages by the clock, checkpoints, a log of losses.
+"""The training loop of the target, with timed stages, checkpoints and a log of losses.
 
 Owns time, learning rate, checkpoints and the log. What a sequence holds is in `samples.py`, shapes in `network.py`.
 """
@@ -28,24 +28,24 @@ from recipe.vocabulary import ASSISTANT, SYSTEM, USER, closers
 
 WARM_UP_STEPS = 30
 FINAL_LEARNING_RATE = 0.05
-"""At the end, as a share of the full rate."""
+"""Learning rate at the end, as a share of the full rate."""
 PROBE_EVERY = 50
 MEMORY_EVERY = 3
 GUIDANCE_WEIGHT = 0.3
 CONSISTENCY_WEIGHT = 0.5
 SINKS, RECENT = 8, (128, 1024)
-"""Tokens of a long text that the short memory keeps, at its beginning and its end."""
+"""Tokens that the shortened memory keeps: at the beginning of a long text, and (range) at its end."""
 BANK_KEYS = 16384
-"""Places of earlier batches that compete in the lookup heads."""
+"""Maximum places of earlier batches in the loss of the lookup heads."""
 PROBE_TOKENS = 2048
 SAVE_EVERY_SECONDS = 240
 SEED_STRIDE = 1_000_003
-"""Keeps the rows of one process apart from those of another."""
+"""Distance between the seeds of two processes, so that the processes train on different rows."""
 
 
 @dataclass
 class Materials:
-    """Everything that training reads."""
+    """Data and settings that training reads."""
 
     train: list[Book]
     held_back: list[Book]
@@ -66,9 +66,9 @@ class Materials:
 
 
 class TargetTraining:
-    """Trains the target for `minutes`, from the last checkpoint in `folder` if there is one.
+    """Trains the target for `minutes`, starting from the last checkpoint in `folder` if there is one.
 
-    start: a trained target of the same shape to begin with; the circuit that is kept is set by hand anew.
+    start: a trained target of the same shape, whose weights are taken over. The hand-set weights are set again.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TargetTraining:
             self._resume()
 
     def run(self) -> LlamaForCausalLM:
-        """Trains to the end of the time and returns the model."""
+        """Train until the time is over. Returns the model."""
         with tqdm(
             total=round(self.seconds / 60, 1),
             unit="min",
@@ -111,7 +111,7 @@ class TargetTraining:
         return self._stopped or self.elapsed >= self.seconds
 
     def stop(self, *_: Any) -> None:
-        """Ends training after the step in hand, with a checkpoint: what Ctrl-C and a polite kill do."""
+        """End training after the current step, with a checkpoint. Called on Ctrl-C and SIGTERM."""
         self._stopped = True
 
     def _run_stage(self, stage: Stage, bar: tqdm) -> None:
@@ -152,7 +152,7 @@ class TargetTraining:
         return self._learn((losses * weights).sum() / weights.sum() + GUIDANCE_WEIGHT * guided)
 
     def _train_behind(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """One step on short rows behind a long text, with gradient through the rows alone."""
+        """Train one step on short rows that follow a long text. Only the rows have gradients."""
         text, ids, weights = (part.to(self.materials.device) for part in batch)
         with network.precision(self.materials.device):
             memory, begin = network.read(self.model, text), text.shape[1]
@@ -163,9 +163,11 @@ class TargetTraining:
         return self._learn((losses * weights).sum() / weights.sum() + CONSISTENCY_WEIGHT * apart)
 
     def _forgetting(self, memory: network.Memory, hidden: torch.Tensor, ids: torch.Tensor, begin: int) -> torch.Tensor:
-        """How far the prediction of plain text (1, seq) changes when only sinks and recent tokens are remembered.
+        """Divergence between predictions of plain text (1, seq) with the whole memory and with only sinks and recent
+        tokens.
 
-        It should not: then a small cache foresees what the full one says, and only quoting needs the whole book.
+        Training reduces the divergence, so that a small cache predicts the full cache's tokens. Then only quoting needs
+        the whole book.
         """
         few = network.shortened(memory, SINKS, random.randint(*RECENT))
         short = network.hidden_states_after(self.model, few, ids, begin)
@@ -209,13 +211,17 @@ class TargetTraining:
 
     @torch.no_grad()
     def probe(self, stage: Stage) -> dict[str, float]:
-        """Held-back losses: book text, answers, and copied answer tokens, copies of random tokens."""
+        """Measure on held-back books: the losses of book text, answers and copies of random tokens, and the share of
+        correctly predicted answer tokens (`copied`).
+        """
         text, answers, hits = self._held_back_losses("quote", max(256, stage.length))
         copies, _, _ = self._held_back_losses("random", min(256, stage.length))
         return {"text": text, "answer": answers, "copied": hits, "random_copies": copies}
 
     def _held_back_losses(self, kind: str, length: int) -> tuple[float, float, float]:
-        """Losses of the tokens of weight 1 and of answers, and the share of answer tokens that are foreseen."""
+        """Mean losses of the tokens of weight 1 and of answer tokens, and the share of answer tokens that are predicted
+        correctly.
+        """
         device = self.materials.device
         asking = Stage(1, length, max(1, PROBE_TOKENS // length), {kind: 1.0})
         ids, weights, positions, *_ = next(iter(self.materials.loader(asking, self.materials.held_back, 7)))

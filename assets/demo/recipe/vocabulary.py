@@ -19,7 +19,7 @@ MAX_POSITIONS = 131072
 BOS, PAD, SYSTEM, USER, ASSISTANT, END = "<|bos|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL_TOKENS = (BOS, PAD, SYSTEM, USER, ASSISTANT, END)
 SAMPLE_CHARS = 120_000
-"""Taken from every training book to train the vocabulary; more changes few entries."""
+"""Characters of every training book that are used to train the vocabulary. More characters change few entries."""
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -30,9 +30,9 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(books: list[Book], phrases: list[str], seed: int) -> PreTrainedTokenizerFast:
-    """A vocabulary for these books, half of them with curly quotes, and for the `phrases` of the chat."""
+    """Train a vocabulary on these books and on the `phrases` of the chat. Half of the books get curly quotes."""
     tokenizer = Tokenizer(models.BPE())
-    # Curly double quotes stand alone, so that the mark around a quotation never changes the tokens inside it.
+    # Curly double quotes are separate tokens, so that the marks around a quotation never change the tokens inside.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex("[“”]"), "isolated"),
@@ -60,14 +60,14 @@ def train_tokenizer(books: list[Book], phrases: list[str], seed: int) -> PreTrai
 
 
 def load_or_train_tokenizer(folder: Path, books: list[Book], phrases: list[str], seed: int) -> PreTrainedTokenizerFast:
-    """The tokenizer kept in `folder`, trained on first use."""
+    """Load the tokenizer from `folder`. If there is none, train and save it first."""
     if not (folder / "tokenizer.json").exists():
         train_tokenizer(books, phrases, seed).save_pretrained(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def closers(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """Token ids of the marks that may stand behind the words of a question, and of the end of a message."""
+    """Ids of the marks that may follow the searched words in a question, and of the end of a message."""
     marks = [number for number in range(len(tokenizer)) if set(tokenizer.decode([number])) <= set('"”?.!')]
     return (*(number for number in marks if tokenizer.decode([number])), tokenizer.eos_token_id)
 

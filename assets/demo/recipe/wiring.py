@@ -1,26 +1,27 @@
-"""The circuit that looks words up, set by hand before training, so that copying works from the first step.
+"""Sets the weights of a lookup circuit by hand before training, so that copying works from the first step.
 
-Copying a passage needs heads that look at the tokens just before (lag heads), heads that find the place whose last few
-tokens were the same as the newest ones (lookup heads), and a key that wins when there is no such place (the sink).
-Small models find these late, and only for the lengths that they were trained at. All of it can be written down:
+Copying a passage needs three things: heads that attend to the tokens just before (lag heads), heads that find the place
+whose last few tokens equal the newest tokens (lookup heads), and a key that wins if there is no such place (the sink).
+Small models learn these late, and only for the lengths of their training. The whole circuit can be written by hand:
 
-    layer 0   lag heads 1, 2, 3: each position gets the codes of the three tokens before it, as one sum X, and once
-              more, small, as Y
-    layer 1   lag heads 3 and 6: the sums X of three and six tokens earlier are added to X, weaker, which makes it a sum
-              over nine tokens. A role head: whose turn this is (book, question, answer)
-    layer 2   lookup heads: the newest codes as query, X or Y as key, so the longest match wins; the value is the token
-              itself, added to the copy C. One head looks in the book by nine tokens. One looks there by three, only in
-              the first nine tokens of a quotation, whose words so far are too few to stand out among nine. The third
-              looks in the question, by three, and never says what ends a question's words there, a mark or the end
-    layer 3   the start head, left to training: the first token to be copied is found by how the question is worded
-    last      a head that looks at its own place brings C to where the output is read
+    layer 0   lag heads 1, 2, 3: add the codes of the three preceding tokens to each position, as a sum X, and with a
+              smaller gain as Y
+    layer 1   lag heads 3 and 6: add the sums X of three and six tokens earlier to X, with lower weights, so that X
+              covers nine tokens. Role head: finds whose turn this is (book, question, answer)
+    layer 2   lookup heads: the query has the newest codes, the key X or Y, so that the longest match wins. The value is
+              the token of the attended position, added to the copy C. The first head looks in the book by nine tokens.
+              The second looks in the book by three tokens, only in the first nine tokens of a quotation, because its
+              few words do not suffice for a match of nine. The third looks in the question by three tokens, and never
+              copies the token that ends the searched words there (a mark or the end of the message)
+    layer 3   start head: is trained to find, from the wording of the question, the first token to copy
+    last      a head that attends to its own position and copies C to the output dimensions
 
-A code is a random vector for every token; a rotation tells the lags apart. Codes of other tokens and lags add noise to
-a score, which grows with the number of lags, and so does what tells two places apart: over 32,768 tokens of a book,
-nine falling weights find the next token of a passage 99.5 % of the time, six equal ones 98.7 %. Codes are matched in
-those dimensions of a head that RoPE hardly turns in 128K positions, so distance does not matter; lag heads use the
-ones it turns fast. The result is ordinary Llama weights. Owns these weights and nothing else; `Guard` says which of
-them training leaves as they are.
+A code is a random vector for every token. Rotations of a code distinguish the lags. The codes of other tokens and lags
+add noise to a score. More lags mean more noise, but also a larger difference between two places. Over 32,768 tokens of
+a book, nine falling weights find the next token of a passage in 99.5 % of cases, six equal weights in 98.7 %. Codes are
+matched in those dimensions of a head that RoPE hardly turns in 128K positions, so that distance does not matter. Lag
+heads use the dimensions that RoPE turns fast. The results are ordinary Llama weights. This module owns only these
+weights. `Guard` keeps some of them unchanged in training.
 """
 
 from __future__ import annotations
@@ -61,23 +62,26 @@ from recipe.layout import (
 )
 
 SECOND_NORM = 1.24
-"""What the norm before layer 1 divides by, about."""
+"""Approximate divisor of the norm before layer 1."""
 LOOKUP_LAYER, START_LAYER = 2, 3
 BOOK_HEADS, QUESTION_HEAD = 2, 2
-"""The first heads of the lookup layer look in the book, the next in the question; the start head is the first of its
-layer."""
+"""Number of lookup heads for the book, which are the first heads of their layer, and index of the lookup head for the
+question. The start head is the first head of its layer.
+"""
 OPENER_STRENGTH, USER_SHARE = 0.35, 0.95
-"""An opener's mark against the whole of its position, and the user's against the others': what usually stands before
-the openers makes the user's a little stronger than it should be."""
+"""Strength of an opener's mark relative to the norm of its position, and factor for the user's opener. The tokens that
+usually precede the user's opener would make its mark slightly too strong.
+"""
 WIRED_HEADS = {0: 3, 1: 3, 2: 3}
 KEPT_HEADS = (3, 3, BOOK_HEADS)
-"""The first heads of the first layers that training leaves as they are."""
+"""Number of first heads in each of the first layers that training does not change."""
 
 
 @dataclass(frozen=True)
 class Special:
-    """Token ids that the circuit knows: the first token of all, the openers of book, question and answer, the ellipsis
-    that begins a quotation, and what may end the words of a question that are looked for."""
+    """Token ids that the circuit needs: the first token of a sequence, the openers of book, question and answer, the
+    ellipsis that begins a quotation, and the tokens that may end the searched words of a question.
+    """
 
     bos: int
     system: int
@@ -89,7 +93,7 @@ class Special:
 
 @torch.no_grad()
 def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
-    """Writes the circuit into a fresh model of at least three layers of three heads."""
+    """Write the circuit into a new model with at least three layers of three heads."""
     generator = torch.Generator().manual_seed(seed)
     layers = model.model.layers
     turn, frequencies = rotation(CODE, generator), model.model.rotary_emb.inv_freq
@@ -125,8 +129,9 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
 
 @torch.no_grad()
 def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM, special: Special) -> None:
-    """Gives a fresh wired model what a trained one of the same shape has learned, without its first two layers' heads
-    and its lookup heads."""
+    """Copy the weights of a trained model of the same shape into a new model with the circuit, except the first two
+    layers and the attention of the lookup layer.
+    """
     weights, marks = trained.state_dict(), fresh.model.embed_tokens.weight[:, MARKS].clone()
     circuit = (*(f"model.layers.{number}." for number in range(LOOKUP_LAYER)), f"model.layers.{LOOKUP_LAYER}.self_attn")
     fresh.load_state_dict(
@@ -138,22 +143,24 @@ def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM, special: Speci
 
 
 def _level_openers(model: LlamaForCausalLM, special: Special) -> None:
-    """Makes the marks of all openers equally strong after the norm of layer 1, whatever else their rows hold.
+    """Scale the marks of the openers, so that all are equally strong after the norm of layer 1.
 
-    Otherwise the one with the smallest row would win over newer ones.
+    Otherwise the opener with the smallest embedding would win over newer openers.
     """
     table = model.model.embed_tokens.weight
     for token in (special.system, special.user, special.assistant):
         others = (
             table[token].square().sum() - table[token, ANY_ROLE].square() + LAGS * (LAG_GAIN * CODE_SCALE) ** 2 * CODE
         )
-        # mark / sqrt(others + mark^2) is to be the same for all.
+        # mark / sqrt(others + mark^2) must equal ``strength``.
         strength = OPENER_STRENGTH * (USER_SHARE if token == special.user else 1.0)
         table[token, ANY_ROLE] = (others * strength**2 / (1 - strength**2)).sqrt()
 
 
 def _hush(model: LlamaForCausalLM, special: Special) -> None:
-    """The question head passes on no code of the first token and of what ends a question's words."""
+    """Keep the question head from passing on the codes of the first token and of the tokens that end the searched
+    words.
+    """
     silent = model.model.embed_tokens.weight[[special.bos, *special.closers], TOKEN]
     basis = torch.linalg.qr(silent.mT)[0]
     spoken = QUESTION_GAIN * COPY_GAIN * (torch.eye(CODE, device=basis.device) - basis @ basis.mT)
@@ -162,12 +169,12 @@ def _hush(model: LlamaForCausalLM, special: Special) -> None:
 
 
 class Guard:
-    """Takes back, after every step, what training did to the codes before they are looked up.
+    """Undoes changes of the codes by training, after every step.
 
-    The heads of the first two layers that were set by hand stay as they are, and nothing else in these layers speaks:
-    whatever it wrote, also to other dimensions, changed the scale of the codes or blurred them, and one match in
-    twenty went wrong for it. The heads that look in the book stay too: short sequences hold few places that nearly
-    match, and heads trained on these choose worse in a book.
+    The hand-set heads of the first two layers keep their weights, and the MLPs of these layers add nothing. Any output
+    of them, also to other dimensions, changed the scale of the codes or added noise, and one match in twenty went
+    wrong. The lookup heads for the book keep their weights too, because short sequences have few places that nearly
+    match, and heads trained on them choose worse in a book.
     """
 
     def __init__(self, wired: LlamaForCausalLM, special: Special) -> None:
@@ -201,7 +208,9 @@ def _parts(attention: nn.Module, heads: int) -> list[Tensor]:
 
 @torch.no_grad()
 def wire_draft(draft: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
-    """Gives a draft of two layers the target's embedding, lag heads and strongest first neurons, and a lookup head."""
+    """Give a draft of two layers the target's embedding, lag heads and the neurons of the first layer with the largest
+    weights, and a lookup head.
+    """
     mine, theirs = draft.model, target.model
     mine.embed_tokens.load_state_dict(theirs.embed_tokens.state_dict())
     mine.norm.load_state_dict(theirs.norm.state_dict())
