@@ -1,11 +1,12 @@
-"""Asks models what stands in documents and what does not, and writes what was right, and what the evidence was worth.
+"""Asks models about facts that documents have and facts that they lack. Writes the shares of correct answers and of
+correct evidence.
 
     python assets/evaluation/evaluate.py --model reader=FOLDER --docs FOLDER --log answers.jsonl [--length 4096]
 
-Every answer is a line of the log as soon as it is there; a run that was stopped goes on with the same command, and the
-figures are counted from all of it. The questions are the starter's (``assets/starter/questions.json``), behind
-``--length`` tokens of its texts, and those of ``questions.json`` behind six whole documents. From 16,000 tokens on,
-those of ``long.json`` are asked too. Answers are greedy, behind the app's own prompt.
+Every answer is written to the log at once. The same command continues a stopped run, and the figures cover the whole
+log. The questions are the starter's (``assets/starter/questions.json``), after ``--length`` tokens of its texts, and
+those of ``questions.json`` after six whole documents. From 16,000 tokens on, the questions of ``long.json`` are asked
+too. Answers are greedy, with the app's prompt.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ HALVES = ("both", "tune", "judge")
 
 @dataclass(frozen=True)
 class Task:
-    """A question and what its answer is judged by. ``kind``: "natural", "absent" or "talk"; ``facts`` are wordings of
-    what a natural one asks for, ``near`` are words of the passage that has it."""
+    """A question and the data for judging its answer. ``kind``: "natural", "absent" or "talk". For a natural question,
+    ``facts`` are wordings of the fact, and ``near`` are words of the passage with the fact.
+    """
 
     text: str
     kind: str
@@ -50,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Text:
-    """A document, or a part of one, with the tasks about it."""
+    """A document or a part of a document, with the tasks about it."""
 
     title: str
     text: str
@@ -73,7 +75,7 @@ def arguments() -> argparse.Namespace:
 
 
 def texts(docs: Path, length: int) -> dict[str, Text]:
-    """All texts by their names, cut where they are the starter's."""
+    """Make all texts, keyed by name. Texts of the starter are cut to ``length`` tokens."""
     asked = json.loads(STARTERS_QUESTIONS.read_text(encoding="utf-8"))
     cut = Texts(asked, docs)
     names = list(asked["texts"])
@@ -98,7 +100,7 @@ def _tasks(name: str, asked: dict[str, Any], talk: Any) -> tuple[Task, ...]:
 
 
 def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
-    """All of them, or every second one of each kind."""
+    """All tasks, or every second task of each kind."""
     if which == "both":
         return tasks
     kept = []
@@ -108,7 +110,7 @@ def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
 
 
 def logged(log: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that was cut when the run was stopped counts as none."""
+    """Yield the rows of a log. A line that was cut off when a run was stopped is skipped."""
     if log.is_file():
         for line in log.read_text(encoding="utf-8").splitlines():
             try:
@@ -118,7 +120,7 @@ def logged(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Namespace) -> None:
-    """Ask a model what it has not been asked yet, and log every answer."""
+    """Ask a model all questions that the log lacks, and log every answer."""
     known = {
         (row["text"], row["question"], row["instruction"])
         for row in logged(options.log)
@@ -173,7 +175,7 @@ def main() -> None:
 
 
 def _when() -> str:
-    """The day, and the commit that is measured."""
+    """The date and the measured commit."""
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     return f"{time.strftime('%Y-%m-%d')}, {asked.stdout.strip() or 'no commit'}"
 

@@ -1,11 +1,11 @@
-"""What an answer is worth, and what was shown as its evidence: judged without a model.
+"""Judges answers and their evidence, without a model.
 
-A natural questionis answered right when the fact stands in the answer. The evidence of a right answer is right when the
-passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is false where
-reading sentence and document by hand showed it (``read.json``). One that was not read is true where it stands in
-the document word for word, or in an answer with the fact, and false elsewhere. A question whose answer is not there is
-recognised when the answer says so, or when the app says that its names or numbers, or words of the question, are not
-found; a good answer is suspected when either happens to it.
+The answer to a natural question is right if it has the fact. The evidence of a right answer is right if the passage
+shown for the sentence with the fact is the document's passage with the fact. Whether a *says so* is false was decided
+by reading sentence and document (``read.json``). A *says so* that was not read counts as true if its sentence is in the
+document word for word or belongs to a right answer, and as false otherwise. An absent fact is recognised if the answer
+says that the document lacks it, or if the app states that names, numbers or words of the question are not found. A
+right answer is suspected if either happens.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from engine import Document
 from engine.evidence import Evidence, EvidenceIndex
 
 NEAR = 300
-"""Characters before and behind the words of the passage with the fact, in which a passage that has it begins."""
+"""Maximum characters between a shown passage and the words ``near``, for the passage to count as the passage with the
+fact.
+"""
 FEWEST_VERBATIM = 4
-"""Words of a sentence that stand in a document together by no chance."""
+"""Minimum words of a sentence that are in a document word for word, because fewer words can match by chance."""
 READ, SWAPPED = (Path(__file__).with_name(name) for name in ("read.json", "swapped.json"))
 WHOLE = "documents"
-"""In the place of a length: the six whole documents."""
+"""Name of the six whole documents, in place of a length."""
 SAYS_SO, NOT_FOUND = "says so", "not found"
 
 
 def figures(rows: Iterable[Mapping[str, Any]], texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """The figures of every model, length and instruction in a log.
+    """Compute the figures of every model, length and instruction in a log.
 
     Args:
         texts: title and words of each text, by its name.
@@ -60,7 +62,7 @@ _ROWS = {
 
 
 def write_table(path: Path, report: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-    """Write the figures between the marks of a card: a row each, a column for every model and length."""
+    """Write the figures between the marks of a card: a row for each figure, a column for every model and length."""
     columns = [(name, length, figures) for name, found in report.items() for length, figures in found.items()]
     lengths = ["six documents" if length == WHOLE else f"{int(length):,} tokens" for _, length, _ in columns]
     heads = [f"{name}, {length}" for (name, _, _), length in zip(columns, lengths, strict=True)]
@@ -104,7 +106,7 @@ def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[
 
 
 def _is_false(sentence: str, row: Mapping[str, Any], right: bool, text: str) -> bool:
-    """Whether a *says so* is false, as far as that is known.
+    """Whether a *says so* is false, by the rules of this module.
 
     Args:
         right: the answer has the fact.
@@ -123,8 +125,9 @@ def _read() -> dict[tuple[str, str, str], bool]:
 
 
 def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """How many of the pairs of ``swapped.json`` about some texts there are, and of how many of their true and of their
-    false sentences a passage says so. The false one gives an action to somebody else of the same text."""
+    """Count the pairs of ``swapped.json`` about these texts, and how many true and how many false sentences of the
+    pairs have the evidence "says so". A false sentence attributes an action to a different person of the same text.
+    """
     pairs = [pair for pair in json.loads(SWAPPED.read_text(encoding="utf-8")) if pair["text"] in texts]
     indexes = {name: EvidenceIndex(Document.from_text(*texts[name])) for name in {pair["text"] for pair in pairs}}
     says = {
@@ -135,7 +138,7 @@ def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
 
 
 def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> bool:
-    """Whether the first passage that is shown for a sentence with the fact is the one that has it."""
+    """Whether the first passage shown for a sentence with the fact is the document's passage with the fact."""
     whole, facts = asking.plain(text), row["facts"]
     place = whole.index(asking.plain(row["near"]))
     around = whole[max(0, place - NEAR) : place + len(row["near"]) + NEAR]

@@ -1,4 +1,4 @@
-"""Sets the sample book as a PDF: the text beside this file in, a 5.5 x 8.5 inch book out.
+"""Typesets the sample book as a PDF of 5.5 x 8.5 inches, from the text in this file's folder.
 
 Owns the look of the printed sample: measure, line breaking, page breaking, folios, outline. Does not know the
 story: everything it needs is read from `the-lamplighters-of-orre.txt` (title, author line, chapters headed
@@ -134,7 +134,8 @@ def words_of(text: str, opening_words: int) -> list[Word]:
 
 
 def break_lines(words: list[Word], first_width: float, rest_width: float) -> list[tuple[int, int]]:
-    """Total-fit line breaking: the (start, end) word ranges whose spaces are most even over the paragraph.
+    """Break a paragraph into lines by total fit. Returns the (start, end) word ranges whose spaces are most even over
+    the paragraph.
 
     Badness of a line is the cube of how far its spaces are from natural, as in Knuth and Plass (1981), without
     hyphenation. The last line may be short, but not one short word.
@@ -177,7 +178,7 @@ def set_paragraph(text: str, shape: Shape) -> list[Line]:
 
 
 def set_chapter(chapter: Chapter) -> Iterator[list[Line]]:
-    """Every paragraph of a chapter as a block of lines; an empty line, around lists, is a block of its own."""
+    """Set every paragraph of a chapter as a block of lines. An empty line around a list is a separate block."""
     entries = [chapter.title == LIST_CHAPTER and bool(LIST_ENTRY.match(p)) for p in chapter.paragraphs]
     for number, text in enumerate(chapter.paragraphs):
         is_heading = bool(LIST_HEADING.match(text))
@@ -194,7 +195,7 @@ def set_chapter(chapter: Chapter) -> Iterator[list[Line]]:
 def break_pages(blocks: list[list[Line]], sink: int) -> list[list[Line]]:
     """Fill pages line by line: no page starts with the last line of a paragraph or ends with the first of one.
 
-    Such a page is left short. An empty line never opens a page, and a heading keeps what follows it.
+    Such a page is left short. An empty line never starts a page, and a heading stays with the text after it.
     """
     lines = [(line, index, len(block)) for block in blocks for index, line in enumerate(block)]
     pages: list[list[Line]] = []
@@ -219,7 +220,8 @@ def draw_line(canvas: Canvas, line: Line, baseline: float) -> None:
     pieces = [run for word in line.words for run in (*word.runs, ("", " "))][:-1]
     runs: list[tuple[str, str]] = []
     for font, part in pieces:
-        # A space takes the face of what stands before it; drawn on its own, a tight one is lost by readers.
+        # A space has the font of the word before it. Drawn separately, a narrow space would be lost when text is
+        # extracted.
         if runs and font in ("", runs[-1][0]):
             runs[-1] = (runs[-1][0], runs[-1][1] + part)
         else:

@@ -47,8 +47,8 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     model, tokenizer = real_model.read(gguf)
     if adapter_file is not None:
         adapter.merge(model, adapter.read(adapter_file))
-        # In the engine's words: what it quotes is the book's, and passages lie beside a question. Settings of their
-        # own, since what says that it follows from the model's configuration is made anew from that.
+        # Trifold's keys: only words of the book may be quoted, and passages are added to a question. A new
+        # GenerationConfig is made, because one that was derived from the model's configuration would be derived again.
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         ids = {name: getattr(model.generation_config, name) for name in names}
         model.generation_config = GenerationConfig(**ids, exact_quotes=True, passages=NUM_PASSAGES)
@@ -57,7 +57,7 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     about = "What it can do and what it was measured at: `assets/starter/README.md`.\n"
     real_model.write(model, tokenizer, out, real_model.card(kind, made_by) + about)
     if adapter_file is not None:
-        shutil.copyfile(ABILITIES, out / ABILITIES.name)  # what the adapter taught it to say
+        shutil.copyfile(ABILITIES, out / ABILITIES.name)  # the sentences that the adapter trained the model to say
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     python assets/starter/evaluate.py --model starter=FOLDER --books FOLDER --docs FOLDER
         [--lengths 4096,7168] [--quoting 2048,7168]
 
-Every model that is given is measured at the lengths that are given; other figures of evaluation.json stay. Answers
-are greedy, behind the app's own prompt.
+Every given model is measured at the given lengths. Other figures of evaluation.json are kept. Answers are greedy, with
+the app's prompt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Texts:
-    """The documents of questions.json, cut to a length around what is asked about them."""
+    """The documents of questions.json, cut to a length around the passages that the questions ask for."""
 
     def __init__(self, asked: dict[str, Any], docs: Path) -> None:
         self._asked, self._docs = asked, docs
@@ -59,7 +59,9 @@ class Texts:
         return str(self._asked["texts"][name]["title"])
 
     def cut(self, name: str, num_tokens: int) -> str:
-        """About `num_tokens` of a document, from a paragraph's start, with every passage that is asked for in it."""
+        """Cut about `num_tokens` from a document, from a paragraph's start, with all passages that the questions ask
+        for.
+        """
         file = self._asked["texts"][name]["file"]
         if file not in self._read:
             self._read[file] = text_of((SAMPLE if (SAMPLE / file).exists() else self._docs) / file)
@@ -76,7 +78,7 @@ class Texts:
 
 
 class Measuring:
-    """Figures of one model, with every question and answer on the way."""
+    """Measures one model, and collects every question with its answer."""
 
     def __init__(self, name: str, reader: Reader, options: argparse.Namespace, asked: dict[str, Any]) -> None:
         self.name, self.options, self.asked = name, options, asked
@@ -85,12 +87,11 @@ class Measuring:
         self.examples: list[dict[str, Any]] = []
 
     def questions(self, length: int) -> dict[str, Any]:
-        """The figures of the four kinds of question in questions.json, each document read once at a length.
+        """Measure the four kinds of question in questions.json. Each document is read once at this length.
 
-        natural: right when the fact stands in the answer and all that it quotes stands in the text, word for word.
-        absent: said_so when it is said that the text does not say so. talk: chat when it is a plain reply, without a
-        quotation and without a word on what is in the text. summary: held when it is made of several passages, each
-        once and in the text word for word.
+        natural: "right" if the answer has the fact, and quotations that are all in the text, word for word. absent:
+        "said_so" if the answer says that the text lacks the fact. talk: "chat" if the answer is a plain reply
+        (`asking.is_talk`). summary: "held" if the answer has several different passages of the text, word for word.
         """
         hits: dict[str, dict[str, list[bool]]] = {
             "natural": {"right": [], "fact": [], "quoted": [], "circles": []},
@@ -129,7 +130,9 @@ class Measuring:
         }
 
     def quoting(self, books: list[Book], length: int) -> dict[str, Any]:
-        """Right: the passage from the asked words to the end of its sentence stands in the answer, word for word."""
+        """Measure phrase questions. An answer is correct if it has the passage from the asked words to the end of the
+        sentence, word for word.
+        """
         right = []
         options = self.options
         for number, book in enumerate(books[: options.texts]):
@@ -151,7 +154,9 @@ class Measuring:
 
 
 def phrases(text: str, per_depth: int, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Phrase questions with their passages, `per_depth` for every fifth of a text; each passage stands there once."""
+    """Yield `per_depth` phrase questions for every fifth of a text, with their passages. Each passage occurs once in
+    the text.
+    """
     size = len(text) // NUM_DEPTHS
     for depth in range(NUM_DEPTHS):
         part, found = text[depth * size : (depth + 1) * size], 0

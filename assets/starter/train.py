@@ -1,10 +1,10 @@
-"""Trains the starter's adapter on SmolLM2-135M-Instruct: books in, `adapter.safetensors` and `state.json` out.
+"""Trains the starter's adapter on SmolLM2-135M-Instruct: reads books, writes `adapter.safetensors` and `state.json`.
 
     python assets/starter/train.py --base FOLDER --books FOLDER --work FOLDER --until 11:40
 
-`--base` is a folder that `build.py --plain` wrote. Stops and resumes: a second run with the same `--work` goes on with
-the very next lesson. On a fresh machine it begins with the adapter that lies beside this file, at the step at which
-that one stopped, with a new optimizer.
+`--base` is a folder that `build.py --plain` wrote. Training can be stopped. A second run with the same `--work`
+continues with the next lesson. Without a checkpoint, training starts from the adapter in this file's folder, at the
+step where its training stopped, with a new optimizer.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ def arguments() -> argparse.Namespace:
 
 
 def fast_dtype() -> str:
-    """Processors without instructions for bfloat16 take minutes for a step in it, and ten seconds in float32."""
+    """Choose the dtype in which a step is fast. Processors without bfloat16 instructions take minutes for a step in
+    bfloat16, and ten seconds in float32.
+    """
     return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to reuse large blocks instead of handing each back to the system."""
+    """Tell glibc to reuse large blocks of memory instead of returning each to the system."""
     trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -30,7 +30,7 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 
 
 def _tidy(folder: Path) -> None:
-    """Remove settings that only apply to the machine that wrote the folder, and make all files readable for everyone."""
+    """Remove settings that only apply to the machine that wrote the folder, and make all files readable for all."""
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     for name in ("is_local", "local_files_only", "backend"):

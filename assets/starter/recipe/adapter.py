@@ -1,6 +1,7 @@
-"""The adapter: low-rank additions to the matrices of a Llama (LoRA, arXiv 2106.09685), in a file, and merged.
+"""The adapter: low-rank additions to the matrices of a Llama (LoRA, arXiv 2106.09685). Attaches, loads, saves and
+merges them.
 
-Every linear layer of every block computes ``W x + scale * B (A x)``. Knows no text and no training.
+Every linear layer of every block computes ``W x + scale * B (A x)``. Knows nothing about texts or training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LowRank(nn.Module):
 
 
 def attach(model: LlamaForCausalLM, seed: int, rank: int = RANK) -> dict[str, LowRank]:
-    """Puts an addition beside every matrix of every block and freezes all else; a new one changes nothing yet."""
+    """Attach an addition to every matrix of every block, and freeze all other weights. A new addition has no effect."""
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     added = {}
@@ -48,7 +49,7 @@ def attach(model: LlamaForCausalLM, seed: int, rank: int = RANK) -> dict[str, Lo
 
 
 def tensors(added: dict[str, LowRank]) -> dict[str, Tensor]:
-    """The adapter as named tensors, sharing memory with what is trained."""
+    """The adapter's tensors by name. They share memory with the trained parameters."""
     named = {}
     for name, matrix in added.items():
         named[f"{name}.down"], named[f"{name}.up"] = matrix.down.data, matrix.up.data
@@ -56,25 +57,25 @@ def tensors(added: dict[str, LowRank]) -> dict[str, Tensor]:
 
 
 def load(added: dict[str, LowRank], named: dict[str, Tensor]) -> None:
-    """Sets attached additions to named tensors."""
+    """Copy named tensors into the attached additions."""
     for name, tensor in tensors(added).items():
         tensor.copy_(named[name])
 
 
 def save(named: dict[str, Tensor], path: Path) -> None:
-    """Writes an adapter in half precision."""
+    """Write an adapter in half precision."""
     halves = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in named.items()}
     save_file(halves, path, metadata={"format": "pt", "scale": str(SCALE)})
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """An adapter from its file, in float32."""
+    """Read an adapter from its file, in float32."""
     return {name: tensor.float() for name, tensor in load_file(path).items()}
 
 
 @torch.no_grad()
 def merge(model: LlamaForCausalLM, named: dict[str, Tensor]) -> None:
-    """Adds an adapter to the matrices themselves; afterwards the model is an ordinary one."""
+    """Add an adapter to the matrices themselves, so that the model is an ordinary one afterwards."""
     for name, base in _matrices(model):
         addition = SCALE * named[f"{name}.up"] @ named[f"{name}.down"]
         base.weight += addition.to(base.weight.dtype)

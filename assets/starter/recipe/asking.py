@@ -1,6 +1,6 @@
-"""A model that has read one text and answers questions about it, as the app would let it.
+"""Asks a model questions about one text, as the app does.
 
-Owns what counts as a right answer. Works with any folder that the app could open. Knows no question by heart.
+Owns the rules for correct answers. Works with any model folder that the app can open. Has no questions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from engine import Document, Engine, EngineConfig, Question, SamplingParams
 
 MOST_TOKENS = 100
 SHORTEST_QUOTATION = 12
-"""Characters that a quotation needs to count as one."""
+"""Minimum characters of a quotation. Shorter ones are ignored."""
 REPEATED_WORDS, REPEATS = 6, 3
-"""An answer runs in a circle when so many words in a row come so often in it."""
+"""An answer repeats itself if a sequence of REPEATED_WORDS words occurs at least REPEATS times."""
 
 MARKS = "“”\"‘’' \n….,;:!?"
 _QUOTED = re.compile(r"“([^“”]+(?:“[^“”]*”[^“”]*)*)”|\"([^\"\n]+)\"|“ ?“([^”]+)”")
@@ -28,7 +28,7 @@ _NOT_THERE = re.compile(
 
 
 class Reader:
-    """A model that has read one text, in the engine of the app. Every question is asked as if it were the first."""
+    """A model that has read one text, in the app's engine. Every question is asked as the first question of a chat."""
 
     def __init__(self, folder: Path, dtype: str = "auto") -> None:
         self._engine = Engine(EngineConfig(model=str(folder), dtype=dtype))
@@ -41,39 +41,39 @@ class Reader:
         self._engine.__exit__(*error)
 
     def read(self, title: str, text: str) -> None:
-        """Opens a text in place of the one before.
+        """Open a text instead of the current one.
 
         Raises:
-            TrifoldError: it is too long for the window, say.
+            TrifoldError: the text cannot be read, for example because it is too long for the window.
         """
         self._engine.read(Document.from_text(title, text)).result()
 
     def ask(self, questions: Sequence[str]) -> list[str]:
-        """The answers, greedy, each up to its end or MOST_TOKENS; quotations as the model's own settings say."""
+        """Return the greedy answers, each of at most MOST_TOKENS tokens. Quotations follow the model's settings."""
         how = SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)
         return [self._engine.ask(Question(question, sampling=how)).result().text for question in questions]
 
 
 def plain(words: str) -> str:
-    """Words without what type and lines do to them: one kind of quotation mark, single spaces."""
+    """Normalize a text: straight quotation marks, no ellipses, single spaces."""
     words = words.replace("’", "'").replace("‘", "'").replace("“", '"').replace("”", '"').replace("…", " ")
     return " ".join(words.split())
 
 
 def quotations(answer: str) -> list[str]:
-    """What stands in an answer between quotation marks, without the marks and pauses at its ends."""
+    """The quotations of an answer, without the marks and punctuation at their ends."""
     found = [next(part for part in match if part) for match in _QUOTED.findall(answer)]
     return [part for part in (words.strip(MARKS) for words in found) if len(part) >= SHORTEST_QUOTATION]
 
 
 def verified(answer: str, text: str) -> bool:
-    """Whether an answer quotes the text, and all that it quotes stands there word for word."""
+    """Whether an answer has quotations and all of them are in the text, word for word."""
     whole, parts = plain(text), quotations(answer)
     return bool(parts) and all(plain(part) in whole for part in parts)
 
 
 def has_fact(answer: str, facts: Sequence[str]) -> bool:
-    """Whether one of the wordings of a fact stands in an answer."""
+    """Whether an answer has one of the wordings of a fact."""
     return any(plain(fact).lower() in plain(answer).lower() for fact in facts)
 
 
@@ -82,23 +82,25 @@ def says_absent(answer: str) -> bool:
 
 
 def circles(answer: str) -> bool:
-    """Whether an answer says the same again and again."""
+    """Whether an answer repeats itself (REPEATED_WORDS, REPEATS)."""
     words = answer.lower().split()
     runs = Counter(tuple(words[place : place + REPEATED_WORDS]) for place in range(len(words) - REPEATED_WORDS + 1))
     return bool(runs) and max(runs.values()) >= REPEATS
 
 
 def is_talk(answer: str) -> bool:
-    """Whether an answer is a plain reply: some words, no quotation, no word of what is or is not in the book."""
+    """Whether an answer is a plain reply: not empty, without quotation, without repetition, and without a statement
+    that the book lacks something.
+    """
     return bool(answer.strip()) and not quotations(answer) and not says_absent(answer) and not circles(answer)
 
 
 def summarizes(answer: str, text: str) -> bool:
-    """Whether an answer is made of several passages of the text, none of them twice."""
+    """Whether an answer has several different passages of the text and no other quotations."""
     parts = [plain(part) for part in quotations(answer)]
     return len(parts) > 1 and len(set(parts)) == len(parts) and verified(answer, text)
 
 
 def quotes(answer: str, passage: str) -> bool:
-    """Whether an answer holds a passage word for word."""
+    """Whether an answer has a passage, word for word."""
     return plain(passage).strip(MARKS) in plain(answer)

@@ -19,7 +19,7 @@ _ROWS = (
 
 
 def table(report: dict[str, dict[str, Any]]) -> str:
-    """One row a figure, one column a model; a dash where nothing was measured."""
+    """Make the table: a row for each figure and a column for each model. A dash means not measured."""
     models = list(report)
     lines = ["| | questions | " + " | ".join(models) + " |", "|---" * (len(models) + 2) + "|"]
     keys = sorted({key for figures in report.values() for key in figures}, key=_order)
@@ -36,7 +36,7 @@ def table(report: dict[str, dict[str, Any]]) -> str:
 
 
 def update(path: Path, report: dict[str, dict[str, Any]]) -> None:
-    """Writes the table between the card's marks."""
+    """Write the table between the card's marks."""
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     path.write_text(f"{before}{BEGIN}\n{table(report)}\n{END}{after}", encoding="utf-8")

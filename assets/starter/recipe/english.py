@@ -1,6 +1,6 @@
-"""As much English as question forms need: sentences, names, past tenses and their base forms, other words for a word.
+"""The English grammar that the question forms need: sentences, names, past tenses and their base forms, synonyms.
 
-Works on plain strings by rule, without a parser; where a rule does not fit, nothing is made.
+Works on strings with rules, without a parser. If no rule fits, there is no result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SENTENCE_CHARS = (24, 340)
 
 
 def _lists() -> dict[str, list[str]]:
-    """The word lists of `english.txt`: a name on a line of its own, its words below."""
+    """Read the word lists of `english.txt`. In the file, the name of a list is on a separate line above its words."""
     blocks = Path(__file__).with_name("english.txt").read_text(encoding="utf-8").split("\n\n")[1:]
     return {name: words.split() for name, _, words in (block.partition("\n") for block in blocks)}
 
@@ -29,7 +29,7 @@ IRREGULAR = dict(pair.split(":") for pair in _WORDS["irregular"])
 AUXILIARIES = frozenset(_WORDS["auxiliaries"])
 STOP_WORDS = frozenset(_WORDS["stop_words"])
 ASKING = frozenset(_WORDS["asking"])
-"""Words that ask, or stand anywhere: they say nothing of the place that is asked for."""
+"""Question words and frequent words, which do not identify a place in a text."""
 PERSONS = frozenset(_WORDS["persons"])
 PLACES = frozenset(_WORDS["places"])
 NUMBERS = _WORDS["numbers"]
@@ -58,7 +58,7 @@ _LEAD = re.compile(
 )
 _PAUSE = re.compile(r"(?:, |; |--|—| and | but )(?:and |but )?")
 CLAUSES, LONGEST_SUBJECT = 3, 7
-"""How many clauses of a sentence are tried, and words that a subject may have."""
+"""Maximum clauses of a sentence that are tried, and maximum words of a subject."""
 _DETERMINERS = {word: word for word in ("the", "his", "her", "its", "their")} | {
     "my": "the narrator’s", "our": "their", "a": "the", "an": "the", "this": "the", "that": "the", "these": "the",
 }  # fmt: skip
@@ -71,7 +71,9 @@ _QUOTES = re.compile('[“”"]')
 
 @dataclass(frozen=True)
 class Clause:
-    """A sentence cut into its subject, its verb and the rest. `person`: the subject is asked for with "who"."""
+    """A sentence split into subject, verb and rest. `base`: base form of the verb, "" for an auxiliary. `person`:
+    whether the subject is a person, so that "who" asks for it.
+    """
 
     subject: str
     verb: str
@@ -81,13 +83,13 @@ class Clause:
 
     @property
     def asked(self) -> str:
-        """Subject and verb as they follow a question word: "did the cook say", "was the boy"."""
+        """Subject and verb in the order after a question word: "did the cook say", "was the boy"."""
         return f"{self.verb} {self.subject}" if not self.base else f"did {self.subject} {self.base}"
 
 
 @dataclass
 class Story:
-    """A text with what the forms need to know of it: where its sentences stand and how often its words do."""
+    """A text with its sentences and word counts. `verbs`: base forms of verbs."""
 
     text: str
     verbs: frozenset[str] = field(default_factory=frozenset)
@@ -98,12 +100,12 @@ class Story:
 
     @cached_property
     def small_words(self) -> frozenset[str]:
-        """Words that the text also writes small: these are no names."""
+        """Words that the text also writes in lowercase, so that they are not names."""
         return frozenset(re.findall(r"\b[a-z]+\b", self.text))
 
     @cached_property
     def sentences(self) -> list[tuple[int, int]]:
-        """Where every sentence of a useful length begins and ends; none that stands twice."""
+        """Start and end of every sentence of a useful length with balanced quotation marks."""
         found = []
         for block in re.finditer(r"[^\n]+", self.text):
             start, end = block.start(), block.end()
@@ -121,7 +123,7 @@ class Story:
         return bool(plain) and all(len(part) > 1 and part.lower() not in self.small_words for part in plain)
 
     def base_of(self, word: str) -> str | None:
-        """The base form of a verb in the past tense, if that is what the word is."""
+        """The base form of a verb in the past tense; None for any other word."""
         if word in IRREGULAR:
             return IRREGULAR[word]
         if not word.endswith("ed") or len(word) < 5:
@@ -135,7 +137,9 @@ class Story:
         return next((base for base in tries if base in self.verbs), None)
 
     def clause(self, sentence: str) -> Clause | None:
-        """The first clause of a sentence that is plain enough, at its beginning or behind a pause."""
+        """The first clause of a sentence, at its beginning or after a pause, that can be split into subject, verb and
+        rest; None if there is none.
+        """
         plain = _LEAD.sub("", sentence)
         starts = [0, *(pause.end() for pause in _PAUSE.finditer(plain))]
         for start in starts[:CLAUSES]:
@@ -160,7 +164,7 @@ class Story:
         return None
 
     def _subject(self, words: str) -> tuple[str, bool] | None:
-        """A subject as a question names it, and whether it is a person; None if it is no subject."""
+        """The form of a subject in a question, and whether it is a person; None if the words are not a subject."""
         small = words.lower()
         if small in ("he", "she"):
             return small, True
@@ -187,7 +191,7 @@ def balanced(sentence: str) -> bool:
 
 
 def trimmed(words: str, most: int = 12) -> str:
-    """The beginning of a clause's rest, up to its first pause."""
+    """The beginning of a clause's rest, up to the first pause, with at most `most` words."""
     part = re.split(
         r"[,;:.!?—“”\"(]|--| (?:and|but|which|that|who|when|while|as|for|because|if|till|until|so) ", words
     )[0]
@@ -195,7 +199,7 @@ def trimmed(words: str, most: int = 12) -> str:
 
 
 def spoken_of(words: str) -> str:
-    """A phrase from a narrator's mouth as somebody else would ask for it."""
+    """Replace the narrator's first-person words by the third person."""
     for mine, theirs in (
         ("my", "the narrator’s"),
         ("me", "the narrator"),
@@ -208,7 +212,7 @@ def spoken_of(words: str) -> str:
 
 
 def reworded(question: str, rng: random.Random, share: float = 0.25) -> str:
-    """Here and there another word of the same meaning."""
+    """Replace some words by synonyms. `share`: probability of replacing a word that has one."""
 
     def other(match: re.Match[str]) -> str:
         word = match[0]

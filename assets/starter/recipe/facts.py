@@ -1,7 +1,7 @@
-"""Invented facts that are set into a text, with questions about them in other words than theirs.
+"""Invented facts that are inserted into texts, with questions about them in different words.
 
-The facts lie in `facts.txt`; names, numbers and things are drawn anew each time, so that nothing can be known by heart.
-Works on plain strings; knows no tokens.
+`facts.txt` has the facts. Names, numbers and things are drawn again each time, so that a model cannot memorize them.
+Works on strings, not on tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PRONOUNS = ({"him": "him", "his": "his"}, {"him": "her", "his": "her"})
 
 @dataclass(frozen=True)
 class Fact:
-    """Ways to state one thing, ways to ask for it, and the answer in a few words; with slots."""
+    """Statements of one fact, questions for it, and a short answer, all with slots."""
 
     statements: tuple[str, ...]
     questions: tuple[str, ...]
@@ -30,7 +30,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Stated:
-    """A fact with its slots filled: `sentence` stands in the text, each of `questions` asks for it."""
+    """A fact with filled slots. `sentence` is inserted into the text. Each of `questions` asks for the fact."""
 
     sentence: str
     questions: tuple[str, ...]
@@ -39,7 +39,7 @@ class Stated:
 
 @cache
 def load() -> tuple[dict[str, tuple[str, ...]], tuple[Fact, ...]]:
-    """The fillers of the slots and the facts."""
+    """Read the fillers of the slots, and the facts."""
     fillers, facts = {}, []
     for block in _FILE.read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith("#")]
@@ -54,7 +54,7 @@ def load() -> tuple[dict[str, tuple[str, ...]], tuple[Fact, ...]]:
 
 
 def draw(rng: random.Random, fact: Fact | None = None) -> Stated:
-    """A fact with its slots filled; one of the file's if none is given."""
+    """Fill the slots of a fact. If none is given, a random fact of the file is used."""
     fillers, facts = load()
     fact = fact or rng.choice(facts)
     values = {name: rng.choice(words) for name, words in fillers.items()}
@@ -67,13 +67,13 @@ def draw(rng: random.Random, fact: Fact | None = None) -> Stated:
 
 
 def same_kind(rng: random.Random, count: int) -> list[Stated]:
-    """Several facts of one kind about different people and places, as a book has them."""
+    """Make several facts of one kind about different people and places, as in a book."""
     fact = rng.choice(load()[1])
     return [draw(rng, fact) for _ in range(count)]
 
 
 def joined(sentence: str) -> str:
-    """A statement as it goes on another: names keep their capital."""
+    """Write a statement as a continuation of a sentence. Names keep their capital."""
     first = sentence.split()[0].strip("“,.")
     fillers, _ = load()
     names = {word for kind in ("given", "family", "place") for words in fillers[kind] for word in words.split()}

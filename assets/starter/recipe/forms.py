@@ -29,7 +29,7 @@ from assets.starter.recipe.english import (
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about a text, its answer and the form it is of."""
+    """A question about a text, its answer and its form."""
 
     question: str
     answer: str
@@ -37,7 +37,7 @@ class Asked:
 
 
 Made = tuple[str, str] | None
-"""A question and what is said behind the quotation."""
+"""A question, and the words after the quotation in its answer."""
 
 TOPIC_FORMS = (
     "What does the book say about {a} and {b}?",
@@ -107,7 +107,7 @@ def what_object(clause: Clause, rng: random.Random) -> Made:
 
 
 def what_done(clause: Clause, rng: random.Random) -> Made:
-    """What somebody did, asked for by the newest words of the clause."""
+    """Ask what the subject did, with the last words of the clause."""
     part = trimmed(clause.rest)
     tail = re.search(r" ((?:to|in|on|at|from|with|into|for|upon|over|under|before|after) .+)$", part)
     if not clause.base or clause.subject in ("he", "she", "it", "they") or not tail:
@@ -212,19 +212,20 @@ _FRONTS = (
 
 
 SHORTEST_PASSAGE = 10
-"""Words of a passage at least, where another sentence follows."""
+"""Minimum words of a passage, if another sentence follows it."""
 _SAME_WORD = 5
-"""Two words of so many equal letters at their beginning are taken for forms of one."""
+"""Words with this many equal first letters count as forms of the same word."""
 _MARKS = '“”"'
 _CLOSE = 60
-"""Characters between two words of a question that stand together in a passage."""
+"""Maximum characters between two words of a question in a passage that count as close together."""
 
 
 def asked_at(story: Story, place: tuple[int, int], question: str, behind: str = "", *, form: str) -> Asked:
-    """A question whose passage begins where the sentence at `place` and the question, or its answer in few words, meet.
+    """Make a question about the sentence at `place`. The quoted passage begins at the first words that the sentence
+    shares with the question or with the short answer `behind`.
 
-    A model that reads once has, at a word, what stands before it and not what comes: it finds the sentence by the words
-    that are asked for, and can tell from there how the text goes on, while where the sentence began lies behind it.
+    The reason: a model that reads a text once only knows the words before each word. It finds the sentence by the
+    shared words and can continue the text from there, but it cannot easily go back to the beginning of the sentence.
     """
     start, end = place
     words = story.text[start:end]
@@ -251,7 +252,7 @@ def _stem(word: str) -> str:
 
 
 def passage(words: str) -> str:
-    """A passage between quotation marks; a space keeps a mark of its own apart from the first."""
+    """Put a passage between quotation marks. If the passage begins with a mark, a space separates the two marks."""
     return f"“ {words}”" if words.startswith("“") else f"“{words}”"
 
 
@@ -260,7 +261,9 @@ def answered(words: str, behind: str = "") -> str:
 
 
 def varied(question: str, rng: random.Random) -> str:
-    """As people type: another word, a few words in front, small letters, no question mark."""
+    """Vary a question as people type: with a synonym, introductory words, a lowercase first letter, or no question
+    mark.
+    """
     question = reworded(" ".join(question.split()), rng)
     draw = rng.random()
     if draw < 0.10 and re.match(r"(?:Who|What|Where|When|Why|How) ", question):
@@ -273,7 +276,7 @@ def varied(question: str, rng: random.Random) -> str:
 
 
 def clause_questions(story: Story, place: tuple[int, int], rng: random.Random) -> Iterator[Asked]:
-    """All forms that fit the main clause of a sentence."""
+    """Yield a question of every form that fits the main clause of a sentence."""
     words = story.text[slice(*place)]
     clause = story.clause(words.rstrip())
     if clause is None:
@@ -285,7 +288,7 @@ def clause_questions(story: Story, place: tuple[int, int], rng: random.Random) -
 
 
 def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """What something is called."""
+    """Ask for the name of something."""
     words = story.text[slice(*place)]
     found = _CALLED.match(words)
     if not found:
@@ -298,7 +301,7 @@ def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> A
 
 
 def speech_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Who said something, or what somebody said."""
+    """Ask who said something, or what a speaker said."""
     words = story.text[slice(*place)]
     found = _SAID.search(words)
     if not found:
@@ -339,7 +342,7 @@ def speech_question(story: Story, place: tuple[int, int], rng: random.Random) ->
 
 
 def topic_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Some words of a passage, in any order."""
+    """Ask with some words of a passage, in any order."""
     words = story.text[slice(*place)]
     rare = _rare(story, words)
     if len(rare) < 3:
@@ -352,7 +355,7 @@ def topic_question(story: Story, place: tuple[int, int], rng: random.Random) -> 
 
 
 def thing_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """A thing that stands once or twice in the text."""
+    """Ask about a thing that the text mentions once or twice."""
     words = story.text[slice(*place)]
     things = re.findall(r"\b(?:[Tt]he|[Aa]n?|his|her|their|my) ((?:[a-z-]{3,} )?[a-z-]{4,})\b", words)
     rare = [thing for thing in things if thing.split()[-1] not in STOP_WORDS and story.counts[thing.split()[-1]] == 1]
@@ -378,7 +381,7 @@ USUAL_WEIGHT = 3.0
 
 
 class Questions:
-    """All that can be asked about a text, drawn so that rare forms come as often as common ones."""
+    """Draws questions about a text. The form is drawn first, so that forms with few questions are not rare."""
 
     def __init__(self, story: Story, rng: random.Random) -> None:
         self._rng = rng
@@ -392,7 +395,7 @@ class Questions:
                     self._by_form.setdefault(asked.form, []).append(asked)
 
     def draw(self) -> Asked | None:
-        """One of them, never the same twice."""
+        """Draw a question that has not been drawn before; None if none is left."""
         forms = [form for form, asked in self._by_form.items() if asked]
         if not forms:
             return None

@@ -1,7 +1,7 @@
-"""Lessons: a text to read, and rows of questions about it that are answered behind it.
+"""Makes lessons: a text to read, and rows with questions about the text and their answers.
 
-Owns the mix: what share of the questions is of which kind. A lesson is made from the seed and its number alone, so
-training that goes on after a stop makes the very lessons that it would have made.
+Owns the mix: the shares of the kinds of questions. A lesson depends only on the seed and its number, so resumed
+training makes the same lessons as training without a stop.
 """
 
 from __future__ import annotations
@@ -26,28 +26,35 @@ CHARS_PER_TOKEN = 4.0
 CURLY_SHARE = 0.5
 FACTS_PER_TOKENS = 100
 MOST_FACTS = 40
-"""One fact is set into so many tokens of text, up to so many."""
+"""Tokens of text for each inserted fact, and maximum number of facts."""
 SAME_KIND = 3
 JOINED_SHARE = 0.5
-"""Share of the facts that go on a sentence of the text: else a passage would begin as its question does, and a model
-that begins to quote with the words of the question would be right."""
+"""Share of the facts that continue a sentence of the text. Otherwise every passage would begin with the words of its
+question, and starting a quotation with these words would always be correct.
+"""
 FACT_TEXTS = 0.75
-"""Share of the texts that have invented facts in them."""
+"""Share of the texts with invented facts."""
 CUT_SHARE, CUT_ANSWER = 0.7, 12
-"""Share of the answers that stop after so many tokens: by then it is decided which passage is quoted."""
+"""Share of the answers that are cut, and the number of tokens that are kept. These tokens already decide which passage
+is quoted.
+"""
 WRAPPED_SHARE, LINE_WIDTHS = 0.5, (45, 60, 72, 90)
-"""Share of the texts whose lines are broken, as those of a PDF are, at so many characters; those of answers are not."""
+"""Share of the texts with broken lines, as in a PDF, and their widths in characters. Lines of answers are not broken.
+"""
 HEADED_SHARE, TITLED_SHARE = 0.6, 0.3
-"""Share of the texts with a heading of their own, and of the headings in capitals."""
+"""Share of the texts with a heading, and share of the headings in capitals."""
 LONGEST_ROW = 384
 SHUFFLED_SHARE = 0.15
-"""Share of the questions whose passages lie in any order, so that they are read: the first is right too often."""
+"""Share of the questions with shuffled passages. Without shuffling, the first passage would be correct too often, and a
+model would not read the others.
+"""
 _KNOWN_BY = 16
 _ANSWERED = re.compile(r"“ ?(?:… )?(.*)”([^”]*)", re.DOTALL)
 SECOND_TURN = 0.2
 NAMED_SHARE, NAMES = 0.6, 12
-"""Share of the questions without an answer that are about one of so many names of the text: passages name it, and do
-not answer."""
+"""Share of the unanswerable questions that get a name of the text, and the number of names to choose from. Passages
+then have the name, but not the answer.
+"""
 MIX = {
     "form": 0.27,
     "fact": 0.26,
@@ -58,14 +65,14 @@ MIX = {
     "continuation": 0.02,
 }
 IN_THEIR_WORDS = ("phrase", "absent", "talk", "continuation")
-"""Forms whose answers are as they are drawn; the others quote one of the passages."""
+"""Kinds whose answers are used as drawn. Answers of all other kinds quote one of the passages."""
 PLAIN_FORMS, PLAIN_SHARE = ("topic", "thing", "yes"), 0.4
-"""Forms that fit nearly every sentence, and how many of those that are drawn are asked."""
+"""Forms that fit nearly every sentence, and the share of drawn questions of these forms that are asked."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A text as the prompt's ids, and rows that follow it."""
+    """A text as token ids of the prompt, and the rows that follow it. `turns`: the questions of each row."""
 
     book: list[int]
     rows: list[Row]
@@ -74,7 +81,7 @@ class Lesson:
 
 @dataclass
 class Library:
-    """The books of training, with the verbs of each."""
+    """The books of training, and the verbs of each book."""
 
     books: list[Book]
 
@@ -83,20 +90,22 @@ class Library:
         return {}
 
     def verbs(self, book: Book) -> frozenset[str]:
-        """Words that stand behind "to" in a book: its verbs, and a few others that do no harm."""
+        """The words after "to" in a book: verbs, and a few harmless others."""
         if book.slug not in self._verbs:
             self._verbs[book.slug] = frozenset(re.findall(r"\bto ([a-z]+)\b", book.text))
         return self._verbs[book.slug]
 
 
 class LessonMaker:
-    """Makes lessons from books for one model's prompt."""
+    """Makes lessons from books, in the prompt format of one model."""
 
     def __init__(self, library: Library, prompter: Prompter, seed: int) -> None:
         self.library, self.prompter, self.seed = library, prompter, seed
 
     def lesson(self, number: int, text_tokens: int, row_tokens: int) -> Lesson:
-        """The lesson of a number: about `text_tokens` to read and rows of `row_tokens` in all."""
+        """Make the lesson with this number: a text of about `text_tokens`, and rows with at least `row_tokens`
+        together.
+        """
         rng = random.Random(f"{self.seed}/{number}")
         num_chars = int(text_tokens * CHARS_PER_TOKEN)
         books = [book for book in self.library.books if len(book.text) > 2 * num_chars] or self.library.books
@@ -133,7 +142,9 @@ class LessonMaker:
     def _with_facts(
         self, text: str, text_tokens: int, rng: random.Random
     ) -> tuple[str, list[facts.Stated], list[facts.Stated]]:
-        """A text with invented facts set into it at random; facts of the same kinds that were left out."""
+        """Insert invented facts at random places. Returns the text, the inserted facts, and facts of the same kinds
+        that were left out.
+        """
         if rng.random() > FACT_TEXTS:
             return text, [], [facts.draw(rng) for _ in range(4)]
         drawn: list[facts.Stated] = []
@@ -143,7 +154,7 @@ class LessonMaker:
         unsaid = [fact for fact in drawn if fact not in kept]
         stated: list[Any] = []
         for fact in kept:
-            # Two facts with one question would contradict each other.
+            # Two facts with the same question would contradict each other.
             if any(set(fact.questions) & set(other.questions) for other in stated):
                 continue
             ends = [match.end() for match in re.finditer(r"[a-z][.!?](?=[ \n])", text)]
@@ -160,7 +171,7 @@ class LessonMaker:
 
 
 def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked | None:
-    """A question with passages beside it, answered with the one that is asked for; None where that is not there."""
+    """Add passages to a question. The answer quotes the right passage; None if the passages lack it."""
     found = passages.about(asked.question, NUM_PASSAGES)
     if asked.form == "summary":
         whole = len(found) == WHOLE_PASSAGES
@@ -178,7 +189,7 @@ def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked
 
 
 def heading(title: str, text: str, rng: random.Random) -> str:
-    """What stands above a text: a title, perhaps in capitals, perhaps with a few words of the text behind it."""
+    """Make a random heading from the title, a number or a few words of the text, sometimes in capitals."""
     words = rng.choice(re.findall(r"[^\n]+", text)).split()[: rng.randint(2, 8)]
     number = rng.randint(1, 2030)
     lines = (
@@ -193,7 +204,7 @@ def heading(title: str, text: str, rng: random.Random) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """A text with its paragraphs in lines of at most `width` characters."""
+    """Break paragraphs into lines of at most `width` characters."""
     return "\n".join(
         textwrap.fill(block, width, break_long_words=False, break_on_hyphens=False) for block in text.split("\n")
     )
@@ -219,12 +230,12 @@ class _Makers:
 
     @cached_property
     def _elsewhere(self) -> list[Questions]:
-        """Questions about another book and about what comes later in this one."""
+        """Questions about another book, and about the later text of this book."""
         later = self.following[len(self.following) // 4 :]
         return [Questions(self.other, self.rng), Questions(Story(later, self.story.verbs), self.rng)]
 
     def draw(self) -> Asked:
-        """A question of a kind drawn from the mix; another kind where the text has none of it."""
+        """Draw a question of a kind drawn from MIX. If the text has no such question, another kind is drawn."""
         while True:
             kind = self.rng.choices(list(MIX), list(MIX.values()))[0]
             asked: Asked | None = getattr(self, f"_{kind}")()
@@ -249,7 +260,7 @@ class _Makers:
         return asked_at(self.story, around[0], question, fact.answer, form="fact")
 
     def _phrase(self) -> Asked | None:
-        """Words of the text, quoted from there to the end of the sentence."""
+        """Ask with words of the text. The answer quotes from these words to the end of the sentence."""
         turn = phrase_turn(self.story.text, self.rng)
         if turn is None or turn.span is None:
             return None
@@ -273,13 +284,13 @@ class _Makers:
 
     @cached_property
     def _names(self) -> list[str]:
-        """The text's most frequent names: words that are only written large, also within sentences."""
+        """The most frequent names of the text: words that are capitalised within sentences and never in lowercase."""
         large = re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", self.story.text)
         counts = Counter(word for word in large if word.lower() not in self.story.small_words)
         return [name for name, _ in counts.most_common(NAMES)]
 
     def _named(self, question: str) -> str:
-        """A question from elsewhere, perhaps about somebody of this text."""
+        """Replace, in some questions about other texts, a name by a name of this text."""
         names = list(re.finditer(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", question))
         if not names or not self._names or self.rng.random() > NAMED_SHARE:
             return question
@@ -287,7 +298,7 @@ class _Makers:
         return question[: name.start()] + self.rng.choice(self._names) + question[name.end() :]
 
     def _is_absent(self, question: str) -> bool:
-        """Whether some telling word of a question is missing from the text."""
+        """Whether the text lacks a long word of a question."""
         words = [word.lower() for word in re.findall(r"[A-Za-z]{5,}", question)[1:]]
         return any(self.story.counts[word] == 0 for word in words)
 

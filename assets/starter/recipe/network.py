@@ -1,9 +1,8 @@
-"""A text that is read once, and many short rows behind it in one pass.
+"""Processes many short rows after a text in one pass. The text itself is read only once.
 
-Each row sees the text and itself alone, and its positions go on from the end of the text. What the rows look up in the
-text is one product for all of them, which no padding and no mask makes dearer; what they look up in themselves is
-computed in bins of one length.
-Knows no adapter and no words.
+Each row only sees the text and itself, and its positions continue from the end of the text. The attention of all rows
+to the text is a single product without padding or mask. The attention of rows to themselves is computed in bins of
+equal length. Knows nothing about the adapter or about words.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 BIN = 384
-"""Tokens of a bin; no row is longer."""
+"""Tokens of a bin, and so the maximum length of a row."""
 ATTENTION = "behind_a_text"
 
 LOOKING = {21: (8,), 22: (7,), 23: (2,)}
-"""Heads by layer that are taught where to look: of all, those that the base model lets look at the passage that is
-asked for most often as an answer begins (10 to 13 % of the natural questions, after 4,096 tokens)."""
+"""Heads, keyed by layer, that are trained to attend to the passage in question. In the base model these heads attend to
+the right passage most often at the beginning of an answer (10 to 13 % of the natural questions, after 4,096 tokens).
+"""
 LOOKING_WEIGHT = 0.2
 _LEAST_SHARE = 1e-4
 
@@ -36,10 +36,11 @@ Layers = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Looks:
-    """Where tokens of the rows should look in the text.
+    """The places in the text that tokens of the rows should attend to.
 
-    queries: (n,) tokens of the flat rows. places: (n,) tokens of the text. heads: by layer, those that are taught.
-    shares: of each of them, (n,), as a pass has found them.
+    queries: (n,) tokens of the concatenated rows. places: (n,) tokens of the text.
+    heads: trained heads, keyed by layer.
+    shares: for each of these heads, (n,) attention weights of the places in a pass.
     """
 
     queries: Tensor
@@ -48,21 +49,21 @@ class Looks:
     shares: list[Tensor] = field(default_factory=list)
 
     def note(self, layer: int, shares: Tensor) -> None:
-        """Takes what the heads of a layer give to every token: (kv_heads, groups, tokens, seen)."""
+        """Store the attention weights of a layer's trained heads. shares: (kv_heads, groups, tokens, seen)."""
         of_heads = shares.flatten(0, 1)
         self.shares.extend(of_heads[head, self.queries, self.places] for head in self.heads.get(layer, ()))
 
     def loss(self) -> Tensor:
-        """How far the heads together are from looking there."""
+        """Negative log of the trained heads' mean attention weight on the right places."""
         return -torch.stack(self.shares).mean(0).clamp(min=_LEAST_SHARE).log().mean()
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Rows behind a text, one row behind the other; they lie in bins only where rows attend to themselves.
+    """Concatenated rows after a text. They are put into bins only for the attention of rows to themselves.
 
-    ids, positions: (tokens,). places: (tokens,) where in the flat bins a token lies.
-    bias: (bins, 1, length, length) is added to the scores of a bin's tokens among themselves.
+    ids, positions: (tokens,). places: (tokens,) slot of each token in the concatenated bins.
+    bias: (bins, 1, length, length), added to the scores between tokens of a bin.
     """
 
     ids: Tensor
@@ -73,7 +74,7 @@ class Bins:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], begin: int, dtype: torch.dtype, looks: Looks | None = None) -> Bins:
-        """Bins of BIN tokens, each filled with as many rows as fit; `begin` is the position of a row's first token."""
+        """Fill bins of BIN tokens with as many rows as fit. `begin` is the position of each row's first token."""
         used: list[int] = []
         places = []
         for row in rows:
@@ -83,7 +84,7 @@ class Bins:
             start = number * BIN + used[number]
             used[number] += len(row)
             places.append(torch.arange(start, start + len(row)))
-        # A slot that stays empty is a row of its own: it sees itself, and nobody sees it.
+        # An empty slot counts as a separate row. It only sees itself, and no token sees it.
         owner = torch.arange(len(used) * BIN).neg() - 1
         for number, slots in enumerate(places):
             owner[slots] = number
@@ -98,13 +99,13 @@ class Bins:
         )
 
     def spread(self, states: Tensor) -> Tensor:
-        """(..., tokens, width) as (..., bins, length, width), with zeros in empty slots."""
+        """Put states (..., tokens, width) into bins (..., bins, length, width). Empty slots are zero."""
         count, length = self.bias.shape[0], self.bias.shape[2]
         slots = states.new_zeros(*states.shape[:-2], count * length, states.shape[-1])
         return slots.index_copy(-2, self.places, states).unflatten(-2, (count, length))
 
     def gather(self, states: Tensor) -> Tensor:
-        """(..., bins, length, width) as (..., tokens, width)."""
+        """Undo `spread`: (..., bins, length, width) becomes (..., tokens, width)."""
         return states.flatten(-3, -2).index_select(-2, self.places)
 
 
@@ -113,7 +114,7 @@ def as_bias(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def prepare(model: LlamaForCausalLM) -> None:
-    """Gives a model the attention of this file; without bins it stays the ordinary one."""
+    """Give a model the attention of this module. Without bins, the attention is the ordinary one."""
     AttentionInterface.register(ATTENTION, _attention)
     AttentionMaskInterface.register(ATTENTION, sdpa_mask)
     model.set_attn_implementation(ATTENTION)
@@ -121,15 +122,15 @@ def prepare(model: LlamaForCausalLM) -> None:
 
 @torch.no_grad()
 def read(model: LlamaForCausalLM, ids: Sequence[int], segment: int = 2048) -> Layers:
-    """Keys and values of a text, without gradient."""
-    cache: Any = DynamicCache(config=model.config)  # every layer is of the kind with keys and values
+    """Compute the keys and values of a text, without gradient."""
+    cache: Any = DynamicCache(config=model.config)  # every layer has keys and values
     for start in range(0, len(ids), segment):
         model.model(input_ids=torch.tensor([ids[start : start + segment]]), past_key_values=cache, use_cache=True)
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 
 def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor:
-    """Hidden states (tokens, width) of the rows behind a text that has been read."""
+    """Hidden states (tokens, width) of the rows after a text that `read` has processed."""
     states: Tensor = model.model(
         input_ids=bins.ids[None],
         position_ids=bins.positions[None],
@@ -142,7 +143,7 @@ def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor
 
 
 def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) -> Tensor:
-    """The same with the text in the pass, so that gradient goes through its keys and values too."""
+    """As `hidden_behind`, with the text in the same pass, so that its keys and values get gradients too."""
     states: Tensor = model.model(
         input_ids=torch.cat([torch.tensor(text), bins.ids])[None],
         position_ids=torch.cat([torch.arange(len(text)), bins.positions])[None],
@@ -154,7 +155,9 @@ def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) ->
 
 
 def loss(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Mean cross entropy of the tokens of weight; `hidden` (tokens, width) foresees `ids` (tokens,) one place on."""
+    """Mean cross entropy of the weighted tokens. `hidden` (tokens, width) at a place predicts `ids` (tokens,) at the
+    next place.
+    """
     wanted = weights[1:].nonzero()[:, 0]
     logits = model.lm_head(hidden[wanted]).float()
     losses = functional.cross_entropy(logits, ids[wanted + 1], reduction="none")
@@ -187,7 +190,7 @@ def _attention(
 def _behind(
     query: Tensor, keys: Tensor, values: Tensor, read_keys: Tensor, read_values: Tensor, bins: Bins, layer: int
 ) -> Tensor:
-    """What the rows' tokens attend to, (1, tokens, heads, head_dim): the whole text and their own row.
+    """Compute the attention of the rows' tokens to the whole text and to their own row: (1, tokens, heads, head_dim).
 
     query: (1, heads, tokens, head_dim). keys, values: (kv_heads, bins, length, head_dim).
     """

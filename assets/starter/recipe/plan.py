@@ -1,4 +1,4 @@
-"""What is trained in which order: the lengths of texts and rows, stage by stage, and the optimizer's figures."""
+"""The stages of training, with lengths of texts and rows, and the constants of the optimizer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ WARM_UP_STEPS = 20
 BETAS = (0.9, 0.98)
 CLIP = 1.0
 AVERAGE = 0.98
-"""How much of the running average of the adapter stays at each step; the average is what is saved to be used."""
+"""Share of the adapter's running average that is kept at each step. The average is the adapter that is saved for use.
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps up to `until` read texts of `text_tokens` and learn from `row_tokens` of questions behind them.
+    """A stage that ends before step `until`. Its steps read texts of `text_tokens` and learn from `row_tokens` of
+    questions after them.
 
-    steps_per_text: steps behind one reading, whose keys and values grow a little old meanwhile.
-    through_text: gradient goes through the text as well.
-    learning_rate: of the optimizer, once it has warmed up.
+    steps_per_text: steps for one reading of a text. Its keys and values get slightly outdated by these steps.
+    through_text: whether gradients go through the text too.
+    learning_rate: of the optimizer, after the warm-up.
     """
 
     until: int

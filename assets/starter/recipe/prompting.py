@@ -1,7 +1,7 @@
-"""The prompt exactly as the app makes it: the only file of the recipe that touches the app and the engine.
+"""Makes prompts exactly as the app does, with the code of the app and the engine.
 
-Owns the way from words to tokens: a book with the template's words before it, and rows of questions and answers that
-follow it. Knows no model.
+Turns words into tokens: a book with the template's words before it, and the rows of questions and answers that follow.
+Knows no model.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from engine.passages import Passages
 from engine.prompt import BookTokenizer
 
 NUM_PASSAGES = 4
-"""Passages of the text beside a question; `build.py` writes it into the model's settings."""
+"""Number of passages that are added to a question. `build.py` writes this number into the model's settings."""
 FIRST_TOKENS = 6
-"""Of an answer: they decide of what kind it is and from which place it quotes."""
+"""Number of first tokens of an answer with weight FIRST_WEIGHT. They decide the kind of the answer and the place it
+quotes from.
+"""
 FIRST_WEIGHT = 3.0
 _KNOWN_BY, _TAUGHT = 5, 3
-"""Tokens of a quotation that tell where it stands, and those whose place is taught."""
+"""Number of first tokens of a quotation that identify its place, and number of those whose place is trained."""
 _ID_BYTES = 4
 
 
 def packed(ids: Sequence[int]) -> bytes:
-    """Tokens as bytes, in which runs of them are found."""
+    """Encode token ids as bytes, so that sequences can be searched quickly."""
     return b"".join(number.to_bytes(_ID_BYTES, "little") for number in ids)
 
 
 def _only_place(text: bytes, said: bytes) -> int | None:
-    """Where these tokens stand; None where they stand nowhere or several times."""
+    """The index of the only occurrence of these tokens; None if there is no occurrence or several."""
     at, places = text.find(said), []
     while at >= 0:
         if at % _ID_BYTES == 0:
@@ -42,9 +44,10 @@ def _only_place(text: bytes, said: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class Row:
-    """Questions and answers in turn as tokens, with the weight of every token in the loss (0 for what is asked).
+    """Alternating questions and answers as tokens, with each token's weight in the loss (0 in questions).
 
-    looks: for the first tokens of a quotation, the token before them in the row and where they stand in the text.
+    looks: for the first tokens of a quotation, the index of the preceding token in the row, and the token's place in
+    the text.
     """
 
     ids: tuple[int, ...]
@@ -52,7 +55,7 @@ class Row:
     looks: tuple[tuple[int, int], ...] = ()
 
     def looking(self, text: bytes, opening: Sequence[int]) -> Row:
-        """This row with where its quotations, which begin with the tokens `opening`, stand in a `packed` text."""
+        """Return this row with ``looks`` into a `packed` text. Quotations begin with the tokens `opening`."""
         found: list[tuple[int, int]] = []
         starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
         for at in starts:
@@ -75,12 +78,12 @@ class Prompter:
         self.end_ids = self._tokenizer.end_ids
 
     def book(self, title: str, text: str) -> list[int]:
-        """The beginning of every prompt about a text."""
+        """The tokens at the beginning of every prompt about a text."""
         document = Document(title, "", (Page(1, "1", text),), "txt", "")
         return list(self._tokenizer.book(document, self._tokenizer.format_for(title)).ids)
 
     def question(self, words: str, *, first: bool = True) -> list[int]:
-        """What follows the book, or the answer before, up to where the answer begins."""
+        """The tokens of a question, from the end of the book or of the last answer to the beginning of the answer."""
         tokenizer, form = self._tokenizer, self._form
         before = form.after_book if first else form.between_turns
         return [
@@ -91,13 +94,13 @@ class Prompter:
 
     @staticmethod
     def passages(text: str) -> Passages:
-        """What of a text is laid beside a question about it."""
+        """The passages of a text, from which some are added to each question."""
         return Passages(text)
 
     def row(self, turns: Sequence[tuple[str, str]], most: int | None = None) -> Row:
-        """Questions with their answers as they stand in a chat, each answer ended by the template's own end token.
+        """Make a row of questions and answers as in a chat. Each answer ends with the template's end token.
 
-        most: tokens of the last answer, which stops there if it is longer.
+        most: maximum tokens of the last answer; a longer answer is cut.
         """
         ids: list[int] = []
         weights: list[float] = []
@@ -105,7 +108,7 @@ class Prompter:
         for number, (question, answer) in enumerate(turns):
             asked = self.question(question, first=number == 0)
             if number:
-                # The answer before has brought its end token already; the template's words begin with the same.
+                # The end token is left out, because the last answer already has it.
                 asked = asked[1:]
             said = [*self._tokenizer.words(answer), self.end_ids[0]]
             ids += [*asked, *said]
@@ -118,7 +121,7 @@ class Prompter:
 
     @property
     def opening(self) -> list[int]:
-        """The tokens that a quotation begins with where it does not begin a sentence."""
+        """The tokens at the beginning of a quotation that starts within a sentence."""
         return list(self._tokenizer.words("“…"))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -126,5 +129,5 @@ class Prompter:
 
 
 def text_of(path: Path) -> str:
-    """The text of a document as the app reads it."""
+    """Read the text of a document as the app does."""
     return read_document(path).text

@@ -1,6 +1,6 @@
-"""What is not a question for a passage: small talk, and requests for a summary or for how the text goes on.
+"""Requests that do not ask for a passage: small talk, and requests to summarize or to continue the text.
 
-Works on plain strings; knows no tokens.
+Works on strings, not on tokens.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WHOLES = (
 )  # fmt: skip
 _SUMMARY_LEADS = ("The text begins:", "Then:", "Later:")
 _TYPED = 0.3
-"""Share of the requests in small letters, and of those without their last mark."""
+"""Share of the requests in lowercase, and of those without the mark at the end."""
 _CONTINUATION_WORDS = (30, 60)
 
 
 @cache
 def load() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Wordings of small talk with the replies to them."""
+    """Read the wordings of small talk, and the replies."""
     found = []
     for block in _FILE.read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith("#")]
@@ -50,7 +50,7 @@ def small_talk(rng: random.Random) -> Asked:
 
 
 def summary(rng: random.Random) -> Asked:
-    """A request for a summary; `summarized` answers it."""
+    """Make a request for a summary. `summarized` makes the answer."""
     question = rng.choice(_SUMMARY_REQUESTS).format(what=rng.choice(_WHOLES))
     if rng.random() < _TYPED:
         question = question.rstrip(".?")
@@ -58,13 +58,13 @@ def summary(rng: random.Random) -> Asked:
 
 
 def summarized(passages: Sequence[str]) -> str:
-    """What is answered with the passages that stand for the whole text."""
+    """Make a summary from passages that represent the whole text."""
     leads = zip(_SUMMARY_LEADS, passages, strict=True)
     return " ".join(f"{lead} {passage(words)}" for lead, words in leads)
 
 
 def continuation(following: str, rng: random.Random) -> Asked | None:
-    """A request for how the text goes on, answered as it does."""
+    """Make a request to continue the text. The answer is the text that follows; None if too little follows."""
     words = following.split()
     count = rng.randint(*_CONTINUATION_WORDS)
     return Asked(rng.choice(CONTINUE_REQUESTS), " ".join(words[:count]), "continuation") if len(words) > count else None

@@ -1,7 +1,7 @@
-"""Training of the adapter: a text is read, then steps are taken on rows of questions behind it.
+"""Trains the adapter: reads a text, then takes steps on rows of questions after the text.
 
-Owns the optimizer, the running average, checkpoints and the log. A checkpoint lies between two texts, and lessons are
-numbered by step, so training that was stopped goes on with the very next lesson.
+Owns the optimizer, the running average, checkpoints and the log. Checkpoints are saved between two texts, and lessons
+are numbered by step, so resumed training continues with the next lesson.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PROBE_LENGTHS = (1024, 512)
 class Training:
     """Trains an adapter on `model` with lessons of `maker` and keeps checkpoints in `folder`.
 
-    probe: makes lessons from held-back books, to see what is learned.
-    start: an adapter to begin with where there is no checkpoint, and the step at which it stopped.
-    heads: by layer, those that are taught where to look.
+    probe: makes lessons from held-back books, to measure progress.
+    start: an adapter to start from if there is no checkpoint, with its step and its seconds of training.
+    heads: the heads that are trained to attend to the right passage, keyed by layer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Training:
         self._probes = [probe.lesson(number, *PROBE_LENGTHS) for number in range(PROBE_TEXTS)]
 
     def run(self, until: float) -> None:
-        """Trains until the clock (`time.time()`) says so or the process is asked to stop; saves at the end."""
+        """Train until `until` (`time.time()`) or until the process is asked to stop. Then save."""
         previous = [signal.signal(kind, self.stop) for kind in (signal.SIGTERM, signal.SIGINT)]
         saved = time.monotonic()
         while not self._stopped and time.time() < until:
@@ -84,16 +84,16 @@ class Training:
             signal.signal(kind, handler)
 
     def stop(self, *_: Any) -> None:
-        """Ends training after the lesson in hand."""
+        """End training after the current lesson."""
         self._stopped = True
 
     def next_lesson(self) -> tuple[plan.Stage, Lesson]:
-        """The lesson of this step, and the stage it belongs to."""
+        """The lesson of the current step, and its stage."""
         stage = plan.stage_at(self.step)
         return stage, self.maker.lesson(self.step, stage.text_tokens, stage.row_tokens * stage.steps_per_text)
 
     def learn_lesson(self) -> None:
-        """One text and the steps behind it."""
+        """Read one text and take its steps."""
         stage, lesson = self.next_lesson()
         self.model.train()
         layers = None if stage.through_text else network.read(self.model, lesson.book)
@@ -124,14 +124,16 @@ class Training:
         self._optimizer.param_groups[0]["lr"] = plan.stage_at(self.step).learning_rate * warm
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        # The first steps' average would be the beginning; it grows slower as there is more to remember.
+        # The average adapts quickly at first, so that it does not stay close to the initial weights.
         stay = min(plan.AVERAGE, 1 - 1 / (self.step - self._warm_from + 1))
         for name, tensor in adapter.tensors(self.added).items():
             self.average[name].lerp_(tensor, 1 - stay)
 
     @torch.no_grad()
     def probe(self) -> dict[str, float]:
-        """On held-back books: the loss, and by form the share of answers whose every token is foreseen."""
+        """Measure on held-back books: the loss, and for each form the share of answers with all tokens predicted
+        correctly.
+        """
         self.model.eval()
         right: dict[str, list[bool]] = {}
         losses = []
@@ -157,7 +159,7 @@ class Training:
         return self.folder / "checkpoint.pt"
 
     def save(self) -> None:
-        """Writes the checkpoint, the average as an adapter and a few words on how far training is."""
+        """Write the checkpoint, the average as an adapter, and the progress of training."""
         state = {
             "adapter": adapter.tensors(self.added),
             "average": self.average,
@@ -188,12 +190,12 @@ class Training:
 
 
 def parts(rows: list[Row], count: int) -> list[list[Row]]:
-    """Rows in `count` parts of about the same length."""
+    """Divide rows into `count` parts of about the same length."""
     return [rows[number::count] for number in range(count)]
 
 
 def places_of(rows: list[Row], heads: Mapping[int, Sequence[int]]) -> network.Looks | None:
-    """Where tokens of rows one behind the other should look; None where nothing is known."""
+    """Collect the ``looks`` of rows, with indexes into the concatenated rows; None if there are none."""
     queries: list[int] = []
     places: list[int] = []
     begin = 0
@@ -205,7 +207,7 @@ def places_of(rows: list[Row], heads: Mapping[int, Sequence[int]]) -> network.Lo
 
 
 def joined(rows: list[Row]) -> tuple[Tensor, Tensor]:
-    """Ids and weights (seq,) of rows one behind the other."""
+    """Ids and weights (seq,) of concatenated rows."""
     ids = torch.tensor([token for row in rows for token in row.ids])
     weights = torch.tensor([weight for row in rows for weight in row.weights])
     return ids, weights
