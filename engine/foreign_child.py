@@ -42,7 +42,7 @@ microseconds for each.
 """
 MOST_NAMED = 10_000
 """Maximum special tokens that a tokenizer's settings may name. Models name up to some thousand. transformers takes
-quadratic time: for each of them it looks at all.
+quadratic time, because for each token it looks at all of them.
 """
 _LARGEST_ID = 1 << 24
 # Maximum growth of a text by a tokenizer's normalizer, and of a token by its decoder. Models make two characters of

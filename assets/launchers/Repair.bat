@@ -1,3 +1,3 @@
 @echo off
-rem Makes Trifold's environment afresh, then starts it. Books, chats and models stay.
+rem Builds Trifold's environment again, then starts Trifold. Books, chats and models are kept.
 call "%~dp0Start.bat" --repair

@@ -1,3 +1,3 @@
 #!/bin/sh
-# Makes Trifold's environment afresh, then starts it. Books, chats and models stay.
+# Builds Trifold's environment again, then starts Trifold. Books, chats and models are kept.
 exec "$(dirname "$0")/Start.command" --repair

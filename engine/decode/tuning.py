@@ -233,7 +233,9 @@ class Tuning:
     """
 
     small_risk: float = 0.15
-    """Loss of a rejected copy in plain steps, times the doubt in its match, that is risked whatever has been lost."""
+    """Maximum expected loss of a copy, in plain steps, that is risked even after losses: the loss if the copy is
+    rejected, times the doubt in its match.
+    """
     repaid_within: int = 16
     """Number of tokens within which middle passes must repay the selection that they need. An answer may end soon."""
     newest_selection: float = 0.5
@@ -242,8 +244,8 @@ class Tuning:
     # Trials of other plans --------------------------------------------------------------------------------------------
 
     trial_share: float = 0.01
-    """Maximum share of the time that trials may cost. A trial costs the time by which it exceeds the plan's time for
-    the same tokens.
+    """Maximum share of the time that trials may cost. The cost of a trial is its time minus the plan's time for the
+    same tokens.
     """
     trial_in_answer: float = 0.02
     """Maximum cost of a trial, in plain steps for each token of the answer so far, because the answer may end soon."""
