@@ -81,7 +81,7 @@ _DENIED = re.compile(  # words that a "not" negates, up to the end of its clause
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-# First character of the scripts without spaces between words, of which pairs of characters are compared.
+# First character of the scripts without spaces between words. Their texts are compared by pairs of characters.
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)

@@ -121,8 +121,8 @@ class Absence:
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def is_elsewhere(self, question: str, nouns: Sequence[Term], best: int | None) -> bool:
-        """Whether the book mentions a thing that the question counts, or calls somebody's ("David's horse"), but not
-        near the best passage.
+        """Whether the book mentions a thing that the question counts, or names with its owner ("David's horse"), but
+        not near the best passage.
         """
         things = {match[1] for match in _THING.finditer(question)}
         near = self._words.keys_around(best, FAR) if best is not None else set()
