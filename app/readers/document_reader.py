@@ -77,7 +77,7 @@ def read_document(
 
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
-    wanted = [page.number for page in document.pages if page.picture in kinds]
+    wanted = [page.number for page in document.pages if page.picture in kinds and page.number not in records]
     # The user agreed before, then stopped. The pages recognised so far are used now; the other pages wait until the
     # user asks again.
     enough = not recognition.agreed and recognition.was_agreed(digest)

@@ -49,6 +49,10 @@ without them.
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
+_OTHER_SCRIPTS = (
+    "Letters of Latin script, Chinese and Japanese are known here. For others, let OCRmyPDF recognise it with their "
+    "language, then open the result."
+)
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
 # Archaic Greek letters and modifiers, without mathematical and Coptic ones. Some programs map Arabic glyphs to them by
@@ -139,8 +143,9 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
         sections[number - 1].picture = "doubtful"
     for number in pages.images:
         sections[number - 1].picture = "unread"
-    for number in pages.recognised:
-        sections[number - 1].picture = "recognised"
+    for number, page in pages.recognised.items():
+        if page.lines or not pages.lines[number - 1]:
+            sections[number - 1].picture = "recognised"
     return sections
 
 
@@ -209,9 +214,10 @@ def _read_pages(
         lines: list[Line] = []
         if str(index + 1) in recognised:
             page = RecognisedPage.from_json(recognised[str(index + 1)])
-            lines, reason = recognised_lines(page), None
+            lines = recognised_lines(page)
+            reason = None if lines else reason
             pages.recognised[index + 1] = page
-        elif reason is None or reason == SECOND_READER:
+        if not lines and (reason is None or reason == SECOND_READER):  # the file's own text, if the picture gave none
             try:
                 lines = second.lines(index) if reason else _one_page(document, index, pages, second, layers)
             except MemoryError:
@@ -228,6 +234,7 @@ def _read_pages(
             raise Refused(
                 f"has more than {limits.characters:,} characters up to page {index + 1}.", "Split it into parts."
             )
+    pages.images = [number for number in pages.images if number not in pages.recognised]
     return pages
 
 
@@ -312,6 +319,8 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
         raise damaged(f"has no page that can be read (page {number}: {reason}).")
     if pages.attached:
         raise Refused("has no text on its pages, only files attached to it.", "Save these files and open them.")
+    if pages.recognised:
+        raise Refused("has no text, and no words could be recognised in the pictures of its pages.", _OTHER_SCRIPTS)
     raise Refused("has no text on any page.", "Its pages are blank, damaged or drawn. " + _OCR)
 
 
@@ -408,15 +417,18 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
     if pages.comments:
         count_of = sum(map(len, pages.comments.values()))
         numbers = _pages([index + 1 for index in pages.comments])
-        which, verbs = ("1 comment", "stands was") if count_of == 1 else (f"{count_of} comments", "stand were")
-        stand, were = verbs.split()
-        where = f"{stand} in brackets at the end of the text of" if comments else f"{were} left out, as asked, on"
-        said.append(f"{which} of readers {where} {numbers}.")
+        which = "1 comment" if count_of == 1 else f"{count_of} comments"
+        if comments:
+            stand = "stands" if count_of == 1 else "stand"
+            said.append(f"{which} of readers {stand} in brackets at the end of the text of {numbers}.")
+        else:
+            were = "was" if count_of == 1 else "were"
+            said.append(f"{which} of readers {were} left out, as asked, on {numbers}.")
     if pages.attached:
         names = list(dict.fromkeys(pages.attached))
-        which = "1 file is" if len(names) == 1 else f"{len(names)} files are"
+        files = "1 file is" if len(names) == 1 else f"{len(names)} files are"
         some = ", ".join(names[:_NAMED]) + (" and more" if len(names) > _NAMED else "")
-        said.append(f"{which} attached to it and not part of its text: {some}. Save and open what you need.")
+        said.append(f"{files} attached to it and not part of its text: {some}. Save and open what you need.")
     blank = [at for at, lines in enumerate(pages.lines, 1) if not lines and at not in pages.bad]
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:
@@ -427,8 +439,9 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
     if read := [number for number, page in pages.recognised.items() if page.lines or page.is_blank]:
-        which = "Its page was" if count == 1 else f"{_pages(read).capitalize()} {'was' if len(read) == 1 else 'were'}"
-        said.append(f"{which} recognised from a picture and may have slips.")
+        numbers = _listed(read)
+        which = f"Page {numbers} was" if len(read) == 1 else f"Pages {numbers} were"
+        said.append(f"{'Its page was' if count == 1 else which} recognised from a picture and may have slips.")
     if foreign := sorted(pages.recognised.keys() - set(read)):
         said.append(f"No words could be recognised on {_pages(foreign)}: {_SCRIPTS}")
     if pages.images:

@@ -129,7 +129,7 @@ class PageViewer:
                 "picture": f"/pages/{of.sha256}/{of.number}" if of.kind == _DRAWN else "",
                 "text": page.text,
                 "origin": _ORIGINS.get(page.picture, ""),
-                "recognisable": page.picture in ("unread", "doubtful") and not recognition.missing(),
+                "recognisable": self._is_recognisable(of, page),
                 "marks": [[start, end] for start, end in marked],
                 "tables": [[table.rows[0][0], table.rows[-1][1]] for table in _tables(page.text, marked)],
             }
@@ -183,6 +183,13 @@ class PageViewer:
         if current.book is None or document is None or not document.pages:
             raise InputError("No book is open.", "Open one first.")
         return current.book, document
+
+    def _is_recognisable(self, of: _Own, page: Page) -> bool:
+        """Whether recognising a page may give its text. False if that was tried and gave no words."""
+        if page.picture not in ("unread", "doubtful") or recognition.missing():
+            return False
+        path, _ = self._file(of.sha256)
+        return of.number not in recognition.load(path.parent)
 
     def _file(self, sha256: str) -> tuple[Path, str | None]:
         """The path of a document's file, and its password."""

@@ -10,7 +10,8 @@ import pytest
 
 from app.readers import detect, pdf, pdf_signs, read_document
 from app.readers.page_images import find_on_page, render_page
-from app.readers.parsed import Limits
+from app.readers.parsed import Limits, Refused
+from app.readers.recognised import RecognisedPage
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 from tests.app.readers.conftest import assembled
 
@@ -207,6 +208,11 @@ def test_accents_that_are_drawn_over_their_letters(files: Any, make_stream: Any)
     assert whole[0][2] - whole[0][0] > 0.25
 
 
+PROSE = "Maren Holt kept the north light, as her mother had kept it before her, and counted every lamp twice. " * 4
+ABBREVIATED = "Bzgl. der Lampen von Orre steht im Buch, dass jede Nacht jemand alle Lichter zählt. " * 8
+SHIFTED = "".join(chr(ord(sign) - 29) if sign > "=" else sign for sign in PROSE)  # numbers of glyphs, a common fault
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -221,6 +227,19 @@ def test_accents_that_are_drawn_over_their_letters(files: Any, make_stream: Any)
 )
 def test_numbers_of_glyphs_are_not_taken_for_letters_in_silence(text: str, wrong: bool) -> None:
     assert pdf._is_mismapped(text) is wrong
+
+
+def test_text_stays_if_its_picture_gives_no_words(files: Any) -> None:
+    """Pages whose text is probably wrong are recognised; where that found nothing, their text was lost, and a program
+    for recognition was advised.
+    """
+    blank = RecognisedPage(0, 0.0, (612, 792), [], 0.0).as_json()
+    request = {"recognised": {"1": blank, "2": blank}, "unread": True}
+    found = pdf.parse(files.pdf("a.pdf", [[(72, 700, SHIFTED[:80])], []]), request, Limits(), lambda *_: None)
+    assert [section.text for section in found.sections] == [SHIFTED[:80], ""]
+    assert [section.picture for section in found.sections] == ["", "recognised"]
+    with pytest.raises(Refused, match="no words could be recognised"):
+        pdf.parse(files.pdf("b.pdf", [[]]), request, Limits(), lambda *_: None)
 
 
 def test_password(files: Any) -> None:

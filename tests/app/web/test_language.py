@@ -47,6 +47,10 @@ OTHERS = (
 NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
 LONGEST = 340  # letters of a sentence; lists of words to look for have more
 ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
+# They warn of what is in a document and was not read.
+WARN = tuple(
+    f"app/readers/{name}.py" for name in ("delimited", "detect", "docx", "epub", "mail", "markup", "pdf", "text")
+)
 # Their errors reach the page; how they name and count things too.
 BEHIND = ("app/readers/*.py", "app/models/*.py", "engine/*.py", "engine/*/*.py", "engine/model/products/*.py")
 # Commands of the terminal, and a model for tests.
@@ -301,8 +305,8 @@ IN_PLACES = ("Xyz", "1,234", "7")
 OF_NO_LANGUAGE = re.compile(r"Xyz|Trifold|\b(?:KB|MB|GB|TB|s|ms|min|h|p)\b|\b[A-Z]{2,}\b")
 MOST_FORMS = 40  # of one sentence
 DEEPEST = 14  # expressions within expressions
-# Names of files, reports for others, words of an answer; and what is shown with a capital.
-NOT_TRANSLATED = re.compile(r"attachment;|When  |Model  |Notes on |.* \(an image|asked ")
+# Names of files, reports for others, words of an answer or of a book; and what is shown with a capital.
+NOT_TRANSLATED = re.compile(r"attachment;|When  |Model  |Notes on |.* \(an image|asked |rows |A reviewer|\0 on “")
 
 
 class Composed:
@@ -415,7 +419,8 @@ def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     """A count, a time and what is said only sometimes made sentences that no entry was for: "31,753 tokens are read,
     about 5 s." stayed English though each of its strings looked like a part of some entry.
     """
-    modules = [file for pattern in WRITES_FOR_THE_PAGE for file in ROOT.glob(pattern) if file.stem not in OTHERS]
+    patterns = (*WRITES_FOR_THE_PAGE, *WARN)
+    modules = [file for pattern in patterns for file in ROOT.glob(pattern) if file.stem not in OTHERS]
     begun = re.compile(rf"^{PLACE} (?=[A-Z“])")  # by a sentence of its own
     made = {begun.sub("", text): file.name for file in sorted(modules) for text in composed(file)}
     texts = [text for text in made if is_sentence(text.replace(PLACE, "{}")) and not NOT_TRANSLATED.match(text)]
