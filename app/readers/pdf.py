@@ -61,6 +61,10 @@ _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
 _MISMAPPED_SHARE = 0.05  # share of these letters on a page above which its text is probably wrong
+_WORD = re.compile(r"\b[a-z]{4,}\b")
+_VOWELS = frozenset("aeiouy")
+_WORDS = 40  # minimum words of a page whose vowels are counted
+_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which letters are probably wrong; abbreviations reach 0.08
 _SYMBOLIC = 4  # flag of a font with its own set of characters
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
@@ -267,7 +271,7 @@ def _one_page(
         pages.absent.append(index + 1)
     elif trouble == "unmapped" and _is_garbled(" ".join(line.text for line in lines)):
         pages.unmapped.append(index + 1)
-    elif _is_mismapped("".join(line.text for line in lines)):
+    elif _is_mismapped(" ".join(line.text for line in lines)):
         pages.mismapped.append(index + 1)
     return lines
 
@@ -280,7 +284,12 @@ def _rescue(second: Any, index: int) -> list[Line]:
 
 
 def _is_mismapped(text: str) -> bool:
-    """Whether a text has many letters that no living language uses, because glyph numbers were taken for letters."""
+    """Whether a text has many letters that no living language uses, or many Latin words without a vowel, because glyph
+    numbers were taken for letters.
+    """
+    words = _WORD.findall(text.casefold())
+    if len(words) >= _WORDS and sum(map(_VOWELS.isdisjoint, words)) > _WITHOUT_VOWEL * len(words):
+        return True
     found = _NO_LETTERS.findall(text)
     return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
@@ -294,7 +303,7 @@ def _is_garbled(text: str) -> bool:
     if letters < 0.6 * len(signs):
         return True
     latin = sum(map(signs.count, ascii_lowercase))
-    vowels = sum(map(signs.count, "aeiouy"))
+    vowels = sum(map(signs.count, _VOWELS))
     return latin > 0.8 * letters and not 0.2 < vowels / latin < 0.65
 
 

@@ -216,6 +216,9 @@ SHIFTED = "".join(chr(ord(sign) - 29) if sign > "=" else sign for sign in PROSE)
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
+        (PROSE, False),
+        (ABBREVIATED, False),
+        (SHIFTED, True),
         ("حَبيبي˴ ϲΒϴΒhabibi حَبيبي", True),
         ("ΔϴΑήόϟ΍ ΔϐϠϟ΍ ϲϫ ϩάϫ", True),
         ("Ἄνδρα μοι ἔννεπε, Μοῦσα, πολύτροπον, ὃς μάλα πολλὰ", False),
