@@ -20,6 +20,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from engine.document import Document
@@ -84,6 +85,9 @@ _DENIED = re.compile(  # words that a "not" negates, up to the end of its clause
 # First character of the scripts without spaces between words. Their texts are compared by pairs of characters.
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
+_OF_A_VERB = re.compile(r"ung(?:en)?$")  # the ending of German nouns that are made of verbs
+_ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "professor", "familie", "firma"])
+_ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 
@@ -196,12 +200,14 @@ class BookWords:
         german = is_german(raw for raw, _ in tokens)
         for key, raw, _ in numbers_in(tokens, text):
             found.setdefault(key, Term(key, key, raw, "number"))
+        unknown_names = self._unknown_names(tokens, text) if self.nouns_capitalized else ()
         for raw, start in tokens:
             if not raw[0].isalpha():
                 continue
             for key, whole, piece in self._words(raw):
                 behind = text[start + len(raw) :]
                 name = piece[0].isupper() and not german and self._is_name(whole, text[:start], behind, heading)
+                name = name or start in unknown_names
                 found.setdefault(key, Term(key, whole, piece, "name" if name else "word"))
         if len(tokens) <= FEW_WORDS and not german:
             return [self._as_fact(term) for term in found.values()]
@@ -236,8 +242,12 @@ class BookWords:
         return term.kind == "name" and without_ending(term.whole) not in self._names
 
     def is_joined(self, term: Term) -> bool:
-        """Whether a word is part of one of the book's words, or begins with one."""
-        key = term.key
+        """Whether a word is part of one of the book's words or begins with one, or one of them begins with its verb, as
+        "Wohnfläche" with that of "Wohnung".
+        """
+        key, verb = term.key, _OF_A_VERB.sub("", term.whole)
+        if verb != term.whole and len(verb) >= FEW_LETTERS and any(whole.startswith(verb) for whole in self._known):
+            return True
         return any(key in whole or (len(whole) >= FEW_LETTERS and key.startswith(whole)) for whole in self._known)
 
     # Passages --------------------------------------------------------------------------------------------------
@@ -338,6 +348,34 @@ class BookWords:
         is_start = _STARTS.search(before) and not (_QUOTED.search(before) and behind[:1] in '”“"»’')
         return whole in self._capital if heading or is_start else True
 
+    def _unknown_names(self, tokens: Sequence[tuple[str, int]], text: str) -> set[int]:
+        """The offsets of names that the book lacks, in a sentence about a book that capitalises every noun.
+
+        There, a capital does not tell a name from a noun. Two capitalised words in a row are a name if the book has no
+        part of either ("Karl Lindemann"), and so is one such word after a form of address ("Herr Lindemann"). A number
+        before them makes a quantity of them ("fünf Liter Milch"). At the start of a longer sentence, the first one may
+        be an adjective, judged by its ending ("Hohe Mieten sind ...").
+        """
+        found: set[int] = set()
+        for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
+            apart = text[start + len(first) : then].removeprefix(".") != " "
+            if apart or fold_word(second) in _ADDRESSES or not self._is_strange(second):
+                continue
+            if fold_word(first) in _ADDRESSES:
+                found.add(then)
+            elif self._is_strange(first) and not (number and _is_number(tokens[number - 1][0])):
+                starts = len(tokens) > FEW_WORDS and _STARTS.search(text[:start]) is not None
+                if not (starts and first.endswith(_ADJECTIVE_ENDINGS)):
+                    found.update((start, then))
+        return found
+
+    def _is_strange(self, raw: str) -> bool:
+        """Whether a word is capitalised, has a meaning, and has no part in common with a word of the book."""
+        terms = [Term(key, whole, raw) for key, whole, _ in self._words(raw) if raw[0].isupper()]
+        return bool(terms) and not any(
+            self.has(term) or self.is_joined(term) or ROMAN.fullmatch(term.whole) for term in terms
+        )
+
     def _as_fact(self, term: Term) -> Term:
         """Turn a capitalised word of a very short answer into a name if the book lacks the word, because the word is
         the answer's fact. Returns any other word unchanged.
@@ -375,6 +413,10 @@ class BookWords:
             if raw[0].isalpha():
                 yield from (key for key, _, _ in self._words(raw))
         yield from values_in(tokens)
+
+
+def _is_number(raw: str) -> bool:
+    return raw[0].isdigit() or fold_word(raw) in NUMBER_WORDS
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:

@@ -267,6 +267,40 @@ def test_german() -> None:
     assert index.find("Wer schrieb es?", "Die Studenten der Hochschule schrieben es.").missing == ()  # nouns, no names
 
 
+LEASE_IN_GERMAN = (
+    "Die Kaution von 3.600 Euro liegt auf einem Sparkonto. Haustiere sind nur mit Zustimmung der Vermieterin erlaubt. "
+    "Der Hausmeister Jürgen Weißmüller übernimmt den Winterdienst. Die Wohnfläche beträgt 84,5 Quadratmeter."
+)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "missing"),
+    [
+        ("Der Vermieter heißt Karl Lindemann.", ("Karl", "Lindemann")),
+        ("Karl Lindemann", ("Karl", "Lindemann")),
+        ("Das ist Dr. Lindemann.", ("Lindemann",)),
+        ("The lease names Karl Lindemann.", ("Karl", "Lindemann")),
+        ("Das ist Jürgen Weißmüller.", ()),
+        ("Das ist Herr Doktor Weißmüller.", ()),
+        ("Hohe Gebühren sind hier üblich.", ()),
+        ("Der Preis enthält fünf Liter Milch.", ("fünf",)),
+        ("Nach Ihren Notizen ist es der Besitzer.", ()),
+    ],
+)
+def test_a_name_that_a_german_book_lacks(sentence: str, missing: tuple[str, ...]) -> None:
+    """Since every German noun has a capital, an invented name was called near."""
+    index = EvidenceIndex(Document.from_text("Mietvertrag", LEASE_IN_GERMAN))
+    assert index.find("Wer ist der Vermieter?", sentence).missing == missing
+
+
+def test_a_german_noun_of_which_the_book_has_a_part() -> None:
+    """ "Wohnung" was not found beside "Wohnfläche"."""
+    index = EvidenceIndex(Document.from_text("Mietvertrag", LEASE_IN_GERMAN))
+    assert index.unmentioned("Wie groß ist die Wohnung?") == ()
+    assert index.unmentioned("Wie teuer ist die Zahlung?") == ("Zahlung",)
+    assert index.find("Wie groß ist die Wohnung?", "Die Wohnfläche ist 84,5 m² groß.").level == "near"
+
+
 @pytest.mark.parametrize("said", ["1234,56", "1.234,56", "1,234.56", "1234.56"])
 def test_a_number_with_thousands_and_decimals_is_one_however_it_is_written(said: str) -> None:
     """ "1234,56" was not found where the book says "1.234,56"."""
