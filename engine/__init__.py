@@ -14,6 +14,7 @@ If Trifold is installed by pip, write ``from trifold.engine import ...``.
 """
 
 import importlib.util
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,9 @@ if __name__ != "engine":
     sys.meta_path.insert(0, OneDoor)
 
 from engine.version import VERSION as __version__
+
+# Without it, a program that sets up no logging gets the traceback of an error that it handles.
+logging.getLogger("engine").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig, Mode, SamplingParams

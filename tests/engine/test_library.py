@@ -94,11 +94,14 @@ def test_installed_it_is_one_package_under_two_names(tmp_path: Path) -> None:
             import trifold.engine.errors
         except ImportError as error:
             print(error)
+        import logging
+        logging.getLogger("engine.worker").error("loading the models failed")
         """
     command = [sys.executable, "-c", textwrap.dedent(code), str(ROOT)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "trifold.engine itself" in done.stdout
+    assert done.stderr == "", "an error that the program handles is logged, not printed"
 
 
 def test_every_option_has_its_words() -> None:
