@@ -298,8 +298,8 @@ def _gguf_lines() -> Iterator[str]:
 
 def _attention_line(packages: dict[str, str | None]) -> str:
     if packages.get("flash-attn"):
-        return f"flash-attn {packages['flash-attn']} is installed"
-    return "torch's own kernels; flash-attn is optional and not installed"
+        return f"our own kernels on a processor; flash-attn {packages['flash-attn']} is installed, for GPUs"
+    return "our own kernels on a processor, torch's on a GPU; flash-attn, for GPUs, is optional and not installed"
 
 
 # The self-test -------------------------------------------------------------------------------------------------------

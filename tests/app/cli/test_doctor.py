@@ -35,7 +35,7 @@ def test_nothing_to_mend_when_all_is_well() -> None:
     text = "\n".join(lines_of(WELL))
     assert "float32 150 GFLOP/s" in text
     assert "books of up to 131,072 tokens, the model's whole window" in text
-    assert "flash-attn is optional" in text
+    assert "our own kernels on a processor, torch's on a GPU; flash-attn" in text
 
 
 def test_whether_the_starter_and_the_reader_are_here_is_told() -> None:
