@@ -98,13 +98,14 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
-        retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by ``retrieval_share``; 0 does not
-            raise the budget. If neither option is given, a share is chosen if the model computes on a processor.
+        retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by this number; 0 does not raise
+            the budget. If neither option is given, a share is chosen if the model computes on a processor.
         chunk_size: neighbouring tokens that are selected together; if not given, small if the model computes on a
             processor with enough memory for the additional mean keys.
-        refresh: when the retrieval selection is refreshed: "every" ``refresh_every`` verifications, "drop" (when
-            acceptance drops) or "never".
-        refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
+        refresh: when the retrieval selection is refreshed: "every" (after a fixed number of verifications), "drop"
+            (when acceptance drops) or "never".
+        refresh_every: number of verifications between two refreshes, for "every"; if not given, two, and four before
+            the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
         graphs: on a GPU, "auto" records and replays steps of the draft model, middle passes and verifications if that
@@ -117,8 +118,8 @@ class EngineConfig:
         spill_folder: folder for KV that does not fit in memory; "auto" takes the snapshot folder, or the system's
             temporary folder.
         speeds_file: file with the results of short probes of this machine; with an empty name nothing is probed.
-        tried_folder: folder that records which tokenizers and chat templates have been tried and found harmless
-            (``engine.foreign``); with an empty name nothing is recorded.
+        tried_folder: folder that records which tokenizers and chat templates have been tried and found harmless;
+            with an empty name nothing is recorded.
         kernels_folder: folder for compiled kernels; with an empty name they are compiled at each start.
         snapshot_folder: folder for the KV of books that were read; with an empty name nothing is stored.
         snapshot_cap: maximum disk space of all stored books together, such as 20G; "auto" takes a quarter of the free

@@ -103,10 +103,12 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         "--rows",
         type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, *COMPARED)),
         default=None,
-        help=f"rows: {','.join(ROWS)}; {LLAMA_CPP} where it is installed and has a file; and, only when asked for, "
-        f"{LLAMA_LOOKUP},{','.join(COMPARED)}",
+        help=f"comma-separated: {', '.join(ROWS)}; {LLAMA_CPP}, if it is installed and has a GGUF file; and, only if "
+        f"they are named here, {', '.join((LLAMA_LOOKUP, *COMPARED))}",
     )
-    p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
+    p.add_argument(
+        "--workloads", type=_names(WORKLOADS), default=["prose"], help=f"comma-separated: {', '.join(WORKLOADS)}"
+    )
     p.add_argument("--questions", type=int, default=4, help="sentences to ask for in the workload quote")
     p.add_argument("--repeats", type=int, default=3, help="runs of each row; the rows take turns")
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
@@ -137,7 +139,7 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         "--weights", choices=WEIGHTS, default="stored", help="format of the target's weights, for plain rows too"
     )
     p.add_argument("--middle", choices=MIDDLES, default="auto", help="format of the middle level's weights")
-    p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
+    p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ", ".join(SHAPES))
     p.add_argument("--seed", type=int, default=1, help="seed of sampled answers; each repeat adds 1")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
     p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the results to FILE.svg with matplotlib")

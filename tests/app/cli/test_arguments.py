@@ -9,6 +9,7 @@ import pytest
 from app.cli.arguments import COMMANDS, HelpAsked, engine_options, is_complete, parse
 from app.cli.develop import run_bench
 from app.core import settings
+from engine.bench.rows import ROWS
 from engine.config import EngineConfig, SamplingParams
 from engine.errors import OptionError
 from engine.version import VERSION
@@ -95,6 +96,7 @@ def test_the_version_is_said_before_anything_is_installed() -> None:
 def test_help_explains_every_setting_of_the_engine() -> None:
     with pytest.raises(HelpAsked) as caught:
         parse(["ask", "--help"])
+    assert "`" not in str(caught.value), "marks of a docstring, and names that only its code knows"
     lines = str(caught.value).splitlines()
     for index, line in enumerate(lines):
         if line.startswith("  --"):  # the explanation stands on the same line or on the next
@@ -116,4 +118,6 @@ def test_test_and_bench_pass_on_what_they_do_not_know(capsys: pytest.CaptureFixt
     assert asked.rest == ["--help"]
     with pytest.raises(SystemExit):
         run_bench(asked, settings.make_settings())
-    assert capsys.readouterr().out.startswith(f"usage: {settings.COMMAND} bench ")
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: {settings.COMMAND} bench ")
+    assert {f"{row}," for row in ROWS[:-1]} <= set(said.split()), "no name of a row is cut at a line's end"
