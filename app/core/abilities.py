@@ -32,7 +32,7 @@ class Abilities:
 
     Args:
         only_quotes: whether the model only finds passages by their words.
-        refusals: sentences, word for word, that it gives instead of an answer.
+        refusals: sentences, word for word, that the model gives instead of an answer.
         overview: first words of an answer about the whole text, for a model that only quotes passages ("The text
             begins:").
     """

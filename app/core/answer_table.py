@@ -103,7 +103,7 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     names of the answer or the question that occur nowhere in the document.
 
     Args:
-        record: the answer's notes, as kept.
+        record: the answer's stored notes (``app.citations``).
     """
     level, best = _best(record, answer)
     return {

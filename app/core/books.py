@@ -1,13 +1,13 @@
 """The library: books that were opened on this machine, with their texts and covers.
 
 Owns the folder ``books`` inside the data folder: one folder per book, named by the SHA-256 of the file, with the file
-itself, the text cache (``text.json``, and ``text-alone.json`` without comments, so that opening it again parses
-nothing), the image of its first page, and ``book.json`` with the file's name, from which a library is rebuilt when its
-database is lost. All other facts about a book are in the database.
+itself, the text cache (``text.json``, or ``text-alone.json`` for the text without comments), the image of its first
+page, and ``book.json`` with the file's name. A library whose database is lost is rebuilt from these. All other facts
+about a book are in the database.
 
-Several documents that are read as one are a book too: a folder under its own name, whose file ``COLLECTION`` lists the
-hashes of the documents, in their order. It is opened, asked about, listed and deleted like any other book; its
-documents stay in the library.
+Several documents that are read as one are a book too (a collection). Its folder has a random name in place of a hash,
+and a file ``COLLECTION`` that lists the hashes of the documents in their order. A collection is opened, asked about,
+listed and deleted like any other book; its documents stay in the library.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 """The cached text with comments, and without them."""
-_COVER_WIDTH = 320  # pixels: twice the library's size, for dense screens
+_COVER_WIDTH = 320  # pixels: twice the width that the library shows, for high-density screens
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
 Read = Callable[..., Document]
@@ -76,7 +76,7 @@ class Book:
 
     @property
     def shown(self) -> str:
-        """Its title; until it is known, the file's name without its kind, which is the title of most untitled files."""
+        """The book's title. If it has none, its name: that of a file without the ending, that of a collection whole."""
         return self.title or (self.name if self.is_collection else PurePath(self.name).stem)
 
     @property
@@ -451,8 +451,8 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw a PDF's missing cover in a thread and store it next to the file. Other formats get no picture as a cover.
-    Nor does a book with a password.
+    """Draw a PDF's missing cover in a thread and store it next to the file. Other formats, and files with a password,
+    get no cover.
     """
     if document.kind != "pdf" or password or (path.parent / COVER).is_file():
         return None

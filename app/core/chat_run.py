@@ -97,7 +97,7 @@ def ask(
         tab: the tab that asks. The answer continues when this tab closes, but only briefly when all have closed
             (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
-        every: whether to ask all parts of a book that is read in parts, instead of those that the question needs.
+        every: whether the question goes to all parts of a book that is read in parts, or only to those it needs.
 
     Raises:
         Busy: another question is being answered.
@@ -119,8 +119,8 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position`` if it was cut off, or ask the parts of the book that were not asked. Yields
-    and raises as in ``ask``.
+    """Continue the answer at ``position`` if it was cut off, or put its question to those parts of the book that it has
+    not been put to yet. Yields and raises as in ``ask``.
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
@@ -562,8 +562,8 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
-    """The sampling options of an answer. "own" names those that come from the model's settings. For a server there are
-    only the options that were sent to it.
+    """The sampling options of an answer. The key "own" lists the options whose value comes from ``own``, the model's
+    settings. A server's settings are unknown (None), so only the options that were sent to it are returned.
     """
     if own is None:
         return asdict(sampling)

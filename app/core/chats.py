@@ -539,8 +539,8 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """Turn a person's words into a query of the full-text index. Each word is quoted, so that its signs are not read as
-    operators, and all of its spellings are searched.
+    """Turn a person's words into a query of the full-text index. Each word is quoted, so that its punctuation is not
+    read as operators. All spellings of a word are searched.
     """
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]

@@ -2,8 +2,8 @@
 
 Facts are given without advice. Torch is asked in a child process, so that a crash or a hang does no harm. The report
 holds versions, machine, model and the end of the log, but no private content: no words of documents, questions or
-answers, no names of people in paths, no keys. Only log lines of our own modules are kept, since they quote no content.
-Of an error the report shows the type and the places in the code, but not the message, which may quote content.
+answers, no names of people in paths, no keys. Log messages are kept only as far as they cannot quote content
+(``_said``). Of an error the report shows the type and the places in the code, but not the message.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def log_tail(path: Path) -> list[str]:
 
 
 def harmless(lines: Iterable[str]) -> Iterable[str]:
-    """Keep only the log lines that cannot contain words of a document."""
+    """Yield the lines of a log without anything that could quote a document. Other lines are left out."""
     for line in lines:
         if entry := _ENTRY.fullmatch(line):
             said = _said(entry[2].split(".")[0], entry[4])

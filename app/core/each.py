@@ -6,8 +6,8 @@ run.
     each.run                                                                     the state of the run, for the page
 
 Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
-is asked twice, even after a stop or a restart, except after an error. While it runs, no other question can be asked.
-Stopping the answer, or opening another book, stops the run. After the run the open book is read again.
+is asked the same question twice, even after a stop or a restart, except after an error. During a run no other question
+can be asked. Stopping the answer, or opening another book, stops the run. After the run the open book is read again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def left(self) -> int:
-        """Documents that are still to be asked, including those that failed."""
+        """Number of documents that are still to be asked, including those that failed."""
         return sum(_is_open(self.answers.get(one)) for one in self.documents)
 
 

@@ -29,7 +29,7 @@ endings of its words.
 MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
-_NEAR = 250  # letters within which words count as near each other
+_NEAR = 250  # maximum letters between the beginnings of words that count as near each other
 _FEWEST_LETTERS = 2  # minimum letters of a part of a word that is searched
 
 _WORD = re.compile(r"[^\W_]+")

@@ -41,8 +41,9 @@ _LIKE = 4.0  # maximum ratio of lengths for another reading to count as similar
 _GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
 _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
-_KEPT = 8  # newest observations of a kind that are stored
-# excess in seconds, in addition to ``_SLOWER``, that is not called slower, because a person hardly notices it
+_KEPT = 8  # maximum observations of each kind (readings, answers) that are stored: the newest
+# Minimum seconds, besides the factor ``_SLOWER``, by which the remaining time must exceed the shown time before the
+# reading is called slower. A person hardly notices less.
 _HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE, _HOUR = 60, 3600
@@ -121,7 +122,7 @@ def expected(reading: Range, writing: Range | None) -> str:
 @dataclass(frozen=True)
 class Remaining:
     """The remaining time of one reading. ``total``: the forecast seconds of the whole reading, if there is a forecast.
-    ``left``: the remaining time shown last. ``slower``: whether the measured time now exceeds it.
+    ``left``: the remaining time shown last. ``slower``: whether the measured remaining time clearly exceeds ``left``.
     """
 
     total: Range | None = None

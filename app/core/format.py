@@ -145,7 +145,7 @@ def reached(document: Document, pages: int) -> str:
 
 
 def reached_of(document: Document, read: BookRead) -> str:
-    """``reached``, with the number of all pages: "page 84 of 212"."""
+    """The result of ``reached`` with the number of all pages, if there is one document: "page 84 of 212"."""
     return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
 
 
@@ -308,7 +308,7 @@ def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
 
 
 def ms_now(pace: Sequence[PacePoint]) -> float | None:
-    """Milliseconds per token over the last ``_NOW_TOKENS`` tokens; None before there are any."""
+    """Milliseconds per token over the last ``_NOW_TOKENS`` tokens; None before the first token."""
     spent, tokens = 0.0, 0
     begun = [0, *(at for _, _, _, at in pace)]
     for before, (ms, _, _, at) in zip(reversed(begun[:-1]), reversed(pace), strict=True):

@@ -37,8 +37,8 @@ _MOST_UNDONE = 200  # maximum deleted notes that can be restored until the progr
 class Note:
     """One note.
 
-    ``book``: the hash of a file, or of several documents if no page is known. ``page``: the number in that file, 0
-    if none is known; ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in
+    ``book``: the hash of a file; of the open book if no page is known. ``page``: the page's number in that file, 0 if
+    no page is known. ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in
     the page's text; both 0 if the passage is not found there. ``said``: the sentence of an answer. ``words``: the
     person's own words. ``written``: seconds since the epoch.
     """

@@ -57,8 +57,8 @@ class PartAnswer:
     """The answer of one part.
 
     ``level`` is the best level of evidence among its sentences, or "" if none was looked up or the sentences claim
-    nothing. ``found``: whether it is more than a refusal. ``record`` are its notes from ``app.citations``;
-    ``from_disk``: whether the part was restored from disk completely.
+    nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
+    ``app.citations``. ``from_disk``: whether the part was restored from disk completely.
     """
 
     part: int

@@ -32,7 +32,7 @@ from engine.words import says_nothing
 CHAT_TOKENS = 1536
 """Tokens of a large window that a part leaves free for the question and its answer."""
 CHAT_SHARE = 8
-"""In a small window, 1 of this many tokens is left free for the question and its answer."""
+"""In a small window, 1 / ``CHAT_SHARE`` of the tokens is left free instead of ``CHAT_TOKENS``, if that is less."""
 FULL = 0.7
 """Minimum share of a part's size that is filled before a part may end at the start of a chapter."""
 MOST_ASKED = 3
@@ -71,7 +71,7 @@ _PAGES = re.compile(
     r"(?:\s*(?:to|bis|à|a|[-–])\s*(\d{1,5}))?(?!\.?\d)",
     re.IGNORECASE,
 )
-_SECTION = ("sec", "abs")  # how words for a section begin
+_SECTION = ("sec", "abs")  # first letters of the words for a section, such as "section" and "Abschnitt"
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )

@@ -344,10 +344,10 @@ class RaceResult:
 
     @property
     def times(self) -> float | None:
-        """By what factor the second run was faster per token.
+        """By what factor the run with speculation was faster per token.
 
-        None without a measurement, or if the texts differ. Also None if it disagrees with the engine's own figure,
-        which comes from plain steps timed during the second run: then other work disturbed one of the runs.
+        None without a measurement, or if the texts differ. Also None if the factor disagrees with the engine's own
+        figure, which comes from plain steps timed during that run: then other work disturbed one of the runs.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))

@@ -4,8 +4,8 @@ Owns reading rows from the pages of the file and of its log, and putting them in
 
 A backup next to the file (``Connection.backup``) would be simpler, but loses everything written since. Measured with 95
 turns, 5 of them newer than the backup: the backup restored 90 after any damage. This module restored all 95 after
-damage to any root page. After damage at random places it restored all in 64 of 100 cases, and 87 in the worst. From a
-file that was cut off it restored 43, from its log.
+damage to any root page. After damage at random places it restored all in 64 of 100 cases, and 87 in the worst. When the
+file was truncated it restored 43, which were in the log.
 
 Source: the database file format and the WAL format of SQLite (https://www.sqlite.org/fileformat2.html).
 """

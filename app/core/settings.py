@@ -29,7 +29,7 @@ DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
 DEMO = "demo"
-"""The name of the bundled pair, to be given if another model was chosen in the page."""
+"""The name that a person types for the bundled pair, after another model was chosen in the page."""
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
 """Small models of the package index (``app.models.starter``): the names that a person types, with the models'
@@ -52,8 +52,8 @@ COMMAND = "trifold" if INSTALLED else "python launch.py"
 """The command that starts the program."""
 
 
-# The pip requirement that repairs an installed program: the folder that it was installed from. A package name is not
-# used, since the index could have another project under that name.
+# ``FOLDER_OF_TRIFOLD`` stands for the folder that the program was installed from. The package's name is not used,
+# because another project of the package index could have that name.
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
 """The command to run when a package of the program is missing or broken."""
 
@@ -316,8 +316,8 @@ def model_name(name: str, path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _is_demo(path: str) -> bool:
-    """Whether a folder is that of the bundled pair. Cached, since it is asked ten times a second and each answer reads
-    the disk.
+    """Whether a folder is that of the bundled pair. Cached, because this is called ten times a second and reads the
+    disk.
     """
     return is_same_folder(path, DEMO_MODEL)
 

@@ -4,8 +4,8 @@
     cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
     cost.without     the hashes of documents that fit, if all together are too long
 
-Text before the first change is restored from disk; text after it is read again. The documents are kept as a book
-(``app.core.books``), which is opened like any other (``AppState.arrange``).
+Text before the first changed document is restored from disk; all later text is read again. The documents are stored as
+a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False
     Args:
         earlier: the answers before it.
         refused: whether the answer is one of the model's refusals.
-        ended: whether the answer is complete. Before that, a beginning that equals an earlier answer is no repetition.
+        ended: whether the answer is complete. An unfinished answer of fewer than ``_SPAN`` words is not compared with
+            earlier answers.
 
     Returns:
         a key of ``WHY_NO_SPEED``.

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
 _COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of the table ``app_state``
-_MOST_IN_PARTS = 200  # maximum books whose reading in parts is remembered
+_MOST_IN_PARTS = 200  # maximum books that are remembered as read in parts
 
 
 class Job:
@@ -289,7 +289,7 @@ class AppState:
 
     def restore(self) -> None:
         """Open the book that was open when the program ended, if it was ready, read in parts, locked or waiting for a
-        choice of pages. A book that was being opened or read then is not opened, nor one that failed.
+        choice of pages. A book that was still being opened or read, or that had failed, is not opened.
         """
         mark = self._bookmark.find()
         if mark is None or not mark.ready or self._current.book is not None:

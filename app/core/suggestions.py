@@ -345,7 +345,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
-    """Choose some of the items, spread evenly over all of them."""
+    """Choose ``count`` headings, spread evenly over ``headings``; all of them if there are no more."""
     if len(headings) <= count:
         return list(headings)
     return [headings[(2 * number + 1) * len(headings) // (2 * count)] for number in range(count)]
