@@ -251,8 +251,8 @@ class Notes:
         (``ink``).
 
         ``missing`` lists what the book lacks: names and numbers of the answer that occur nowhere in it, and nouns and
-        names of the question that it never uses. An empty list says that no passage was found for any sentence.
-        Otherwise the key is absent if nothing is missing.
+        names of the question that it never uses. An empty list says that no passage was found for any sentence. If
+        passages were found and nothing is missing, the record has no such key.
         """
         self._look_up()
         return self.sketch()

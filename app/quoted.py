@@ -3,10 +3,10 @@
     index = BookIndex(document)
     check_quotation(index, "it burns thirteen lamps")     QuotationCheck(verified=True, spans=(PageSpan(...),), ...)
 
-A quotation is checked against the text of the pages. Texts are folded before they are compared, to what two printings
-of the same words have in common: letters and digits in order, without case, accents and ligatures. Spacing, hyphens
-(also those at the end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an
-ellipsis divides must follow each other.
+A quotation is checked against the text of the pages. Both are folded before they are compared: only letters and digits
+stay, without case, accents and ligatures, because two printings of the same words may differ in everything else.
+Spacing, hyphens (also those at the end of a line) and punctuation do not matter; numbers must be the same numbers, and
+parts that an ellipsis divides must follow each other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FEWEST_WORDS = 3
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # maximum folded characters within which the parts of one quotation follow each other
-_FEWEST_SHARED = 4  # minimum consecutive words of a missing quotation that are in the book, for them to be shown
+_FEWEST_SHARED = 4  # minimum consecutive words that a missing quotation shares with the book for these to be shown
 _MOST_WORDS = 150  # maximum words of a missing quotation that are compared
 _EXCERPT_AROUND = 160  # characters that an excerpt has before and after its passage
 _LONGEST_EXCERPT = 700

@@ -74,7 +74,7 @@ class HelpAsked(Exception):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read a command line. ``command`` is always set; ``rest`` holds the words that a command passes on.
+    """Parse a command line. In the result ``command`` is always set; ``rest`` has the words that a command passes on.
 
     Raises:
         OptionError: the line is wrong; the message has the nearest right name.

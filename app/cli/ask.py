@@ -195,7 +195,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
 
 def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
-    """Ask, and write the answer to stdout while it comes. The notes on its sentences grow with it."""
+    """Ask, and pass the events of the answer to ``notes``. If ``show``, write the answer to stdout while it comes."""
     if show:
         write(question.begun)
     request = engine.ask(question)
@@ -238,8 +238,8 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
 
 
 def report_of(document: Document, book: BookRead, done: AnswerDone, model: ModelInfo | None) -> dict[str, Any]:
-    """The object that ``ask --json`` prints. Times are in seconds or milliseconds as their names say, rates from 0 to
-    1, sizes in bytes.
+    """The object that ``ask --json`` prints. A time is in seconds or milliseconds, as its name says. Acceptance rates
+    are from 0 to 1, and sizes are in bytes.
     """
     live = done.figures
     return {

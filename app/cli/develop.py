@@ -1,7 +1,7 @@
 """``bench`` runs the engine's own bench, with the bundled models and book where the person names no others.
 
-``test`` runs formatting and lint, then types and tests at once, since the tests often wait. The launcher has installed
-the packages for it, from tests/requirements.txt.
+``test`` checks formatting and lint, then checks types while the tests run, since the tests often wait. The launcher has
+installed the packages that ``test`` needs, from tests/requirements.txt.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-# Processes that run tests. Many tests wait for programs that they have started, so three processes share two cores
-# (``tests/spreading.py``), or two where memory is less than three processes take. ``-n 0`` runs one test after another.
+# Number of processes that run tests: three on two cores, because many tests wait for programs that they have started
+# (``tests/spreading.py``). With less than ``_MEMORY_OF_THREE`` bytes of memory there are only two processes. ``-n 0``
+# runs one test after another.
 _PROCESSES, _MEMORY_OF_THREE = 3, 7_000_000_000
 
 # Some 5,600 tests start, kill and wait for programs. On a machine with other work one of them is late now and then. So

@@ -111,8 +111,8 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def prepare_libraries() -> None:
-    """Keep the libraries quiet and off the network. They read these variables when they are imported, so this comes
-    first.
+    """Keep the libraries quiet and off the network. Call this before any of them is imported, because they read these
+    variables on import.
     """
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
@@ -152,7 +152,7 @@ def logging_to(folder: Path) -> Iterator[Path]:
     root = logging.getLogger()
     root.addHandler(handler)
     logging.captureWarnings(True)
-    for name in ("app", "engine"):  # only warnings of the libraries are logged
+    for name in ("app", "engine"):  # libraries keep the level of the root logger, which is WARNING
         logging.getLogger(name).setLevel(logging.INFO)
     try:
         yield path

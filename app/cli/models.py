@@ -31,11 +31,12 @@ from engine import Status
 from engine.errors import ModelNotFound
 from engine.plan import measure_free_memory
 
-_FETCHING = ("ask", "read", "bench")  # the app shows its own progress, and the doctor changes nothing
+_FETCHING = ("ask", "read", "bench")  # commands that download here; the app has a page for it, the doctor only looks
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
-    """Find settings whose models the engine can load without a network.
+    """Return the settings with models that the engine can load without a network. For a command of ``_FETCHING``,
+    missing models are downloaded first.
 
     Raises:
         TrifoldError: a model is missing and cannot be fetched.

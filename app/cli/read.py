@@ -80,7 +80,9 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
 
 
 def parts_of(document: Document) -> dict[str, Any]:
-    """The documents of a collection, each with its title and other facts; nothing for a single document."""
+    """The documents of a collection under the key "documents", each with its title and other facts; {} for a single
+    document.
+    """
     found = [
         {
             "title": member.title,
@@ -153,7 +155,8 @@ def open_books(
 
     Raises:
         DocumentError: a file cannot be read as a book.
-        OptionError: the book does not have these pages or chapters, both are named, or pages of several files.
+        OptionError: the book lacks these pages or chapters, both pages and chapters are named, or pages are named for
+            several files.
     """
     if pages and len(files) > 1:
         raise OptionError(

@@ -176,7 +176,7 @@ def _open_browser(url: str) -> bool:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Exit normally on a signal to end, so that everything open is closed."""
+    """Exit normally when a signal tells the program to end, so that everything open is closed."""
     sys.exit(EXIT_SIGNALLED + number)
 
 

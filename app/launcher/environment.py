@@ -2,8 +2,8 @@
 it.
 
 An install ends by writing a stamp with the hash of the requirements, the Python version, the build of torch and the
-packages. A missing or different stamp means that the install has to be done or repaired. Reading it costs milliseconds
-and no network. Installs nothing itself.
+packages. A missing or different stamp means that the install has to be done or repaired. Reading the stamp takes
+milliseconds and no network. This module installs nothing itself.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 
 support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or later
 (NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD GPUs there is a build for ROCm 7.2, on Linux only,
 which presents itself as CUDA; for Intel GPUs there is a build named xpu. The usual build for macOS supports Apple's
-GPU. Trifold has not been tried with any of the three. Intel GPUs are looked for on Linux only, without those inside of
-processors; elsewhere the build has to be named (``TRIFOLD_TORCH=xpu``).
+GPU. Trifold has not been tried on GPUs of AMD, Intel or Apple. Only on Linux are Intel GPUs detected, and only those
+that are not part of a processor; in other cases the person has to name the build (``TRIFOLD_TORCH=xpu``).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
 
 _GB = 1_000_000_000
 _DISK_BYTES = {CPU: 4 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
-"""Bytes of the whole environment by the build of torch, including the downloads that pip keeps. The build for
-processors was measured on Linux: 1.8 GB, and as much again for downloads. GPU builds include libraries: for CUDA 3 GB
-of downloads that become 6, for ROCm, with kernels for every target, up to 19 (by others' reports, not measured here).
-The build for Intel is assumed to equal CUDA's.
+"""Bytes of the whole environment, keyed by the build of torch, including the downloads that pip keeps. The build for
+processors was measured on Linux: 1.8 GB, and as much again for downloads. The libraries of a CUDA build are 3 GB of
+downloads and 6 GB installed. Those of the ROCm build, with kernels for every target, are up to 19 GB installed.
+(Figures for GPUs are others' reports, not measured here.) The build for Intel is assumed to equal CUDA's.
 """
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")

@@ -32,7 +32,7 @@ from urllib.request import url2pathname
 from app.models.hub import REPORT_SECONDS, Say
 from engine.errors import ModelError, ModelNotFound
 
-# every command imports this module, even the doctor, which must run without this package to report it missing
+# every command imports this module, even the doctor, which must run without httpx2 to report that it is missing
 if TYPE_CHECKING:
     import httpx2
 

@@ -1,6 +1,6 @@
 """A remote server with the methods of ``engine.Engine``, so that the page, the chats and /v1 use both alike.
 
-Uses OpenAI's protocol (``openai_client``). To read a book, it is sent once, so that the server has it in its prefix
+Uses OpenAI's protocol (``openai_client``). A book is read by sending it once, so that the server has it in its prefix
 cache when the first question comes. A thread for each request runs the connection. Cancelling a request closes its
 connection within a tenth of a second. Retrieval scores, acceptance and KV tiers of the server are unknown and stay
 empty.

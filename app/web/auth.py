@@ -431,8 +431,8 @@ LOCKED = (
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """Whether a request repeats a header of ``_SAID_ONCE``, so that two programs could read different values. Browsers
-    never do this.
+    """Return the refusal of a request that repeats a header of ``_SAID_ONCE``, because two programs could read
+    different values; None for any other request. Browsers never repeat these headers.
     """
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None

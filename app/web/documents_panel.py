@@ -27,7 +27,7 @@ from engine.document import Document
 from engine.errors import OptionError
 
 COLOURS = 6
-"""Number of colours, which documents get in turn. The style sheet has one rule for each."""
+"""Number of colours for documents. The style sheet has one rule for each colour."""
 
 
 def _hashes(value: Any) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def best_pair(free: FreeMemory) -> Proposal | None:
     has that memory, choose the pair with memory for the longest text.
 
     A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
-    a rule of thumb. Tables of which a token reads one row do not count.
+    a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))

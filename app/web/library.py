@@ -34,7 +34,7 @@ from engine.document import Document, extent_of
 from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
 
-LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days
+LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days such as "yesterday"
 _HUES = 360
 # matches signs of Markdown, because a list of findings shows only words
 _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
@@ -142,7 +142,7 @@ class Library:
         }
 
     def _extent(self, book: Book) -> str:
-        """The number of a book's pages in words; "" if unknown, or unknown of a document of the collection."""
+        """The number of a book's pages in words; "" if it is unknown for the book or for a document of a collection."""
         try:
             parts = self._state.books.members(book) or (book,)
         except DocumentError:

@@ -1,9 +1,10 @@
 """The live stream: every changing part of the page, including an answer's words, by one route of server-sent events.
 
 Owns the page as plain data, with the names that the page's scripts use (``page_view``), and the times of sending. A key
-is sent when its value has changed, ten times a second at most (``Throttle``), figures less often, and none when no page
-is open. So values that change often are kept apart from large ones. Only this stream sends an answer that is being
-written (``RunningAnswer``); Gradio shows the chat again when it has ended.
+is sent when its value has changed, at most ten times a second (``Throttle``), and figures less often. Nothing is sent
+while no page is open. Every key except the growing answer is sent whole, so values that change often have other keys
+than large values. Only this stream sends an answer that is being written (``RunningAnswer``); Gradio shows the chat
+again when the answer has ended.
 
 To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
 ``server.make_panels``, put its markup into ``page/frame.html``, its style into its own file under ``assets/style``

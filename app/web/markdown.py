@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 # Code, which stays unchanged: a fence at the start of a line up to its end, or a span between equal runs of backticks.
-# Repetitions inside of brackets and backticks are bounded, so that a text of many brackets takes no more time.
+# Repetitions inside of brackets and backticks are bounded, so that many brackets do not make the search slow.
 _CODE = re.compile(
     r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
     r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",

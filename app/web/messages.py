@@ -109,7 +109,7 @@ _NOTED = (
     (">verified, ", ">in your notes, "),
     (">word for word, ", ">in your notes, "),
 )
-"""Words for the book, and for notes in its place."""
+"""Words about the book, each with the words that replace them if notes were asked instead of the book."""
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
 _SAID = {
@@ -197,7 +197,7 @@ def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The answers of a book's parts, if parts were asked (``app.core.part_notes``)."""
+    """The record of a question that was put to a book's parts (``app.core.part_notes``); empty for other questions."""
     return (notes or {}).get("parts") or {}
 
 
@@ -283,13 +283,13 @@ CARET = '<span class="caret at-{}"></span>'
 """The place where a growing answer continues; the number counts the UTF-16 units before it."""
 
 WRITING = '<div class="writing"><span class="waiting">Thinking…</span></div>'
-"""The empty place of a growing answer. Its words and its reason for waiting come only through the live stream, so this
-text never changes, and Gradio draws it once.
+"""The placeholder of an answer that is being written. The answer's words, and the reason why it waits, come only
+through the live stream, so this HTML never changes and Gradio draws it once.
 """
 
 
 def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[ChatMessage]:
-    """Make the messages of the whole chat. An answer that is being written is an empty place.
+    """Make the messages of the whole chat, with the placeholder ``WRITING`` for an answer that is being written.
 
     Args:
         made: messages made earlier; finished exchanges are not made again, and new ones are added.

@@ -1,4 +1,4 @@
-"""Offers to read a book that does not fit in parts, and states the cost first.
+"""Offers to read a book part by part if it does not fit, and states the cost first.
 
 Owns these routes and this key of the live stream:
 

@@ -464,7 +464,7 @@ class Preferences:
 
         They are measured in a separate process, while no answer is being written. If other programs were working, the
         next call starts another measurement, and the better value counts. A failed measurement is not repeated, because
-        the page asks again whenever one is running.
+        the page asks again as long as one is running and would never stop.
         """
         with self._lock:
             known = self._measured

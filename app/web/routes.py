@@ -64,7 +64,7 @@ def json_object(sent: bytes) -> dict[str, Any]:
     """Read the JSON object of a request. Raises OptionError."""
     try:
         asked = json.loads(sent)
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested without end
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets are nested too deeply
         raise OptionError("The request is not JSON.") from error
     if not isinstance(asked, dict):
         raise OptionError("The request is not a JSON object.")
@@ -195,7 +195,7 @@ class MessageAsked(Asked):
 
 
 class ContinueAsked(MessageAsked):
-    """A request to continue an answer. ``every``: whether to ask the parts of the book that were not asked."""
+    """A request to continue an answer. ``every``: whether its question goes to all remaining parts of the book."""
 
     every: Any = False
 
