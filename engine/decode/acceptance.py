@@ -9,7 +9,7 @@ A verification pass already has the queries and the KV, so a refresh within it c
 the changed chunks. The policy "never" is the published code of TriForce; "every" with 1 refreshes at every
 verification.
 
-The costs of a round's passes on this machine and this context are measured once, then followed. A pass over n tokens
+The costs of a round's passes on this machine and this context are measured once, then updated. A pass over n tokens
 costs about base + slope * (n - 1) milliseconds: the base reads weights and KV once, the slope computes for every
 further token. A pass over one token is estimated separately: it multiplies matrices by a vector, which costs less than
 the line for several tokens predicts. The line is fitted by least squares. Older passes fade in the fit, so that it
@@ -461,8 +461,8 @@ class PassCostEstimate:
         self._estimate()
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """Count ``steps`` plain steps without a pass over several tokens and, if ``one``, without a pass over one
-        token. This lowers the weight of earlier passes and raises that of the first measurement.
+        """Count ``steps`` plain steps during which no pass over several tokens was learned and, if ``one``, no pass
+        over one token either. Earlier passes then weigh less, and the first measurement weighs more.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]

@@ -82,8 +82,8 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
 
-        The match at a place with little text after it counts as shorter. Such a place is often in the question: it
-        quotes words of the book that the answer is to continue, but only the first tokens of the answer follow there.
+        A match counts as shorter if little text follows its place. Such a place is often in the question: the question
+        quotes words of the book that the answer is to continue, but is followed only by the answer's first tokens.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
@@ -155,9 +155,9 @@ class Proposal:
     ``Sampler`` gives them) and their source.
 
     Without ``probs`` every token is a point mass. ``confidences`` are the draft model's confidences, if asked for.
-    ``steps`` is the number of its forward passes. ``hinted``: whether the whole hint was the draft model's most likely
-    continuation. ``start_ms``: milliseconds of starting the draft model on the context, if its start was delayed until
-    now.
+    ``steps`` is the number of the draft model's forward passes. ``hinted``: whether the whole hint was the draft
+    model's most likely continuation. ``start_ms``: milliseconds of starting the draft model on the context, if its
+    start was delayed until now.
     """
 
     tokens: torch.Tensor
@@ -239,12 +239,12 @@ class ModelDrafter:
 
     Args:
         decoder: the draft model.
-        vocabulary: of the target; distributions are cut or padded to it, since families pad their embeddings
-            differently.
+        vocabulary: size of the target's vocabulary. Distributions are cut or padded to this size, because models of
+            different sizes pad their embeddings differently.
         num_sink_tokens, window_size: of the streaming cache.
         longest: maximum number of tokens that can be ahead of the committed context.
-        backend: runs its passes; None is the model's own.
-        full: the target's full cache, whose layers are spilled where a step runs out of memory.
+        backend: runs the draft model's passes; None takes the model's own backend.
+        full: the target's full cache, whose layers are spilled if a step runs out of memory; None spills nothing.
         waits: whether the start on a context is delayed until the first proposal, because a large draft model takes
             seconds to start, and an answer may need no proposal.
     """
@@ -395,8 +395,8 @@ class ModelDrafter:
         self._settled, self._fed = self.cache.length, []
 
     def _crop_to(self, context: Sequence[int]) -> None:
-        """Drop the fed tokens from the first that differs from this context on. The last token of the context stays out
-        of the cache, because it is the next input.
+        """Drop the first fed token that differs from ``context``, and all later ones. The last token of ``context``
+        stays out of the cache, because it is the next input.
         """
         if self._unread:
             self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])

@@ -1,5 +1,5 @@
 """Builds the cheap levels of a session from a configuration: the drafter, the retrieval cache, and their controllers. A
-controller lives as long as the book; this module times its first costs.
+controller lives as long as the book; this module times or derives its first costs.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _ROW_SHARE = 0.27
 # billion parameters in 4 bits on two cores).
 _SELECTION_STEPS = 4.0
 
-# Maximum product of parameters and tokens for which a processor starts the draft model with every answer: about 50 ms.
-# Beyond it the start is delayed to the first proposal.
+# Maximum product of the draft model's parameters and the tokens that it reads to start, for which it is started with
+# every answer on a processor: this takes about 50 ms. Above the maximum, the start is delayed to the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Minimum bytes of weights that a step reads for its time to be determined by reading them. A smaller model stays partly
-# in the processor's cache. Only above this limit are the lengths of a seeded text chosen by the bytes of passes.
+# Minimum bytes of weights read by a step, for the lengths of a seeded text to be chosen by the bytes of passes. A
+# smaller model stays partly in the processor's cache, so that the time of a pass does not follow from its bytes.
 _COSTS_ITS_BYTES = 250_000_000
 
-# Newest tokens of a prompt that are searched for words of the book.
+# Number of newest tokens of a prompt that are searched for a quotation of the book.
 _QUESTION = 128
 
 # Share of a plain step above which a step of the draft model is too expensive.
@@ -179,8 +179,8 @@ class Hierarchy:
         return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
 
     def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
-        """Make a backend that records a model's passes over one cache; the backend itself if passes are not
-        recorded.
+        """Make a backend that records the passes of ``backend`` over one cache. If passes cannot be recorded, return
+        ``backend`` itself.
         """
         others = decoder.split.devices[1:] if decoder.split else ()
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device, *others)
@@ -221,7 +221,9 @@ class Hierarchy:
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context on which the levels have been started. Once per book, quick passes are timed first."""
+        """Decode from a context on which the levels have been started. On a new book, the costs of passes are timed or
+        derived first.
+        """
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 
@@ -241,8 +243,8 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """Choose a controller. Fixed lengths are chosen if they are configured, or if the context window ends too soon
-        to time passes; a seeded text has a policy of its own (``seeded_policy``).
+        """Choose the policy of an answer, usually a controller. Lengths are fixed if they are configured, or if the
+        context window ends too soon to time passes. A seeded text has a policy of its own (``seeded_policy``).
 
         Acceptance depends on sampling, so each way of sampling has its own controller.
         """
@@ -296,11 +298,11 @@ class Hierarchy:
     ) -> Costs:
         """Determine the first costs of passes on a context on which the levels have been started.
 
-        ``measure`` times quick passes. Timing slow passes took longer than the first four tokens of an answer, so their
-        costs are derived. They come from the costs of another book, scaled to this plain step, or from the passes'
-        bytes and computation and the probed speeds of this machine. Later rounds correct them.
+        Quick passes are timed (``measure``). Slow passes are not, because timing them took longer than the first four
+        tokens of an answer. Their costs are those of another book, scaled to this plain step, or they are derived from
+        the passes' bytes and computation and the probed speeds of this machine. Later rounds correct them.
         """
-        # If spilled KV comes over a slow bus, ``measure`` does not time a verification.
+        # If spilled KV comes over a slow bus, ``measure`` is quick too, because it times no verification.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
             return measure(context, plain_ms, self._target, retrieval, middle, draft)
         if self._costs is not None:
@@ -421,7 +423,7 @@ def selection_ms(retrieval: RetrievalCache, costs: Costs) -> float:
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:
-    """How many experts the passes of a model read after ``context`` tokens."""
+    """The experts that a model's passes read after ``context`` tokens; ``NO_EXPERTS`` for a model without experts."""
     found = experts_of(target.config)
     if found is None:
         return NO_EXPERTS

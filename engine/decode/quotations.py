@@ -35,8 +35,7 @@ _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \n\"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ \n.,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
-# Maximum points of quotations that are cached, because a round needs each of its points several times. If there are
-# more, all are dropped.
+# Maximum number of cached points, each of which a round needs several times. When the cache is full, all are dropped.
 _MOST_REMEMBERED = 4096
 
 

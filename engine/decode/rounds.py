@@ -360,7 +360,7 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
-    """Draft tokens for verification, which reads them from the device."""
+    """Draft tokens that go straight to verification. They stay on the device until verification has accepted some."""
     clock = time.perf_counter()
     count = min(plan.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)

@@ -24,7 +24,7 @@ class Tuning:
     match_edges: tuple[int, ...] = (6, 12, 24)
     """Borders, in tokens, of the classes of a match's length."""
     memory: float = 40.0
-    """Number of trials after which older trials have faded. This is the number in a few rounds, so that a change of the
+    """Number of trials after which older trials have faded. A few rounds make this many trials, so that a change of the
     text shows within a paragraph.
     """
     lookup_memory: float = 16.0
@@ -80,8 +80,8 @@ class Tuning:
     first_cost_weight: float = 0.3
     """Number of passes that the first measurement weighs."""
     most_disturbed: float = 3.0
-    """Factor of the expected duration at which the duration of a pass or a trial is cut off, because a longer one was
-    disturbed. If a pass takes less than the estimate divided by this factor, the estimate was disturbed.
+    """Maximum duration of a pass or a trial, as a factor of the expected duration. Longer durations count as disturbed
+    and are cut off. An estimate above this factor times a pass's duration also counts as disturbed and is lowered.
     """
     newest_weight: float = 0.1
     """Weight of the newest one-token pass in the estimate of such a pass, after the first few passes."""
@@ -141,11 +141,13 @@ class Tuning:
     longest_match: int = 64
     """Maximum number of tokens over which a match is compared backwards."""
     alone: int = 8
-    """Length of a match below which it is proposed only if the draft model agrees with its continuation."""
+    """Minimum length, in tokens, of a match that is proposed without asking the draft model. A shorter match is
+    proposed only if the draft model agrees with its continuation.
+    """
     agreed: int = 2
     """Number of tokens of a short match's continuation that the draft model must agree with."""
     stride: int = 8
-    """Lengths of longer proposals are multiples of this many tokens, because a GPU has to record every shape of a
+    """Proposals of more tokens than this are cut to a multiple of it, because a GPU has to record every shape of a
     middle pass.
     """
 

@@ -76,7 +76,8 @@ class Sampler:
         params: settings of sampling; an option that is None means greedy, or off.
         seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None if nothing depends
             on them.
-        quotations: the state of the text; None if quotations are not checked.
+        quotations: the point that the text has reached within a quotation, if it is in one; None if quotations are not
+            checked.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ def _least_digit(
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
         wanted: parts that the nucleus must reach.
-        above: parts of the tokens that are more likely than all these tokens.
+        above: parts of the tokens with a larger upper digit, if ``digits`` are the lower ones; otherwise 0.
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
