@@ -38,7 +38,7 @@ IMPLEMENTATION = "trifold"
 
 _WINDOW_ROWS = 512  # maximum tokens of a piece, if a sliding window is computed in pieces
 # Maximum query rows of a KV head that a processor computes at once, so that their scores for a piece of keys stay in
-# its cache.
+# the processor's cache.
 _TURN_ROWS = 96
 
 
@@ -124,7 +124,7 @@ class Seen:
         return self._rows[group]
 
     def bias(self, group: int, dtype: torch.dtype) -> torch.Tensor:
-        """The bias to add to the scores of these rows, in the layout of ``cuda.efficient_seen``."""
+        """The bias to add to scores, which hides the same keys as the mask ``rows`` (``cuda.bias_of``)."""
         if (group, dtype) not in self._biases:
             self._biases[group, dtype] = cuda.bias_of(self.rows(group), dtype)
         return self._biases[group, dtype]

@@ -176,8 +176,8 @@ def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, conf
 
 
 def _order_outputs(model: Any, config: Any) -> None:
-    """Bring the input of each recurrent layer's output projection into the order of the file, in which the
-    projection's columns stay.
+    """Set ``output_order`` of each recurrent layer. The columns of its output projection keep the file's order, so the
+    layer brings the projection's input into this order.
     """
     import numpy as np
     import torch

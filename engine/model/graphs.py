@@ -47,9 +47,10 @@ _log = logging.getLogger(__name__)
 # The pass of a shape, counted from 1, in which the shape is recorded; maximum number of recorded shapes; maximum tokens
 # of a recorded pass.
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
-# Number of passes after which a shape is recorded again if memory ran out.
+# Number of further passes of a shape before recording is tried again, if memory ran out.
 _RETRY_AFTER = 256
-# Runs before a recording, in which libraries allocate their buffers. Timed runs, of which the fastest counts.
+# Number of runs before a recording, in which libraries allocate their buffers, and number of timed runs, of which the
+# fastest counts.
 _WARM_UPS, _TIMED = 2, 3
 # The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 such a
 # capture's memory, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded again after a
@@ -275,7 +276,7 @@ class Replays:
         recorder: records and times the passes.
         level: the level's name, for the log.
         dtype: dtype of the passes' computation. Logits come in float32 in any case.
-        check_every: every how many replays one is compared with the ordinary pass; 0 means never.
+        check_every: number of replays of which the last is compared with the ordinary pass; 0 compares none.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class _Piece:
     """Weights that are copied together, contiguous in host memory.
 
     Args:
-        named: the modules that own the weights, with the names of the weights there.
+        named: for each of the weights, the module that owns them and their name in this module.
         held: host memory of ``size`` bytes, a part of ``whole``.
         whole: host memory of several pieces, which stays pinned as long as it exists.
     """

@@ -143,8 +143,8 @@ class KvShape:
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
-        """The number of a layer of the model, or of the layer whose KV it reads, among the layers that keep the whole
-        context; None if that layer does not keep the whole context.
+        """Map a layer of the model to its number among the layers that keep the whole context; None if it is not one
+        of them. A layer without KV of its own gets the number of the layer whose KV it reads.
         """
         return self._places.get(self.source_of(layer))
 
@@ -188,9 +188,7 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The numbers, among the layers that keep the whole context, of those on a device. ``part`` is the index of the
-        device.
-        """
+        """The layers that keep the whole context and are on the device with index ``part``, in their own numbering."""
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property

@@ -151,7 +151,7 @@ class States(Protocol):
 
 
 class DeltaNet(nn.Module):
-    """A gated DeltaNet layer with the weights of transformers' layer. The caller stores its states.
+    """A gated DeltaNet layer with the weights of transformers' layer. A cache (``kv``) stores its states.
 
     Args:
         net: transformers' layer.
@@ -235,8 +235,9 @@ class DeltaNet(nn.Module):
 
 
 class Mamba(nn.Module):
-    """A Mamba-2 layer with the weights of transformers' layer. The caller stores its states. The names here are those
-    of the delta rule: Mamba's B is the key, its C the query, and its x times the step size the value that is written.
+    """A Mamba-2 layer with the weights of transformers' layer. A cache (``kv``) stores its states. The names in this
+    class are those of the delta rule: Mamba's B is the key, its C the query, and its x times the step size the value
+    that is written.
 
     Args:
         net: transformers' layer.
@@ -313,7 +314,7 @@ def _inputs_of(net: Any) -> Sequence[nn.Linear]:
 
 
 class ShortConv(nn.Module):
-    """A gated short convolution (LFM2) with the weights of transformers' layer. The caller stores its states.
+    """A gated short convolution (LFM2) with the weights of transformers' layer. A cache (``kv``) stores its states.
 
     Args:
         net: transformers' layer.

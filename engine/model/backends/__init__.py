@@ -28,7 +28,7 @@ class Backend(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """Maximum rows of a pass in which, with our own kernels, a row has the same bits whatever other rows are in the
+        """Maximum rows of a pass for which our own kernels give a row the same bits whatever other rows are in the
         pass. Wider passes may give different bits.
         """
 

@@ -6,7 +6,7 @@ of kernels for all layers (``FusedLayers``). If every layer's KV is resident in 
 the program includes attention, and one call runs all layers. A step of SmolLM2-135M after 64 tokens then takes 10.2 ms
 instead of 11.8 ms with two calls for each layer, and with 8-bit weights 5.8 ms instead of 7.9 (2 cores with AVX-512
 BF16, bfloat16). Families with Llama's layers (``Family.plain``) share the program. transformers runs other families,
-models whose layers have an unknown part, and passes with more rows.
+models whose layers have an unknown part, and passes over more than ``MOST_ROWS`` rows.
 
 Each expert is its own program (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits instead of
 2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
@@ -67,7 +67,7 @@ class FusedLayers:
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
-        kernels: the kernels that their products were packed for.
+        kernels: the kernels that the layers' products were packed for.
         dtype: dtype of hidden states.
         rotary: numbers of a head that RoPE rotates.
     """

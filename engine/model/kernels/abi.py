@@ -202,8 +202,9 @@ class Recurrence:
 
 
 class Interleaved:
-    """Slots of ``interleaved``: the rows ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``) become the
-    columns of the panels ``WEIGHTS``. An entry of -1 in ``ORDER`` makes a column of zeros. A tile is a panel.
+    """Slots of ``interleaved``, which copies rows of ``BLOCKS`` (outputs, ``ROW_BYTES``) into the columns of the panels
+    ``WEIGHTS``. ``ORDER`` (panels * columns) holds the index of each column's row; -1 makes a column of zeros. A tile
+    is a panel.
     """
 
     BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)

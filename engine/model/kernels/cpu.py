@@ -1,7 +1,7 @@
 """Computes attention on a processor, with our own kernels if they can be compiled, otherwise with torch's.
 
-Our kernels (``native``) need llvmlite and vectors that fit the model's widths. Otherwise torch's fused attention kernel
-is used, with the keys cut into pieces so that all threads work. With torch's kernel the bits of a row depend on the
+Our kernels (``native``) need llvmlite, and SIMD vectors that divide head_dim evenly. Otherwise torch's fused kernel is
+used, with the keys cut into pieces so that all threads work. With torch's kernel the bits of a row depend on the
 number of rows.
 """
 

@@ -1,8 +1,8 @@
 """Computes products, norms and recurrences of a few rows by our own kernels, and holds this process's only set of
 kernels.
 
-The kernels need llvmlite, and vectors that fit the model's widths. ``engine.model.kernels.cpu`` chooses between their
-attention and torch's.
+The kernels need llvmlite, and a processor whose SIMD vectors divide the model's widths evenly.
+``engine.model.kernels.cpu`` chooses between attention by these kernels and by torch's.
 """
 
 from __future__ import annotations
@@ -232,7 +232,9 @@ class Native(Compiled):
                 self.call(call.kernel, call.arguments, call.tiles[0] * rows + call.tiles[1])
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
+        """Compute the RMS norm over the last axis of x, whose length is a multiple of ``lanes``. ``weight`` is in
+        float32.
+        """
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         rows = x.numel() // width

@@ -172,7 +172,7 @@ class OwnAttention:
 
 
 def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The addresses (kinds, layers) of caches' memory, such as keys and values. No other function takes any."""
+    """The addresses (kinds, layers) of caches' memory, such as keys and values. All callers get them from here."""
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
 

@@ -56,7 +56,7 @@ class OwnSampling:
 
         Args:
             scale: log2(e) / temperature.
-            top_k, top_p: 0 and 1 keep every token.
+            top_k, top_p: 0 and 1, respectively, keep every token.
         """
         count, width = logits.shape
         stats = torch.empty(count, abi.STATS_WORDS, dtype=torch.float64)

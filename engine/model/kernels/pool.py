@@ -31,9 +31,9 @@ _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# How many times a worker looks for a job before it goes to sleep. ``_PATIENT`` looks take about two milliseconds.
-# ``_IMPATIENT`` looks take a sixth of a millisecond. They are used while torch computes between our kernels, because a
-# spinning worker takes a core from torch's threads.
+# How many times a worker looks for a job before it goes to sleep. ``_PATIENT`` looks take about two milliseconds,
+# ``_IMPATIENT`` looks a sixth of a millisecond. ``_IMPATIENT`` is used while torch computes between our kernels,
+# because a spinning worker takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
 # Number of looks at a word of the board between two pause instructions. A hypervisor takes a guest off its core if the
 # guest executes only pause instructions (pause-loop exiting).

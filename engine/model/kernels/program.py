@@ -57,8 +57,8 @@ class Program:
         """Append a kernel. Return its index. Only allowed before the first run.
 
         Args:
-            slots: the values of the kernel's arguments, keyed by slot, or the index of a kernel whose arguments it
-                shares.
+            slots: the values of the kernel's arguments, keyed by slot; or the index of an earlier kernel, to share that
+                kernel's arguments.
             rows_at: the slot that gets the number of rows.
         """
         return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)

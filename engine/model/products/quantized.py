@@ -95,7 +95,8 @@ class Linear4(nn.Module):
 
 
 def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
-    """Quantize the linear layers of decoder blocks of a transformers causal LM in place, before they are moved.
+    """Quantize the linear layers of decoder blocks of a transformers causal LM in place. Call this before the
+    blocks are moved to their device.
 
     Args:
         weights: "8bit" or "4bit".

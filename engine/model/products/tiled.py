@@ -132,8 +132,8 @@ def tiled(given: nn.Module) -> TiledLinear | None:
 
 
 def tile(block: nn.Module, device: torch.device) -> None:
-    """Replace the quantized layers of a decoder block by tiled ones, on a GPU for which ``multiplies_tiles`` is true.
-    Layers that ``tiled`` cannot convert stay quantized layers.
+    """Move the quantized layers of a decoder block to ``device`` and replace them by tiled layers. The caller has
+    checked ``multiplies_tiles``. Layers that ``tiled`` cannot convert stay quantized layers.
     """
     for path, layer in list(block.named_modules()):
         if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
@@ -141,7 +141,9 @@ def tile(block: nn.Module, device: torch.device) -> None:
 
 
 def multiplies_tiles(device: torch.device) -> bool:
-    """Whether torch's product, and the weights that tiled layers unpack, are right on this GPU for both formats."""
+    """Whether tiled layers work on this GPU: with 4-bit and with 8-bit weights, their products and their unpacked
+    weights must be correct.
+    """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
         return False  # not tried on older GPUs, because the product's error would end the process
     width = _TILES[0] * _TILE_IN

@@ -16,7 +16,7 @@ from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KIN
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
 _KEYS = 4  # keys whose products with a query are computed together
-# numbers of queries that are multiplied with a key at once, so that the key is converted to float32 only once
+# possible numbers of queries that are multiplied with a key at once, so that the key is converted to float32 only once
 _SCORE_ROWS = (2, 1)
 # vectors of a value that are summed at once: VALUE_VECTORS with the most rows; with fewer rows, the largest of
 # _VALUE_CHUNKS that fits the registers
@@ -35,8 +35,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     times the usual scale (``scaled``).
 
     Args:
-        stored: the kind of keys and values, whose numbers the strides count. "int8" means levels, followed by their
-            scale in bfloat16. Queries have the same kind, or float32 if keys are levels.
+        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means levels, followed by
+            their scale in bfloat16. Queries have the same dtype, or float32 if keys are levels.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)

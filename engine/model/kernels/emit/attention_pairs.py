@@ -2,9 +2,9 @@
 
 The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
 no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. Transposing and
-interleaving take as much time as two rows. So this kernel pays for three or more rows, and the grouped queries of a
-single token are usually that many. The softmax weights are rounded to bfloat16, as in other kernels. In float32,
-transposing costs more than it gains.
+interleaving take as much time as computing two rows. So this kernel pays off for three or more rows, and the query
+group of a single token usually has as many. The softmax weights are rounded to bfloat16, as in other kernels. In
+float32, transposing costs more than it gains.
 
 All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one
 softmax. Each block prefetches the next one. Everything else is as in ``attention``.
@@ -41,7 +41,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     Args:
         lanes: 16.
         head_dim: a multiple of ``2 * lanes``.
-        stored: the kind of keys and values, "bfloat16" or "int8". Queries are bfloat16 in both cases.
+        stored: the dtype of keys and values, "bfloat16" or "int8". Queries are bfloat16 in both cases.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)

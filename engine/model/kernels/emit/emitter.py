@@ -220,8 +220,8 @@ class Emitter:
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``LEVELS`` places. Return them as pairs in two
-        vectors of 16 lanes.
+        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``places``, a vector of the type ``LEVELS``.
+        Return the numbers as pairs in two vectors of 16 lanes.
 
         The table has 16 or 128 numbers. Neighbouring places form a pair. Of each 16 bytes of places, the first 8 go to
         the first vector and the last 8 to the second.

@@ -1,9 +1,12 @@
-"""Emits the gated delta rule for passes over few tokens: each head's state is updated token by token, in a processor's
-cache. ``scan`` is the rule of Mamba-2, which writes whole values without reading the state first.
+"""Emits three kernels for passes over few tokens, which update each head's state token by token in the CPU cache.
 
-A tile is one head. Its tokens are computed one after another, and every sum goes over the state's rows in order, so a
-token has the same bits however many tokens are in the pass. ``replayed`` applies recorded changes to a state, in the
-order and with the rounding of ``delta``, so that its result has the bits of a pass that ended after these tokens.
+- ``delta``: the gated delta rule.
+- ``scan``: the rule of Mamba-2, which adds whole values without reading the state first.
+- ``replayed``: applies the changes that one of the other kernels recorded, in the same order and with the same
+  rounding, so that the state has the bits of a pass that ended after the replayed tokens.
+
+A tile is one head. Tokens are computed one after another, and every sum goes over the state's rows in order, so a token
+has the same bits however many tokens are in the pass.
 """
 
 from __future__ import annotations
@@ -20,21 +23,23 @@ _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the delta rule for head ``tile``: the output of every token, the value that the token adds, and the state
-    after the last token.
+    """Emit the kernel ``delta``, which computes for one head the output of every token, the value that the token adds
+    to the state, and the state after the last token.
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the rule of Mamba-2: as ``_emit_delta``, but a token adds its value times its rate, without subtracting what
-    the state holds for its key.
+    """Emit the kernel ``scan``. It computes the same as ``delta``, but a token adds its value times its rate without
+    subtracting what the state holds for the token's key.
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
 def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the state of head ``tile`` after the last token, from the values that the tokens add."""
+    """Emit the kernel ``replayed``, which computes a head's state after the last token from the values that tokens
+    add.
+    """
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
 

@@ -2,8 +2,8 @@
 chunks of KV.
 
 A tile is one row, or a piece of a row, computed in float32 in a fixed order, so it has the same bits however many rows
-are in the pass. Inputs and outputs of a layer are of the model's kind. All numbers in between are float32, except
-inputs of products, which are of the kind that the product multiplies.
+are in the pass. Inputs and outputs of a layer have the model's dtype. All numbers in between are float32, except
+inputs of products, which have the dtype that the product takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile``, of the kind ``made``. With ``adds``, ``DELTA`` is added to x first, and the
+    """Emit the RMS norm of row ``tile``, with the dtype ``made``. With ``adds``, ``DELTA`` is added to x first, and the
     sum is also stored, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -56,7 +56,7 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
 
 
 def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit row ``tile`` of the residual stream ``SUM`` plus the product ``DELTA``, in the model's kind."""
+    """Emit row ``tile`` of the residual stream ``SUM`` plus the product ``DELTA``, in the model's dtype."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     kept, out, width = (
@@ -86,8 +86,8 @@ def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Va
 def _emit_rotated(
     module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
 ) -> None:
-    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's kind. Queries and keys are
-    rotated.
+    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's dtype. Queries and keys
+    are rotated.
 
     Args:
         lanes: a divisor of half of ``rotary``, and of ``head_dim``.
@@ -159,7 +159,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Emit row ``tile`` of all heads, concatenated, as numbers of the kind ``made``."""
+    """Emit row ``tile`` of all heads, concatenated, with the dtype ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -174,7 +174,7 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit SiLU of the gates times the values that follow the gates, as numbers of the kind ``made``."""
+    """Emit SiLU of the gates times the values that follow the gates, with the dtype ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
@@ -229,8 +229,8 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     norms.
 
     Args:
-        kind: kind of x and out. In bfloat16, the normed x is rounded before it is multiplied by the weights, which are
-            float32.
+        kind: the dtype of x and out. If it is bfloat16, the normalized x is rounded before it is multiplied by the
+            weights, which are float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments

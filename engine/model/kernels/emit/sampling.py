@@ -28,6 +28,7 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
+# number of halvings after which one of the integers of ``_key`` is left, and number after which few candidates are left
 _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
