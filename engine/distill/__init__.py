@@ -3,10 +3,11 @@
     python -m engine.distill --model FOLDER --books FOLDER --work FOLDER --out FOLDER
 
 The target continues passages of the books and answers questions about them (``corpus``). A draft of few layers, which
-begin as copies of the target's first and last layers, learns to predict the target's text (``training``). ``--draft``
-then names the draft's folder (``engine.model.distilled``). Books are plain text files. Books that the bench holds back
-are left out, so that they can measure the draft. A run that was stopped at any moment, also by a loss of power,
-continues with the same command and the same ``--work``. On the same machine it ends with the same draft.
+begin as copies of the target's first and last layers, learns to predict the target's distribution of each next token
+(``training``). ``--draft`` then names the draft's folder (``engine.model.distilled``). Books are plain text files.
+Books that the bench holds back are left out, so that they can measure the draft. A run that was stopped at any moment,
+also by a loss of power, continues with the same command and the same ``--work``. On the same machine it ends with the
+same draft.
 
 This module is the command line.
 """

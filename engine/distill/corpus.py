@@ -31,15 +31,15 @@ from engine.model.architectures import logits_divisor
 from engine.prompt import BookTokenizer
 
 ROWS = 64
-"""Rows of a shard. The target writes them as one batch."""
+"""Number of rows of a shard, which the target generates as one batch."""
 PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
-"""Temperatures at which rows are written, in turn. Half of the rows are greedy."""
+"""Temperatures at which rows are generated, in turn. Half of the rows are greedy."""
 
 # Minimum number of repeated tokens for which a text counts as a loop and is ended, because further tokens would teach
 # little.
 _REPEATED = 32
-# Tokens of the passage that continues a row after its text has ended.
+# Number of tokens of the passage that continues a row after its text has ended.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
 """Characters that are encoded for each token of a passage, enough for any tokenizer."""
