@@ -63,7 +63,7 @@ NAMELESS = re.compile(
 )
 """Matches alternative texts that only say that there is a picture."""
 
-# maximum nesting of elements; deeper elements are left out, and their text belongs to the element around them
+# maximum nesting of a formula's elements; a deeper element is left out, and its text belongs to the element around it
 _DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")

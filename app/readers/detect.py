@@ -1,8 +1,8 @@
 """Detects a file's format from its content, and calls its parser. Runs only in the child.
 
 The file name matters only for Markdown, notebooks, tables and HTML fragments, which can look like plain text. The error
-for an unsupported file names its format. Also sets what every book needs whatever its format: a title, an author,
-limits.
+for an unsupported file names its format. Also does the work that all formats share: sets title and author, and checks
+the limits.
 """
 
 from __future__ import annotations

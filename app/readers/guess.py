@@ -88,8 +88,8 @@ _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›�
 def guess(data: bytes) -> str | None:
     """Return the most likely encoding of a text with bytes beyond ASCII.
 
-    If no encoding fits, return "cp1252" if no two such bytes are adjacent, because they are symbols in a Western text.
-    Otherwise return None.
+    If no encoding fits and no two bytes beyond ASCII are adjacent, return "cp1252", because such bytes are symbols in a
+    Western text. If some are adjacent, return None.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH

@@ -131,7 +131,9 @@ def _has_cells(row: str) -> bool:
 
 
 def _is_drawn(row: str) -> bool:
-    """Whether a line belongs to a drawn table, is a rule, or has a leader to a page number or a blank."""
+    """Whether a line belongs to a drawn table, is a rule, or has a leader: before a page number, or as a blank in a
+    form.
+    """
     if row.lstrip()[:1].isalnum() and not any(leader in row for leader in _LEADERS):
         return False
     return bool(_DRAWN.search(row) or _LEADER.search(row))

@@ -31,7 +31,7 @@ _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
 # Tags with very long attributes, which are an embedded image or an attack. The attributes are dropped, because older
 # versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# A "<" that begins no tag would cause one event each. It is replaced by a private-use character, and restored later.
+# Every "<" that begins no tag would cause an event of its own. So it is replaced by a private-use character meanwhile.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
 # a character reference by its number in Windows' code page; older versions of libxml2 drop it
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
@@ -116,7 +116,7 @@ def read(
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, alive, styles, hides=True, contents=contents)
-    # hidden up to the end: an element was never closed, or a script would have shown it
+    # an element that stays hidden up to the end was never closed, or a script would have shown it
     if found.lost or not found.blocks:
         found = _collected(text, alive, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))

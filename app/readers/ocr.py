@@ -24,7 +24,7 @@ from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 LONG_SIDE = 2_400
 """Pixels of a page's longer side. For A4 this is 200 dpi; at more, the model reads small print no better."""
 
-_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection would take half of the time
+_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, this would take half of the total time
 _BEAT = 12  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to find a page's orientation
 _UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page is upright

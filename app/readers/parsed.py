@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Step = Callable[[int, int, "int | None"], None]
-"""Called before each page with the number of pages done, the total number of pages, and the page's number (from 1). The
-last is None outside of pages.
+"""Called before each page with the number of pages done, the total number of pages, and the number of the page (from 1;
+None while no page is read).
 """
 
 SECOND_READER = "second"

@@ -198,7 +198,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
 
 
 def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple[str, int]:
-    """The word as it is read, with raised digits and without letters that are drawn twice, and how many these were."""
+    """Return the word with marked superscripts and without letters drawn twice, and the number of letters left out."""
     x0, x1, top, bottom = box
     drawn = len(word)
     if (

@@ -90,8 +90,8 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
 
 
 def words(request: dict[str, Any]) -> list[list[Any]]:
-    """Return every word of the page as [text, x0, y0, x1, y1], in reading order. The text ends in a space if one
-    follows.
+    """Return every word of the page as [text, x0, y0, x1, y1], in reading order. The text ends in a space if a space
+    follows the word.
     """
     signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
     found: list[list[Any]] = []

@@ -199,8 +199,8 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
     """Put the neutral characters of a row with right-to-left words into reading order, and mirror brackets where
     needed.
 
-    Punctuation to the left of a number moves behind the number. Brackets are mirrored if the first one in the text is a
-    closing one and the last one an opening one.
+    Punctuation to the left of a number moves after the number. All brackets are mirrored if the first bracket in the
+    text is a closing one and the last is an opening one.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):

@@ -265,8 +265,8 @@ def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether a row may be a running header. It is text if it has hardly a letter, larger type, an amount of money, or
-    belongs to a table.
+    """Whether a row may be a running header. False if the row has too few letters, larger type or an amount of money,
+    or if it belongs to a table.
     """
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False

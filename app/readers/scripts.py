@@ -27,7 +27,7 @@ _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
-_SHORTENED = "rstdo"  # last letters of Mr, Dr, No and St, which are often raised
+_SHORTENED = "rstdo"  # single letters that are often raised after capitals in abbreviations such as Mr, St and No
 _SEEN_BACK = 24  # characters before a superscript that are examined
 _LONGEST_MARK = 12  # maximum characters of a note's mark
 

@@ -19,7 +19,7 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
-_NO_WRAP = 38  # maximum characters of the longest usual line of a text that is not wrapped at a margin
+_NO_WRAP = 38  # a text is not hard-wrapped if nearly all of its lines have at most this many characters
 _NO_WRAP_WIDE = 3  # as _NO_WRAP, for scripts in which each character is a word
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
 _HARD_WRAP = 120  # maximum characters of a wrapped line; a text with longer lines has one line per paragraph
