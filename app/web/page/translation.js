@@ -11,11 +11,13 @@ let language = ENGLISH;
 let kinds = new Intl.PluralRules(ENGLISH);
 let texts = {};
 let patterns = [];
-let known = new Map(); // cache of translations, at most MOST_KNOWN
+let known = new Map(); // cache of translations, and how much English they left; at most MOST_KNOWN
+let left = 0; // letters that no entry translated, summed while a text is translated
 const MOST_KNOWN = 3000;
 
 const NUMBER = /^\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d+(?:\.\d+)?$/;
 const PLACE = /\{n?\}/;
+const LETTER = /\p{L}/u;
 const QUOTES = /[“"]$/;
 
 // Sets the language and its table, which maps English texts to translations.
@@ -50,11 +52,15 @@ const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => QUOTES.test(befor
 export function translated(text) {
   if (language === ENGLISH) return text;
   const found = known.get(text);
-  if (found !== undefined) return found;
-  const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
-  const made = words ? before + phrase(words) + after : text;
+  if (found !== undefined) {
+    left += found.left;
+    return found.made;
+  }
+  const before = left;
+  const [, space, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
+  const made = words ? space + phrase(words) + after : text;
   if (known.size >= MOST_KNOWN) known.clear();
-  known.set(text, made);
+  known.set(text, { made, left: left - before });
   return made;
 }
 
@@ -65,18 +71,29 @@ function phrase(words) {
   if (words.includes(" · ")) return words.split(" · ").map(phrase).join(" · ");
   const sentences = words.match(SENTENCES) ?? [words];
   if (sentences.length > 1) return sentences.map(translated).join("");
+  const before = left;
   const listed = words.split(", ").map(whole);
-  return listed.includes(null) ? words : listed.join(", ");
+  if (!listed.includes(null)) return listed.join(", ");
+  left = before + (LETTER.test(words) ? words.length : 0);
+  return words;
 }
 
+// Returns the translation by the pattern whose placeholders leave the least English; null if no pattern matches.
 function whole(words) {
   if (NUMBER.test(words)) return number(words);
   if (Object.hasOwn(texts, words)) return put(texts[words], []);
+  const before = left;
+  let best = null;
   for (const { key, own, match } of patterns) {
     const found = match.exec(words)?.slice(1);
-    if (found) return put(texts[key], found.map((part, at) => (own[at] ? part : translated(part))), found);
+    if (!found) continue;
+    left = before;
+    const pieces = found.map((part, at) => (own[at] ? part : translated(part)));
+    if (!best || left < best.left) best = { made: put(texts[key], pieces, found), left };
+    if (left === before) break;
   }
-  return null;
+  left = best?.left ?? before;
+  return best?.made ?? null;
 }
 
 function put(translation, pieces, found = []) {

@@ -442,6 +442,15 @@ def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     assert [key for key, form in zip(keys, of_keys, strict=True) if re.search("[A-Za-z]{4}", form)] == []
 
 
+def test_a_sentence_about_a_file_is_german_to_its_end() -> None:
+    """Of several entries that matched, the one with most letters was taken, and its places stayed English."""
+    causes = {text for module in behind() if module.parent.name == "readers" for text in refusals(module)}
+    texts = [f"“7” {cause.replace('{}', '7')}" for cause in sorted(causes) if cause[0].islower()]
+    assert "“7” has no pages." in texts
+    shown = [OF_NO_LANGUAGE.sub("", form) for (form,) in blackened([[text] for text in texts])]
+    assert [form for form in shown if re.search("[A-Za-z]{2}", form)] == []
+
+
 def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
     """An entry may also be what a string of the program becomes, with others in its places."""
     plain = {*strings(), *html_texts()}
