@@ -89,14 +89,15 @@ function bindDemo() {
   byId("open-figures").addEventListener("click", (event) => {
     if (!WIDE.matches) return;
     event.stopImmediatePropagation(); // on a wide screen the figures are no drawer
-    showDemo(byId("trifold").dataset.demo !== "yes");
+    on = !on;
+    showDemo(on);
     try {
-      localStorage.setItem(DEMO, byId("trifold").dataset.demo);
+      localStorage.setItem(DEMO, on ? "yes" : "no");
     } catch {
       // as above
     }
   });
-  WIDE.addEventListener("change", () => showDemo(WIDE.matches && byId("trifold").dataset.demo === "yes"));
+  WIDE.addEventListener("change", () => showDemo(WIDE.matches && on));
 }
 
 export function bindFrame() {
