@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,16 @@ SAMPLE = ROOT / "assets" / "sample"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BOOK_CHARACTERS = 12_000
 PHONE_WIDTH = 500  # narrower screens are touched
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = report.failed
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -155,7 +165,7 @@ def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
     ) -> Page:
         width, height = size
         page = (beside.context if beside else contexts(width < PHONE_WIDTH)).new_page()
-        if page.context not in [one.context for one in pages]:
+        if page.context not in [one.context for one in pages if not one.is_closed()]:
             forget(page, server)
         pages.append(page)
         page.set_viewport_size({"width": width, "height": height})
@@ -196,16 +206,22 @@ def open_kept(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
 
 
 @pytest.fixture(scope="module")
-def kept(open_kept: Open, scripted: Server) -> Page:
-    return open_kept(scripted)
+def kept() -> list[Page]:
+    """The page that a file's tests share, once one of them has needed it."""
+    return []
 
 
 @pytest.fixture
-def page(kept: Page) -> Page:
+def page(request: pytest.FixtureRequest, open_kept: Open, scripted: Server, kept: list[Page]) -> Iterator[Page]:
     """A wide page with the scripted engine, for all tests of a file that give their own book and begin their own chat,
-    and leave nothing else behind: opening one takes longer than most of them."""
-    kept.bring_to_front()
-    return kept
+    and leave nothing else behind: opening one takes longer than most of them. A test that fails leaves anything
+    behind: the next one, or itself tried again, gets another page."""
+    if not kept:
+        kept.append(open_kept(scripted))
+    kept[0].bring_to_front()
+    yield kept[0]
+    if request.node.stash.get(FAILED, False):
+        kept.pop().close()
 
 
 @pytest.fixture(scope="session")
