@@ -141,12 +141,15 @@ def test_asking_again_and_a_new_chat(app: Server, open_page: Open, short_book: P
     clean_page(page)
     ask(page, "Who kept the light?")
     answered(page)
-    first = last_answer(page)
+    first = last_answer(page).partition("\n\n")[0]
     page.get_by_role("button", name="Ask again").last.click()
     until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
     answered(page)
     assert questions(page) == 1
-    assert last_answer(page).partition("\n\n")[0] == first.partition("\n\n")[0]  # greedy: the same words again
+    assert last_answer(page)
+    page.locator("#chat .bot button.arrow").first.click()
+    until(page, lambda: versions(page) == ["‹ 1 / 2 ›"])
+    until(page, lambda: last_answer(page).startswith(first))
     page.click("#begin-chat")
     until(page, lambda: questions(page) == 0)
     page.locator("#chats button.open").first.click()
