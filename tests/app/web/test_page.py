@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -522,7 +523,9 @@ HOW = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "length": 64}
 def with_book(state: AppState) -> None:
     state.close_book()
     wait_for(lambda: not state.current.asking)
-    state.open(state.books.all()[0])
+    with state.books.receive("lamp.txt") as incoming:
+        incoming.write(b"the reader of these tests has words of its own")
+        state.open(incoming.keep())
     wait_for(lambda: state.current.stage is Stage.READY)
 
 
@@ -532,12 +535,26 @@ def asks(browser: TestClient, path: str = "/asking", **asked: object) -> dict:
     return dict(answer.json())
 
 
+@pytest.fixture
+def endless(state: AppState) -> Iterator[AppState]:
+    """The state, whose engine answers until it is stopped."""
+    engine: Any = state.engine
+    usual = engine.answer, engine.word_seconds
+    engine.answer, engine.word_seconds = "**Maren** Holt kept " + "the north light " * 5000, 0.02
+    yield state
+    state.stop_asking(wait=20)
+    engine.answer, engine.word_seconds = usual
+
+
 class Tab:
     """A page's live stream, opened and ended by the test."""
 
     def __init__(self, stream: live.Live) -> None:
-        self._gone = asyncio.Event()
+        self._here, self._gone = asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._listen(stream))
+
+    async def come(self) -> None:
+        await self._here.wait()
 
     async def leave(self) -> None:
         self._gone.set()
@@ -551,44 +568,60 @@ class Tab:
             return {"type": "http.disconnect"}
 
         async def send(message: dict) -> None:
-            pass
+            if message.get("body"):
+                self._here.set()
 
         response = await stream.route().endpoint(Request(scope, receive))
         await response(scope, receive, send)
 
 
-AWAY = 0.15  # seconds
+AWAY = 3600.0  # seconds, which pass by the loop's clock alone
 
 
 def test_an_answer_goes_on_through_a_reload_and_ends_when_nobody_comes_back(
-    browser: TestClient, state: AppState
+    browser: TestClient, endless: AppState
 ) -> None:
+    state = endless
     with_book(state)
     stream = live.Live(state, away_seconds=AWAY)
 
+    def written() -> str:
+        return state.chat.exchanges[-1].answer if state.chat else ""
+
+    async def goes_on() -> None:
+        before = written()
+        await asyncio.to_thread(wait_for, lambda: written() != before)
+
     async def come_and_go() -> None:
+        loop, real, ahead = asyncio.get_running_loop(), time.monotonic, 0.0
+        loop.time = lambda: real() + ahead  # type: ignore[method-assign]
+
+        async def passes(seconds: float) -> None:
+            nonlocal ahead
+            ahead += seconds
+            await asyncio.sleep(0.001)  # the loop looks at its timers
+
         first = Tab(stream)
-        await asyncio.sleep(0)
+        await first.come()
         answer = await asyncio.to_thread(asks, browser, tab="mine")
         await first.leave()
-        await asyncio.sleep(AWAY / 3)
+        await passes(AWAY / 2)
         again, beside = Tab(stream), Tab(stream)
-        await asyncio.sleep(2 * AWAY)
+        await again.come()
+        await beside.come()
+        await passes(2 * AWAY)
+        await goes_on()
         await again.leave()
-        await asyncio.sleep(2 * AWAY)
-        assert state.current.asking, "another tab shows it"
+        await passes(2 * AWAY)
+        await goes_on()  # another tab shows it
         await beside.leave()
-        await asyncio.sleep(3 * AWAY)
-        assert not state.current.asking
+        await passes(2 * AWAY)
+        await asyncio.to_thread(wait_for, lambda: not state.current.asking)
         assert state.chat is not None
         assert state.chat.exchanges[-1].answer_id == answer["answer"]
         assert state.chat.exchanges[-1].stopped is StopReason.CANCELLED
 
-    state.engine.word_seconds, before = 0.5, state.engine.word_seconds  # type: ignore[attr-defined]
-    try:
-        run(come_and_go())
-    finally:
-        state.engine.word_seconds = before  # type: ignore[attr-defined]
+    run(come_and_go())
 
 
 def test_an_answer_that_no_page_asked_for_goes_on_without_one(browser: TestClient, state: AppState) -> None:
@@ -669,23 +702,20 @@ def test_the_words_of_an_answer_come_through_the_live_stream_alone(browser: Test
     assert str(engine.answer) in messages[-1]["content"]  # type: ignore[attr-defined]
 
 
-def test_an_answer_is_formatted_when_its_citations_are_looked_up(state: AppState) -> None:
-    with_book(state)
-    stream = live.Live(state)
-    engine = state.engine
-    usual = engine.answer, engine.word_seconds  # type: ignore[attr-defined]
-    engine.answer = "It was **Maren Holt** who kept " + "the north light " * 40  # type: ignore[attr-defined]
-    engine.word_seconds = 0.02  # type: ignore[attr-defined]
-    chat_run.start(state, chat_run.ask(state, "Who?", SamplingParams(), "plain"))
-    pages = set()
-    while state.current.asking:
+def test_an_answer_is_formatted_when_its_citations_are_looked_up(endless: AppState) -> None:
+    with_book(endless)
+    stream = live.Live(endless)
+    chat_run.start(endless, chat_run.ask(endless, "Who?", SamplingParams(), "plain"))
+
+    def formatted() -> bool:
         writing = stream.view()["writing"]
-        if writing is not None and writing.html:
-            pages.add(writing.html)
-            assert len(writing.text) >= writing.at
-            assert f'<span class="caret at-{writing.at}"></span>' in writing.html
-    engine.answer, engine.word_seconds = usual  # type: ignore[attr-defined]
-    assert any("<strong>Maren Holt</strong>" in page for page in pages)
+        if writing is None or not writing.html:
+            return False
+        assert len(writing.text) >= writing.at
+        assert f'<span class="caret at-{writing.at}"></span>' in writing.html
+        return "<strong>Maren</strong>" in writing.html
+
+    wait_for(formatted)
 
 
 def test_gradios_queue_sleeps_while_nobody_asks(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
