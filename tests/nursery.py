@@ -18,8 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +27,7 @@ from tests.faults import engine_clock, jumping_clock
 
 ROOT = Path(__file__).resolve().parents[1]
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # of Linux: CLONE_NEWUSER and CLONE_NEWNS
+_DIE_WITH_PARENT = 1  # of Linux: PR_SET_PDEATHSIG
 _READY = "ready\n"
 _LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "uvicorn", "fastapi", "gradio")
 _PROGRAM = ("app.cli.models", "app.web.server", "app.web.gradio_page", "engine.session", "engine.worker")
@@ -65,13 +66,23 @@ class Nursery:
 
 def _connect(address: Path) -> TextIO | None:
     """A conversation with the process that listens there; None if it has ended or is about to."""
-    with socket.socket(socket.AF_UNIX) as mine, suppress(OSError):
-        mine.connect(str(address))
+    with socket.socket(socket.AF_UNIX) as mine, suppress(OSError), _short(address) as name:
+        mine.connect(name)
         stream = mine.makefile("rw", encoding="utf-8")
         if stream.readline() == _READY:
             return stream
         stream.close()
     return None
+
+
+@contextmanager
+def _short(address: Path) -> Iterator[str]:
+    """Another name of the same place: a socket's has 107 bytes at most, and folders of temporary files may be deep."""
+    folder = os.open(address.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{address.name}" if sys.platform.startswith("linux") else str(address)
+    finally:
+        os.close(folder)
 
 
 def _begin(address: Path) -> TextIO:
@@ -123,6 +134,7 @@ class Forked:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
     os.environ.update(order["environment"])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -131,6 +143,8 @@ def _become(order: dict[str, Any]) -> None:
     if order["script"]:
         _be_root_of_own_mounts()
         subprocess.run(["sh", "-e", "-c", order["script"]], check=True)
+    if sys.platform.startswith("linux"):  # who is killed among the tests leaves no app behind
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if jumping_clock.FILE in os.environ:
         time.time = jumping_clock.jumped
     if engine_clock.FILE in os.environ:
@@ -168,7 +182,8 @@ def serve(address: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is collected by the system
     clients: dict[socket.socket, TextIO] = {}
     with socket.socket(socket.AF_UNIX) as door:
-        door.bind(address)
+        with _short(Path(address)) as name:
+            door.bind(name)
         door.listen()
         sys.stdout.write(_READY)
         sys.stdout.flush()
