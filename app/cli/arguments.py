@@ -204,6 +204,18 @@ def _ask_parser() -> Parser:
     parser.add_argument(
         "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"decoding mode ({MODES[0]})"
     )
+    _add_sampling(parser)
+    parser.add_argument(
+        "--evidence",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="after the answer, show the passages that support its sentences (yes)",
+    )
+    _add_model(parser)
+    return parser
+
+
+def _add_sampling(parser: Parser) -> None:
     usual = SamplingParams()
     for name, meaning in _SAMPLING_HELP.items():
         default = getattr(usual, name)
@@ -213,14 +225,6 @@ def _ask_parser() -> Parser:
         if kind is bool:
             form = {"action": argparse.BooleanOptionalAction}
         parser.add_argument("--" + name.replace("_", "-"), default=default, help=f"{meaning} ({otherwise})", **form)
-    parser.add_argument(
-        "--evidence",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="after the answer, show the passages that support its sentences (yes)",
-    )
-    _add_model(parser)
-    return parser
 
 
 def _read_parser() -> Parser:

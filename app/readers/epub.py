@@ -98,17 +98,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def _package(files: zipfile.ZipFile) -> _Package:
-    names = archive.Names(files)
-    place = ""
-    if _CONTAINER in names:
-        root = archive.read_xml(files.read(names.find(_CONTAINER) or ""), "its container file")
-        place = next((node.get("full-path", "") for node in root.iter() if local(node.tag) == "rootfile"), "")
-    if place not in names:
-        place = next((name for name in sorted(files.namelist()) if name.endswith(".opf")), "")
+    place = _place_of_package(files)
     if not place:
         return _by_names(files, _Package())
     try:
-        root = archive.read_xml(files.read(names.find(place) or ""), "its package file")
+        root = archive.read_xml(files.read(archive.Names(files).find(place) or ""), "its package file")
     except archive.BrokenXml:
         return _by_names(files, _Package())
     base = posixpath.dirname(place)
@@ -140,6 +134,18 @@ def _package(files: zipfile.ZipFile) -> _Package:
     ordered = set(found.spine)
     found.texts = [name for name in named if name not in ordered and name.lower().endswith(_TEXT_NAMES)]
     return found if found.spine else _by_names(files, found)
+
+
+def _place_of_package(files: zipfile.ZipFile) -> str:
+    """The name of the package file: the one that the container file names, or the first; "" if there is none."""
+    names = archive.Names(files)
+    place = ""
+    if _CONTAINER in names:
+        root = archive.read_xml(files.read(names.find(_CONTAINER) or ""), "its container file")
+        place = next((node.get("full-path", "") for node in root.iter() if local(node.tag) == "rootfile"), "")
+    if place not in names:
+        place = next((name for name in sorted(files.namelist()) if name.endswith(".opf")), "")
+    return place
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
@@ -218,14 +224,7 @@ def _chapters(
     for number, name in enumerate(spine, 1):  # at the end, linked files are appended to ``spine``
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
-        blocks: list[Block] = []
-        if reason is None:
-            try:
-                blocks, reason = reader.read(name)
-            except KeyError:
-                reason = "it is missing from the file"
-            except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
-                reason = "it is damaged"
+        blocks, reason = reader.read_or_say_why(name) if reason is None else ([], reason)
         if reason:
             warnings.append(f"“{posixpath.basename(name)}” could not be read: {reason}.")
         characters += sum(len(block.text) for block in blocks)
@@ -256,6 +255,15 @@ class _ChapterReader:
         self.warnings: list[str] = []
         self._styles: dict[tuple[str, ...], Styles] = {}
         self.left_out: Counter[str] = Counter()
+
+    def read_or_say_why(self, name: str) -> tuple[list[Block], str | None]:
+        """Return the blocks of a file that may be missing or damaged, and the reason if it could not be read."""
+        try:
+            return self.read(name)
+        except KeyError:
+            return [], "it is missing from the file"
+        except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
+            return [], "it is damaged"
 
     def read(self, name: str) -> tuple[list[Block], str | None]:
         """Return the blocks of a file, and the reason if it could not be read."""

@@ -530,13 +530,7 @@ def _is_tabular(
         any(two.x0 - one.x1 > _WIDE * height for one, two in pairwise(part for cell in row for part in cell))
         for row in several
     )
-    exact = len(several) == len(rows) > 2 and all(
-        max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns
-    )
-    exact = exact and all(
-        max(two.x0 - one.x1 for one, two in pairwise(part for cell in row for part in cell)) > _CLEAR * height
-        for row in several
-    )
+    exact = len(several) == len(rows) > 2 and _is_exact(several, columns, height)
     if wide < 2 and not numeric and not exact:
         return False
     filled = [line.text for column in columns for line in column]
@@ -555,6 +549,15 @@ def _is_tabular(
     if level < ALIGNED * len(several):
         return False
     return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
+
+
+def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:
+    """Whether the cells of each column begin at the same position, and each row has a wide gap."""
+    level = all(max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns)
+    return level and all(
+        max(two.x0 - one.x1 for one, two in pairwise(part for cell in row for part in cell)) > _CLEAR * height
+        for row in several
+    )
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:

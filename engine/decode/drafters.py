@@ -324,17 +324,10 @@ class ModelDrafter:
     ) -> Proposal:
         if count == 0:
             return _nothing(self.decoder.token_device)
-        cache, clock = self.cache, time.perf_counter()
-        if self._not_started_on is not None:
-            # Only committed tokens are read here. Later tokens of ``context`` may be taken back, so they are fed below
-            # like a proposal.
-            self._start(context[: self._not_started_on])
-            self._not_started_on = None
+        clock = time.perf_counter()
+        self._start_if_new(context)
         start_ms = (time.perf_counter() - clock) * 1000.0
-        self._crop_to(context)
-        fresh = list(context[cache.length :])
-        logits = self._fit(self._forward(self.decoder.ids(fresh)))
-        self._fed += fresh
+        logits = self._after(context)
         hints = self.decoder.ids(list(hint))
         agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
         tokens: list[torch.Tensor] = []
@@ -373,6 +366,22 @@ class ModelDrafter:
                 )
             logits = self._fit(self._forward(tokens[-1]))
             self._unread.append(tokens[-1])
+
+    def _start_if_new(self, context: Sequence[int]) -> None:
+        """Read the committed tokens, before the first proposal. Later tokens of ``context`` may be taken back, so they
+        are fed like a proposal.
+        """
+        if self._not_started_on is not None:
+            self._start(context[: self._not_started_on])
+            self._not_started_on = None
+
+    def _after(self, context: Sequence[int]) -> torch.Tensor:
+        """Feed the tokens of ``context`` that the cache lacks, and return the logits of the next token."""
+        self._crop_to(context)
+        fresh = list(context[self.cache.length :])
+        logits = self._fit(self._forward(self.decoder.ids(fresh)))
+        self._fed += fresh
+        return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
         # Only accepted tokens are noted: a later context never continues from rejected tokens.

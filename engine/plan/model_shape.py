@@ -31,7 +31,7 @@ from engine.model.architectures import (
     stored_bytes_per_weight,
     text_settings,
 )
-from engine.model.families import FAMILIES, FULL
+from engine.model.families import FAMILIES, FULL, Family
 from engine.quantization import SCALE_BYTES, StateSize, sliding_capacity
 
 CONFIG = "config.json"
@@ -146,10 +146,6 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     vocabulary = _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * width
-    chooses = "enable_moe_block" in family.reads
-    # settings of a model without experts, in a family with experts, give 0 experts or do not enable the MoE block
-    has_experts = family.experts and config.get("num_local_experts") != 0
-    has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
     _check_own(config, family.reads, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
     sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
@@ -157,13 +153,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     for key in STATE_NUMBERS[family.others] if recurrent else ():
         _number(config, key, name)
     sources = _check_kv_sources(sized, name)
-    for key in MLP_NUMBERS:
-        if key in config and (has_experts or ("num" not in key and not chooses)):
-            _number(config, key, name)
-    if has_experts:
-        _number(config, "num_experts", name, config.get("num_local_experts"))
-        for key in ("top_k_experts", "moe_intermediate_size") if chooses else ():
-            _number(config, key, name)
+    _check_experts(config, family, name)
     factor = config.get("block_ffn_dim_multiplier", 1)
     if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
         raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
@@ -187,6 +177,21 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     width = _number(config, "sliding_window", name) if sliding else 0
     shape = replace(shape, sliding_layers=sliding, sliding_window=width)
     return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
+
+
+def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None:
+    """Check the numbers of experts, and those of MLPs that only families with experts have."""
+    chooses = "enable_moe_block" in family.reads
+    # settings of a model without experts, in a family with experts, give 0 experts or do not enable the MoE block
+    has_experts = family.experts and config.get("num_local_experts") != 0
+    has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
+    for key in MLP_NUMBERS:
+        if key in config and (has_experts or ("num" not in key and not chooses)):
+            _number(config, key, name)
+    if has_experts:
+        _number(config, "num_experts", name, config.get("num_local_experts"))
+        for key in ("top_k_experts", "moe_intermediate_size") if chooses else ():
+            _number(config, key, name)
 
 
 def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
