@@ -75,6 +75,9 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
+SPAN = 32
+"""Neighbouring inputs that share a unit in fixed point; all formats of GGUF files have a multiple in a row."""
+
 BLOCK_VECTORS = 16
 """Vectors in a block of a row of logits. ``measured`` first finds the largest value of each block."""
 
@@ -94,18 +97,18 @@ class Product:
 
     A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are the scales of quantized weights. ``SUMS`` are the sums
     of x over each group (rows, groups) for weights of 4 bits, or over each run (rows, runs) for the blocks of GGUF
-    files.
+    files. ``UNITS`` are the units of x in fixed point (rows, inputs / ``SPAN``).
     """
 
-    X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
+    X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS, UNITS = range(11)
 
 
 class Spread:
     """Slots of ``spread``, ``group_sums`` and ``arranged``: the ``SUMS`` of ``X`` (rows, inputs) over each group or
-    run, and ``OUT``, x in the form that the product takes. A tile is a row.
+    run, and ``OUT``, x in the form that the product takes; ``UNITS`` as in ``Product``. A tile is a row.
     """
 
-    X, OUT, INPUTS, SUMS = range(4)
+    X, OUT, INPUTS, SUMS, UNITS = range(5)
 
 
 class Attention:

@@ -212,14 +212,16 @@ class Native(Compiled):
         )
         return Call(kernel, arguments, (0, tiles), slot.ROWS)
 
-    def arranged_call(self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor) -> Call:
+    def arranged_call(
+        self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor, units: torch.Tensor
+    ) -> Call:
         """Make the call that arranges x (rows, in) in the form ``made``, for products with blocks, into ``out``. It
-        also writes the ``sums`` (rows, in / RUN) of the runs of x.
+        also writes the ``sums`` (rows, in / RUN) of the runs of x and, for "fixed", the ``units`` (rows, in / SPAN).
         """
         slot = abi.Spread
         slots = {
             **{slot.X: x.data_ptr(), slot.OUT: out.data_ptr(), slot.INPUTS: x.shape[1]},
-            **{slot.SUMS: sums.data_ptr()},
+            **{slot.SUMS: sums.data_ptr(), slot.UNITS: units.data_ptr()},
         }
         return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
 

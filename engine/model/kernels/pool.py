@@ -259,6 +259,13 @@ def multiplies_pairs() -> bool:
     return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
+def adds_integer_pairs() -> bool:
+    """Whether this processor has an instruction that sums products of pairs of 16-bit integers in 32 bits, with 8
+    lanes.
+    """
+    return bool(_features().get("avx2"))
+
+
 def looks_up_bytes() -> bool:
     """Whether this processor supports ``Emitter.looked_up``, which turns levels into pairs."""
     return multiplies_pairs() and bool(_features().get("avx512vbmi"))

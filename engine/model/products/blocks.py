@@ -191,16 +191,17 @@ class Segment:
 
     Args:
         stored: the weights.
-        pairs: whether activations are pairs of bfloat16.
+        takes: the form of x for a format with blocks: "pairs", "fixed" or "shares".
         start: the first output.
     """
 
-    def __init__(self, stored: Stored, kernels: Native, pairs: bool, start: int) -> None:
+    def __init__(self, stored: Stored, kernels: Native, takes: str, start: int) -> None:
         self._kernels, self.start, self._inputs = kernels, start, stored.inputs
         self.form: Format | None = FORMATS.get(stored.kind)
         if self.form is not None:
-            self.packed, self.takes = self._interleaved(stored), "pairs" if pairs else "shares"
+            self.packed, self.takes = self._interleaved(stored), takes
         else:
+            pairs = takes == "pairs"
             weight = stored.data.view(FLOATS[stored.kind])
             weight = weight if stored.order is None else weight[torch.from_numpy(stored.order)]
             as_pairs = pairs and weight.dtype is torch.bfloat16
@@ -222,19 +223,22 @@ class Segment:
         kernels.call(kernels.address("interleaved", form.number), abi.arguments(arguments), panels)
         return packed
 
-    def call(self, x: torch.Tensor, sums: torch.Tensor, out: torch.Tensor) -> Call:
+    def call(self, x: torch.Tensor, sums: torch.Tensor, units: torch.Tensor, out: torch.Tensor) -> Call:
         """Make the call that computes the product of x and writes it to the segment's columns of ``out``. x has the
-        form that ``takes`` names.
+        form that ``takes`` names; ``sums`` and ``units`` are those of ``Native.arranged_call``.
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
-            kernel = kernels.address("product_blocks", self.form.number, self.takes == "pairs")
+            kernel = kernels.address("product_blocks", self.form.number, self.takes)
         elif self.packed.dtype is torch.float16:
             kernel = kernels.address("product_halves")
         else:
             name = "product_pairs" if is_paired(self.packed) else "product"
             kernel = kernels.address(name, KIND[self.packed.dtype])
-        others = {slot.SUMS: sums.data_ptr(), slot.OUT: out.data_ptr() + out.element_size() * self.start}
+        others = {
+            **{slot.SUMS: sums.data_ptr(), slot.UNITS: units.data_ptr()},
+            slot.OUT: out.data_ptr() + out.element_size() * self.start,
+        }
         return kernels.panels_call(kernel, x, self.packed, out, others)
 
     def unpack(self, panels: torch.Tensor, out: torch.Tensor, start: int) -> None:
@@ -255,7 +259,7 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", float32
-    for every other form.
+    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", 16-bit
+    integers for "fixed", float32 for every other form.
     """
-    return torch.bfloat16 if takes == "pairs" else torch.float32
+    return {"pairs": torch.bfloat16, "fixed": torch.int16}.get(takes, torch.float32)

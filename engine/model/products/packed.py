@@ -23,7 +23,7 @@ from torch import nn
 
 from engine.model.families import Family
 from engine.model.kernels import native
-from engine.model.kernels.abi import MOST_ROWS, input_dtype
+from engine.model.kernels.abi import MOST_ROWS, SPAN, input_dtype
 from engine.model.kernels.formats import RUN
 from engine.model.products import SmallLinear, fixed, replace
 from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLinear, Segment, arranged_dtype
@@ -172,11 +172,13 @@ class PackedBlocks(PackedLinear):
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         dtype: torch.dtype = layers[0].dtype
-        self._pairs = self.kernels.multiplies_pairs and dtype is torch.bfloat16
+        half = dtype is torch.bfloat16
+        self._pairs = half and self.kernels.multiplies_pairs
+        takes = "pairs" if self._pairs else "fixed" if half and self.kernels.multiplies_fixed else "shares"
         self._segments: list[Segment] = []
         start = 0
         for part in (part for layer in layers for part in layer.parts):
-            self._segments.append(Segment(part, self.kernels, self._pairs, start))
+            self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
         # The padding columns of a segment are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
@@ -209,13 +211,14 @@ class PackedBlocks(PackedLinear):
         self, x: torch.Tensor, out: torch.Tensor, room: Callable[[str, int, torch.dtype], torch.Tensor]
     ) -> Iterator[Call]:
         sums = room("sums of runs", self.in_features // RUN, torch.float32)
+        units = room("units", self.in_features // SPAN, torch.float32)
         arranged = {"same": x}
         for segment in self._segments:
             takes = segment.takes
             if takes not in arranged:
                 arranged[takes] = room(takes, self.in_features, arranged_dtype(takes))
-                yield self.kernels.arranged_call(x, takes, arranged[takes], sums)
-            yield segment.call(arranged[takes], sums, out)
+                yield self.kernels.arranged_call(x, takes, arranged[takes], sums, units)
+            yield segment.call(arranged[takes], sums, units, out)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         [segment], columns = self._segments, self.kernels.columns

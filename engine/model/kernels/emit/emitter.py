@@ -203,6 +203,13 @@ class Emitter:
         halves = [self.b.bitcast(x, pairs) for x in (a, b)]
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
+    def pair_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs 8
+        lanes of AVX2.
+        """
+        pairs = ir.VectorType(I16, 2 * self.lanes)
+        return self.intrinsic("llvm.x86.avx2.pmadd.wd", self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
+
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
         """Load ``lanes`` pairs of bfloat16, from the ``index``-th number after ``base`` on. Each pair takes one float32
         lane.
