@@ -71,9 +71,9 @@ _QUESTION = 128
 # Share of a plain step above which a step of the draft model is too expensive.
 _COSTLY_DRAFT = 1 / 3
 
-# Conditions for rounding the middle level's weights: they take at least 4 times the bytes of its cache, they are at
-# most a billion (rounding takes a second for every 90 million), and a copy with one byte for each takes at most an
-# eighth of the free memory.
+# Conditions for rounding weights for the middle level: the weights take at least 4 times the bytes of the retrieval
+# cache, there are at most a billion weights (rounding takes a second for every 90 million), and a copy with one byte
+# for each weight takes at most an eighth of the free memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
 # Number of replays of verifications and plain steps after which one replay is compared with the ordinary pass. This

@@ -150,7 +150,7 @@ class Quotable:
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:
-        """The bytes of all tokens whose bytes stand in the book at one of these places."""
+        """The tokens, as bytes, with which the book continues at one of ``places``."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
             word = len(_SPACES.split(piece[1:], 1)[0])  # a token has no white space after its first byte

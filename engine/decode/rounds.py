@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 RECENT = 64
 """Number of newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
 
-# Number of tokens after which the pages are scored, if they have not been scored meanwhile by a refresh or a new
-# selection.
+# Number of tokens after which the book's pages are scored, unless a refresh or a new selection has scored them
+# meanwhile.
 _SCORE_EVERY = 16
 # Maximum committed tokens that the retrieval cache may lack while rounds do not use it. The tokens are then copied
 # together, because copying several tokens costs about as much as copying one.

@@ -133,8 +133,8 @@ class Tuning:
     says little.
     """
     enough_after: int = 64
-    """Number of tokens after a place below which the place counts as near the end of the text, so that its match counts
-    as shorter.
+    """Minimum number of tokens after a place, for its match to count in full. With fewer tokens the place is near the
+    end of the text, and its match counts as shorter (``end_penalty``).
     """
     end_penalty: int = 4
     """Number of tokens by which a match near the end counts as shorter."""
@@ -189,8 +189,8 @@ class Tuning:
     highest_threshold: float = 0.9
     """Maximum threshold of an early stop, so that a token of high confidence does not end a proposal."""
     slow_pass_ms: float = 300.0
-    """Milliseconds of a pass with KV over a bus above which no verification is timed. The cost of a verification is
-    then derived from a plain step and corrected by the rounds.
+    """Maximum milliseconds of a pass that fetches KV over a bus, for verifications to be timed. Above it, the cost of a
+    verification is derived from a plain step and corrected by the rounds.
     """
     overtime: int = 2
     """With early stops, a round may draft this many tokens more than its plan says, and make this many times as many

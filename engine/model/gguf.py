@@ -111,8 +111,8 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
-    # Prefix of the tensors to leave out. In Qwen 3.5 it is the layer for multi-token prediction, after the last layer.
-    # Other kinds have no such layer, and ``FACTORS`` are left out in any case.
+    # Prefix of the tensors to leave out: in Qwen 3.5, those of the layer for multi-token prediction, after the last
+    # layer. Other kinds have no such layer, so the prefixes are ``FACTORS``, which are left out in any case.
     guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}

@@ -147,7 +147,7 @@ class Header:
         """The value of a field of the model's architecture, checked to be a finite number.
 
         Raises:
-            ModelError: the field is missing without ``otherwise``, or is no finite number.
+            ModelError: the value is no finite number, or the field is missing and ``otherwise`` is None.
         """
         value = self.get(name, otherwise)
         if type(value) not in (int, float) or not math.isfinite(value):

@@ -124,8 +124,8 @@ def place(
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to the compute devices. Return the weights that wait in host memory, keyed by name.
 
-    Quantized layers on a GPU are packed for the product that reads them directly, if this product gives right results
-    there.
+    On a GPU, quantized layers are replaced by tiled layers (``engine.model.products.tiled``), if torch's product gives
+    right results there.
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
     model.to(device)  # moved in one call, so that tied weights stay one tensor

@@ -216,7 +216,7 @@ class Pieces:
             return self._rotate(x, cos, sin)
         # In this family the norm follows RoPE, but the layer has already applied it. A rotation does not change the
         # length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of before.
-        # The norm would cancel a factor in cos and sin, so the result is divided by it.
+        # A norm after RoPE would cancel the factor ``attention_scaling`` of cos and sin, so it is divided out.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])

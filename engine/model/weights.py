@@ -142,7 +142,7 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
             f"The model folder {folder} holds no .safetensors weights.",
             "Other formats can run code when opened and are refused; convert the weights to safetensors.",
         )
-    # Without an index transformers opens only this file.
+    # Without an index, transformers opens only ``SINGLE``.
     return dict.fromkeys([SINGLE] if SINGLE in names else names, frozenset())
 
 

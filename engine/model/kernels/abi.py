@@ -214,8 +214,8 @@ class Interleaved:
 
 
 class Expanded:
-    """Slots of ``expanded``: the panels ``CHOSEN`` of the blocks ``WEIGHTS`` become ``OUT`` (inputs, outputs). A tile
-    is a panel.
+    """Slots of ``expanded``, which dequantizes panels of the packed blocks ``WEIGHTS`` into ``OUT`` (inputs, outputs).
+    ``CHOSEN`` are the indices of the panels. A tile is a panel.
     """
 
     WEIGHTS, CHOSEN, OUT, INPUTS, OUTPUTS = range(5)

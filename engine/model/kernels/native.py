@@ -176,8 +176,8 @@ class Native(Compiled):
         spread: torch.Tensor,
         sums: torch.Tensor,
     ) -> tuple[Call, Call]:
-        """Make the calls for ``product4`` into ``out``. They also compute the sums of the groups of x (rows, in /
-        GROUP) and, without pairs, x (rows, in) spread.
+        """Make the calls for ``product4`` into ``out``. They also compute the ``sums`` (rows, in / GROUP) of the groups
+        of x and, without pairs, ``spread`` (rows, in): x in the form that the product takes.
         """
         slot = abi.Spread
         arguments = abi.arguments(

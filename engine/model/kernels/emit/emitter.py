@@ -24,7 +24,9 @@ BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 
 
 class _BFloat(ir.Type):
-    """LLVM's bfloat16, for which llvmlite has no name. Only operands and results of its instructions have this type."""
+    """LLVM's bfloat16, for which llvmlite has no name. Only operands of bfloat16 instructions and their results have
+    this type.
+    """
 
     def _to_string(self) -> str:
         return "bfloat"
