@@ -53,7 +53,7 @@ _FEWEST_WORDS = 3
 
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
-_APART = 4000  # maximum folded characters within which the parts of one quotation follow each other
+_APART = 4000  # maximum folded characters between two consecutive parts of one quotation
 _FEWEST_SHARED = 4  # minimum consecutive words that a missing quotation shares with the book for these to be shown
 _MOST_WORDS = 150  # maximum words of a missing quotation that are compared
 _EXCERPT_AROUND = 160  # characters that an excerpt has before and after its passage

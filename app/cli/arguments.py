@@ -1,7 +1,7 @@
-"""The command line as data: the commands, their options, and the errors in a line.
+"""The command line as data: the commands, their options, and the errors in what a person typed.
 
-Standard library and the engine's settings only, so that the launcher can show help and refuse a wrong line before
-anything is installed. Runs nothing.
+Imports only the standard library and the engine's settings, so that the launcher can show help and refuse a wrong
+command line before anything is installed. Runs no command.
 """
 
 from __future__ import annotations

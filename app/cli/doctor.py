@@ -67,7 +67,7 @@ _Facts = TypeVar("_Facts")
 @dataclass(frozen=True)
 class Findings:
     """All findings about the machine. A finding is None if its query failed; ``troubles`` then says why. ``starter``:
-    whether the small model is on this machine; ``gguf``: lines about other programs' files.
+    whether the small model is on this machine; ``gguf``: lines about GGUF files of other programs.
     """
 
     machine: Machine

@@ -224,8 +224,8 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Write the instance file again whenever it is removed, because otherwise another start would wait for it, with the
-    lock taken.
+    """Write the instance file again whenever it is removed. Otherwise another start, which finds the data folder
+    locked, would wait for this file in vain.
     """
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):

@@ -1,4 +1,4 @@
-"""Reads a model's card: whether the model only quotes, and the sentences by which it refuses."""
+"""Reads a model's card: whether the model only quotes, and the sentences with which it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns a book of the library into a document: its file, or all files of a collection.
+"""Turns a book of the library, which is one file or a collection of files, into a document.
 
 Owns the passwords of locked files while the program runs. Errors and titles use the original name of a file instead of
 its name in the library.

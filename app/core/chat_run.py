@@ -5,7 +5,7 @@ the person stops it or closes the page. ``start`` runs all this in a thread. The
 (``app.core.chats``), from which pages show them.
 
 Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
-a frame for every change; where the engine computes on the processor, this takes the engine's time.
+a frame for every change. If the engine computes on the CPU, this work slows it down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-""" "Ask each": asks each of several documents the same question by itself, stores the answers, and continues a stopped
+""" "Ask each": asks several documents the same question, each separately, stores the answers, and continues a stopped
 run.
 
     each = AskEach(state)

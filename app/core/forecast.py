@@ -212,7 +212,7 @@ class Experience:
         """Seconds to read ``tokens``.
 
         Args:
-            probed: seconds by the engine's probes.
+            probed: seconds that the engine's probes predict; None without probes.
         """
         point = _nearest(self._of(model).readings, tokens)
         if point is not None:

@@ -33,7 +33,7 @@ _CHAT_TOKENS = 1_024
 """Tokens of the context window that are kept free for a question and its answer."""
 
 _GUESSED = 2.5
-"""Speed of writing a quotation, as a factor of plain decoding's speed (assets/measurements)."""
+"""Upper bound of an answer's speed, as a factor of plain decoding's speed; from quotations (assets/measurements)."""
 
 
 def fit_in_words(found: ModelFit) -> str:

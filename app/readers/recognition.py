@@ -45,10 +45,10 @@ class LongRecognition(NoTextLayer):
 class Recognition:
     """How to handle pages that are pictures when a document is read.
 
-    ``folder``: returns the folder for the results of a file with this hash; None to store none. ``agreed``: whether
-    recognition may take any time. ``doubtful``: whether to recognise also pages whose text is probably wrong. ``stop``:
-    when set, stops recognition after the pages done so far. ``progress``: called with pages done, total pages, and
-    seconds left (None if unknown); an exception raised in it stops the reading.
+    ``folder``: returns the folder for the results of a file with this hash; None to store none. ``agreed``: whether the
+    user has agreed to wait, however long recognition takes. ``doubtful``: whether to recognise also pages whose text is
+    probably wrong. ``stop``: when set, stops recognition after the pages done so far. ``progress``: called with pages
+    done, total pages, and seconds left (None if unknown); an exception raised in it stops the reading.
     """
 
     folder: Callable[[str], Path] | None = None

@@ -8,7 +8,7 @@
     POST /find                      the places of words in the book, each with a line around it
     GET /pages/{book}/{number}/{width}.png
 
-Only the open book is shown, and only through these; nothing here takes a path or a file name.
+Only the open book is shown, and only through these routes. None of them takes a path or a file name.
 """
 
 from __future__ import annotations
