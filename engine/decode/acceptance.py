@@ -21,6 +21,7 @@ Pure: no model, no tensors, no clock.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -440,6 +441,7 @@ class PassCostEstimate:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
+        self._newest_ones = deque([first.ms(1)], tuning.undisturbed_of)
         # Weighted sums of gg, gx, xx, gy and xy for the least squares. g: ``ExpertReads.growth`` (1 without experts),
         # x: tokens - 1, y: milliseconds.
         self._sums = [0.0] * 5
@@ -449,6 +451,7 @@ class PassCostEstimate:
         tuning = self._tuning
         if tokens <= 1:
             self._ones += 1
+            self._newest_ones.append(ms)
             weight = max(tuning.newest_weight, 1.0 / self._ones)
             self._one = min(self._one, tuning.most_disturbed * ms)
             self._one += weight * (min(ms, tuning.most_disturbed * self._one) - self._one)
@@ -459,6 +462,13 @@ class PassCostEstimate:
         new = (g * g, g * x, x * x, g * y, x * y)
         self._sums = [tuning.cost_fade * old + value for old, value in zip(self._sums, new, strict=True)]
         self._estimate()
+
+    @property
+    def undisturbed_one(self) -> float:
+        """Milliseconds of the fastest of the newest passes over one token: what other programs slowed down is left
+        out.
+        """
+        return min(self._newest_ones)
 
     def forget(self, steps: int, *, one: bool) -> None:
         """Count ``steps`` plain steps during which no pass over several tokens was learned and, if ``one``, no pass

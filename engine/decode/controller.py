@@ -525,6 +525,10 @@ class Controller:
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
             return best
+        # Plain steps in a slow moment must not speak for a selection, which costs several of them.
+        one = min(costs.verify.ms(1), self._verify.undisturbed_one)
+        costs = replace(costs, verify=replace(costs.verify, one=one))
+        best = best_plan(costs, rates, limits)
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repaid_within) * (1.0 / now - 1.0 / then)

@@ -83,6 +83,8 @@ class Tuning:
     """Maximum duration of a pass or a trial, as a factor of the expected duration. Longer durations count as disturbed
     and are cut off. An estimate above this factor times a pass's duration also counts as disturbed and is lowered.
     """
+    undisturbed_of: int = 8
+    """Number of newest one-token passes of which the fastest counts as undisturbed."""
     newest_weight: float = 0.1
     """Weight of the newest one-token pass in the estimate of such a pass, after the first few passes."""
 

@@ -432,6 +432,18 @@ def test_a_selection_is_made_where_it_pays() -> None:
     assert controller.plan.passes
 
 
+def test_plain_steps_in_a_slow_moment_do_not_speak_for_a_selection() -> None:
+    """Another program was busy for four steps, and middle passes looked 1.6 times as fast as plain decoding."""
+    controller = Controller(DERIVED, PlanLimits(0, 12))
+    controller.begin(0.0, 300.0, 256)
+    world = SteadyWorld(rates(0.0, 0.9), 1, 300.0)
+    for step in range(TUNING.rethink_plain_rounds + 4):
+        world.slowness = 3.0 if 12 <= step < 16 else 1.0
+        plan = controller.next()
+        assert not plan.passes
+        controller.observe(plan, *world.round(plan))
+
+
 def test_a_trial_waits_until_the_answer_can_pay_for_its_selection() -> None:
     """The trial costs 0.4 plain steps, all but nothing of it beside the selection."""
     costs = Costs(0.0, PassCost(60.0, 3.0), PassCost(77.0, 3.0), selection=30.0)
