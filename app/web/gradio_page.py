@@ -9,6 +9,7 @@ The workarounds, with their reasons (each has a test; about 110 lines here, in `
 200 of style that reach into its elements; no file of Gradio's is touched):
 
 * ``server.quiet_gradio``: Gradio would report to its makers, fetch fonts, and note every event in a table.
+* ``gradio_import``: Gradio would write type stubs for its components whenever it is imported, which takes 1.6 s.
 * ``_let_sleep``: Gradio's queue looks for work 1,100 times a second, which takes the interpreter from the engine.
 * ``_checked``: Gradio answers requests that its own page would never send with a server error.
 * ``mount`` runs in an event loop. Outside of one, Gradio makes a loop for each of its locks and closes none of them.
@@ -31,7 +32,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import gradio as gr
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -40,6 +40,7 @@ from app.core.settings import HOST
 from app.core.state import AppState
 from app.web import messages
 from app.web.auth import App, AsgiMessage, Receive, Scope, Send
+from app.web.gradio_import import gr
 from app.web.live import record_of
 from app.web.routes import REQUIRED, Asked, Number, Text, parsed
 from engine.errors import EngineError, OptionError

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gradio import Button, Chatbot
+from gradio import Button, Chatbot, component_meta
 from gradio.state_holder import SessionState
 
 from app.core.books import Books
@@ -16,7 +17,7 @@ from app.core.chats import Chats
 from app.core.open_book import Stage
 from app.core.settings import make_settings
 from app.core.state import AppState
-from app.web import server
+from app.web import gradio_import, server
 from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.app.web.entering import enter
 
@@ -83,3 +84,15 @@ def test_no_event_loop_is_left_to_the_garbage_collector(tmp_path: Path, monkeypa
     server.guarded_app(state, replace(make_settings(), data=tmp_path, port=PORT))
     state.close()
     assert [loop.is_closed() for loop in made] == [True]
+
+
+def test_gradio_writes_no_stubs_when_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(*_: object, **__: object) -> None:
+        raise AssertionError("a stub is written")
+
+    monkeypatch.setattr(Path, "write_text", written)
+    monkeypatch.setattr(Path, "read_text", written)
+    with gradio_import.without_stubs():
+        component_meta.create_or_modify_pyi(Button, "Button", [])
+        assert inspect.getfile(Path)
+    assert inspect.getfile(Button)
