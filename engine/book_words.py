@@ -67,7 +67,7 @@ FEW_WORDS = 2
 SHORTEST_HEADING = 3
 """Minimum words of a sentence that counts as a heading if most of its words are capitalised."""
 ROMAN = re.compile(r"[ivxlc]{2,}")
-"""Numbers of chapters and clauses."""
+"""A folded Roman numeral, such as the number of a chapter or a clause. It is never a name."""
 
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
@@ -76,7 +76,7 @@ _NEGATION = re.compile(
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # words that a "not" negates, up to the end of its clause; "not lit until May" means lit in May
+_DENIED = re.compile(  # the words, three at most, that a "not" negates; "not lit until May" means lit in May
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
@@ -150,8 +150,8 @@ class BookWords:
         text = document.text
         self._forms: dict[str, tuple[str, str]] = {}
         self._lower: set[str] = set()  # words that the book also writes in lower case
-        self._capital: set[str] = set()  # words with a capital within a sentence
-        self._large: set[str] = set()  # words with a capital anywhere
+        self._capital: set[str] = set()  # words that have a capital first letter within a sentence
+        self._large: set[str] = set()  # words that have a capital first letter, wherever they stand in a sentence
         self.places = [Place(start, end) for start, end in _passages(text)]
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
         capitals = words = 0
@@ -253,7 +253,7 @@ class BookWords:
     # Passages --------------------------------------------------------------------------------------------------
 
     def ranked(self, terms: Sequence[Term], asked: Sequence[Term], favour: Sequence[float], places: int) -> list[int]:
-        """Rank the first ``places`` passages by BM25, and return the best."""
+        """Rank the first ``places`` passages by BM25, and return the ``CANDIDATES`` best."""
         said = {term.key for term in terms}
         weights = {term.key: self.weight(term) for term in terms}
         weights |= {term.key: ASKED * self.weight(term) for term in asked if term.key not in said}
@@ -286,7 +286,7 @@ class BookWords:
         return 1.0 + FAVOUR * favour[page] / max(favour) if page < len(favour) and max(favour) > 0 else 1.0
 
     def keys_around(self, place: int, reach: int) -> set[str]:
-        """The words of a passage and of up to ``reach`` passages before and after."""
+        """The keys of a passage and of up to ``reach`` passages before and after."""
         near = self.places[max(0, place - reach) : place + reach + 1]
         return set().union(*(other.keys for other in near))
 
@@ -384,8 +384,8 @@ class BookWords:
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """The key, the folded form and the letters of a word, if it has a meaning. In scripts without spaces, those of
-        each pair of characters.
+        """Yield the key, the folded form and the letters of a word that has a meaning. In scripts without spaces, each
+        pair of characters counts as a word.
         """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):

@@ -1,4 +1,4 @@
-"""Puts a question about a whole text or one of its chapters to a model, with the book's table of contents as a guide.
+"""Adds chapter titles from the book's table of contents to a question about the whole text or one of its chapters.
 
 A model asked for a summary of a long book retells its beginning; asked for chapter 3, it has to find the chapter first.
 Where the book has contents, the question names the chapters to follow, or the title of the chapter that is asked for.
@@ -31,7 +31,7 @@ ALONG: Mapping[Whole, str] = {
     "qué se dice en ella. No enumeres los títulos.",
 }
 """The words that ask for a summary, in the question's language, in which the model answers. A model that was told only
-to follow the parts repeated their titles.
+to follow the parts repeated the titles.
 """
 LONGEST_TITLE = 80
 """Maximum characters of a chapter's title."""
@@ -130,7 +130,7 @@ def _value(word: str) -> int | None:
     if digits := re.match(r"\d+", word):
         return int(digits[0])
     for words in _WORDS:
-        for form in (word, word[:-1]):  # "dritten"
+        for form in (word, word[:-1]):  # "dritten" is listed as "dritte"
             if form in words:
                 return words.index(form) + 1
     return _roman(word)
@@ -154,6 +154,6 @@ def _title(item: OutlineItem) -> str:
 
 
 def _spread(chapters: Sequence[OutlineItem]) -> list[OutlineItem]:
-    """Pick some entries, spread evenly over the book."""
+    """Pick at most ``MOST_CHAPTERS`` entries, spread evenly over the book."""
     count = min(len(chapters), MOST_CHAPTERS)
     return [chapters[(2 * number + 1) * len(chapters) // (2 * count)] for number in range(count)]

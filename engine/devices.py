@@ -96,7 +96,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory that are free, including unused memory that torch holds.
 
     The pools of recorded passes do not count as free. On Apple's GPU the free bytes are the recommended maximum minus
-    those of this process; the memory of other programs is visible only in the host's memory.
+    the bytes of this process; the memory of other programs is visible only in the host's memory.
     """
     if device.type == "mps":
         return total_memory(device) - torch.mps.current_allocated_memory()
@@ -124,8 +124,9 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch has one kernel for the products of all experts of a mixture on a GPU. Without it torch waits for
-    the experts' numbers, and launches a product for every expert, chosen or not (``GroupedBlas.cpp``).
+    """Whether torch has one kernel for the products of all experts of a mixture on a GPU. Without this
+    kernel torch waits until the host knows the number of tokens of each expert, and launches a product for every
+    expert, chosen or not (``GroupedBlas.cpp``).
     """
     if device.type != "cuda" or dtype is not torch.bfloat16 or sys.platform == "win32" or torch.version.hip:
         return False
@@ -144,9 +145,9 @@ def forbid_paging(device: torch.device) -> None:
 
 @functools.cache
 def stream_of(device: torch.device, purpose: str) -> Any:
-    """The stream of a CUDA GPU for a purpose.
+    """The stream of a CUDA GPU for a purpose. It is made once and kept.
 
-    torch makes 32 streams and then returns the first ones again. If a new stream were requested each time, it could be
+    torch makes 32 streams and then returns the first ones again. So if a stream were requested each time, it could be
     one that records passes, or one whose matrix products hold a workspace.
     """
     return torch.cuda.Stream(device)

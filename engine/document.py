@@ -25,7 +25,7 @@ could be recognised instead. "figure": the words were read, but most of the page
 """
 
 _MANY = 3
-"""Minimum number of documents for a book's title to name only the first of them, and the number of the others."""
+"""Minimum number of documents for which a book's title names only the first one and counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,14 @@ class Document:
         return self.members[at - 1] if at else None
 
     def extent(self, count: int | None = None) -> str:
-        """The number of pages, or of the first ``count`` of them, in each document's own word: "76 pages and 4
-        sections".
+        """The number of pages in words, by unit: "76 pages and 4 sections". With ``count``, only the first ``count``
+        pages are counted.
         """
         return extent_of(self._sizes, len(self.pages) if count is None else count)
 
     @cached_property
     def _sizes(self) -> Sequence[tuple[int, str]]:
-        """The number of pages of each document with pages, and its word for one."""
+        """The number of pages and the unit of each document that has pages."""
         counts = Counter(self.member_at(page.number) for page in self.pages)
         return [(count, (member or self).unit) for member, count in counts.items()] or [(0, self.unit)]
 
@@ -302,7 +302,7 @@ def _titles(titles: Sequence[str]) -> str:
 
 
 def extent_of(sizes: Iterable[tuple[int, str]], most: int) -> str:
-    """Numbers of pages in words, of at most ``most`` in all.
+    """The number of pages in words, by unit. Only the first ``most`` pages are counted.
 
     [(70, "page"), (4, "section"), (6, "page")] gives "76 pages and 4 sections".
     """

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import re
 
-# Phrases in out-of-memory errors, in this order: torch's allocators for GPUs and CUDA; the allocator of processors;
-# Windows; Metal, if a buffer is too large; Intel's driver.
+# Phrases in out-of-memory errors. Two are from torch's allocators for GPUs and from CUDA, one is from the allocator of
+# processors, one from Windows, one from Metal (if a buffer is too large), three are from Intel's driver.
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",

@@ -36,8 +36,8 @@ from engine.sandbox import Bounds, ChildFailed, run_in_child
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, USE_S)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
-# Limits for converting a GGUF vocabulary. A vocabulary of 260,000 SentencePiece tokens takes the most. The header
-# states the number of tokens, which is checked first.
+# Limits for converting a GGUF vocabulary. A vocabulary of 260,000 SentencePiece tokens needs the most memory
+# and time. The number of tokens, which the header states, is checked first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 # maximum seconds for a text: a constant, and per character; ten times the time of an ordinary tokenizer
 _TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
@@ -378,7 +378,7 @@ def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """What a trial is about, its limits, and the text that the limits are for."""
+    """What a trial is about, its limits, and for a text the words that name its length in an error, else ""."""
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
     of_text = Bounds(

@@ -37,16 +37,16 @@ ANOTHER = "Choose another model."
 """The remedy for a model that cannot be used."""
 
 MOST_ADDED = 100_000
-"""Maximum tokens that may be added to a vocabulary. Models add up to some ten thousand, and the library takes 50
-microseconds for each.
+"""Maximum number of tokens that may be added to a vocabulary. Real models add at most some ten thousand. The tokenizers
+library takes 50 microseconds for each.
 """
 MOST_NAMED = 10_000
-"""Maximum special tokens that a tokenizer's settings may name. Models name up to some thousand. transformers takes
-quadratic time, because for each token it looks at all of them.
+"""Maximum number of special tokens that a tokenizer's settings may name. Real models name at most some thousand.
+transformers takes quadratic time, because for each token it looks at all special tokens.
 """
 _LARGEST_ID = 1 << 24
-# Maximum growth of a text by a tokenizer's normalizer, and of a token by its decoder. Models make two characters of
-# one.
+# Maximum factor by which a normalizer may lengthen a text, and a decoder a token. Real models make at most two
+# characters of one.
 _MOST_GROWTH = 16.0
 _LONGEST = "model_max_length"  # may be larger than the limit: 10 to the power of 30 means "any length"
 _NUMBERED = "added_tokens_decoder"

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Number of plain steps timed on a new book for the controller's first costs, which use the median. The first of them
-also makes a token. If steps are slow it is the only one.
+"""Number of plain steps that are timed on a new book. Their median is the controller's first cost. The first step also
+makes a token; if it is slow, no other step is timed.
 """
 # Minimum number of plain steps, spread over the answer, from which a speedup is computed.
 _LEAST_PLAIN_STEPS = 3
@@ -100,7 +100,7 @@ class GenerationLoop:
         Args:
             prompt: all tokens of the prompt.
             reused: number of the prompt's first tokens that are known to be in the caches. If the question is repeated,
-                all but the last token may be.
+                the caches may even hold all tokens but the last.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -331,10 +331,10 @@ class PlainSteps:
 
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
     the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
-    step's time at that moment. Each round's time is expressed in such steps, because a slow moment of the machine
-    affects both. A plain token takes longer than its pass, by a factor: the lower median over rounds that are one plain
-    step. The lower median is used because an answer's second round also starts the cheap levels. Without such rounds
-    the factor is 1.
+    step's time at that moment. Each round's time is divided by this estimate, because a slow moment of the
+    machine slows rounds and plain steps alike. A plain token takes longer than its pass. The factor is the lower median
+    over rounds that are one plain step, or 1 without such rounds. It is not the median, because an answer's second
+    round also starts the cheap levels.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """

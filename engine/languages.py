@@ -21,7 +21,7 @@ _COMMON: dict[Language, str] = {
 }
 
 
-# Words that questions have besides.
+# Further words that are common in questions.
 _ASKING: dict[Language, str] = {
     "en": "who whom whose what when where why how did does do many much",
     "de": "wer wen wem wessen was wann wo wohin warum wie welche welcher welches welchen wieviel viele hat haben",

@@ -46,7 +46,7 @@ _MOST_COUNTED = 1_000_000  # maximum number of layers, heads, experts or labels
 _MOST_STATED = 10_000_000  # maximum value of any other number
 _MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of the names of settings that may be larger, because transformers makes no list of this length."""
+"""Parts of the names of settings whose value has no maximum, because transformers makes no list of this length."""
 
 _HUB = ("models--", "blobs")  # parts of the folder names in which the hub's tools keep the files that links point to
 _AGAIN = "Download the model again."

@@ -1,7 +1,8 @@
 """The rules by which a sentence is "not found" in a book, and which words of its question the book never uses.
 
-A sentence is *not found* if the book mentions the subject of the question, or a thing that it counts or calls
-somebody's, nowhere or only far from the nearest passage, or if the sentence only repeats the question.
+A sentence is *not found* in three cases. The book never mentions the subject of the question. Or it mentions the
+subject, or a thing that the question counts or names with its owner, only far from the best passage. Or the sentence
+only repeats the question.
 
 Knows nothing of levels: takes the question's words and the place of the best passage (``engine.evidence``).
 """
@@ -45,7 +46,7 @@ _ADJECTIVES = (
 )
 """Words that may stand between "the" and a noun of a question, and are no nouns themselves."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
-_OPEN = re.compile(  # "was" asks in German, but is a verb in English
+_OPEN = re.compile(  # German "was" is left out, because it is a verb in English
     r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
     re.IGNORECASE | re.DOTALL,

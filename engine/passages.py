@@ -75,7 +75,7 @@ ANSWER_IN: Mapping[Language, str] = {
     "fr": "(Réponds en français.)",
     "es": "(Responde en español.)",
 }
-"""What is added to a question in another language than the book's, which was sometimes answered in the book's."""
+"""Added to a question in another language than the book's. Without it some answers were in the book's language."""
 
 _POLITE = re.compile(
     r"^(?:(?:please|bitte)\W+)?"
@@ -114,7 +114,7 @@ _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points s
 Whole = Literal["en", "de", "fr", "es"]
 """A language in which questions about a whole text are recognised."""
 # For each other language: words that ask for the whole, and words that may accompany them. A question about the whole
-# has at least one word that asks for the whole, and no words other than these.
+# has at least one word that asks for the whole, and no word that is missing from both lists.
 _ELSEWHERE: Mapping[Whole, tuple[str, str]] = {
     "de": (
         "worum zusammen zusammenfassen zusammenfassung zusammenfassend handelt überblick hauptgedanken inhalt",
@@ -143,7 +143,7 @@ _WHOLE_ELSEWHERE = {
 WHOLE_PASSAGES = 3
 """Maximum number of passages for a question about the whole text."""
 OFTEN = 6
-"""Maximum number of passages with a word that count when the passage's typicality is computed."""
+"""Maximum number of passages that a word is counted in when a passage's typicality is computed (``_tells``)."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
@@ -157,8 +157,8 @@ def pointed(question: str, passages: Sequence[str], language: Language | None = 
     """The passages, if any, followed by the question, so that the prompt ends with the question.
 
     The line above the passages is in the book's ``language``, or in English if that is unknown. With an English line, a
-    question in German about a German book was answered in English. A question in another language than the book's asks
-    for an answer in its own.
+    question in German about a German book was answered in English. A question in another language than the book's is
+    followed by a sentence that asks for an answer in the question's language.
     """
     own = language_of_question(question)
     if own and language and own != language:

@@ -4,7 +4,7 @@ The book comes first and never changes by a byte; the chat follows. A chat templ
 holds the book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized
 separately, the tokens of the book are the same for every question, and their KV is computed once.
 
-Text becomes ids, and ids text that streams, by a fast tokenizer of transformers. Words of a book or a person are
+A fast tokenizer of transformers encodes text, and decodes ids to text that streams. Words of a book or a person are
 encoded so that nothing in them can act as a special token.
 
 A conversation is bookkeeping over lists of ids: the prompt, and the part of it that the caches already hold. Cached
@@ -37,9 +37,11 @@ _REPLACEMENT = "\ufffd"
 # Number of tokens that decoding looks back over, so that joins between tokens come out as in a single decode.
 _LOOKBACK = 8
 _BYTES = 4  # maximum bytes of a character, and so its maximum tokens
-# Characters for each token of the window, twice as many as in prose. Of a longer text only this much is encoded first.
+# Characters for each token of the window, twice as many as in prose. If a text has more, only this much of it is
+# encoded first.
 _LONG = 8
-# A beginning with more tokens than this factor of the window is surely too long, although tokens at the cut may differ.
+# A text is surely too long if this beginning has more tokens than the window times this factor. A factor of 1 would not
+# do, because tokens at the cut may differ.
 _SURELY = 1.5
 
 
@@ -304,10 +306,10 @@ class TextStream:
 
     def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
         self._tokenizer = tokenizer
-        self._from = 0  # index of the first id that is still decoded; earlier ids are not
+        self._from = 0  # index of the first id that is still decoded
         start, stop = self._whole_characters(after)
         self._ids: list[int] = list(after[start:])
-        # earlier ids have already been shown
+        # number of ids that have been shown: all, if a broken character at the end has been shown too
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
@@ -494,7 +496,7 @@ class Conversation:
         return known
 
     def kv_start(self, turn: int) -> int:
-        """Number of context tokens whose KV existed before the turn at this position: all but the newest token."""
+        """Number of tokens whose KV existed before the turn at index ``turn``. The last token before it had none."""
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
     def forget_from(self, position: int) -> None:
@@ -503,8 +505,8 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns that end after ``length`` tokens. The newest token of a turn may be the one after that
-        length.
+        """Forget the turns that end after ``length`` tokens of KV. A turn's last token may come after them, because it
+        has no KV yet.
         """
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BITS = {"8bit": 8, "4bit": 4}
-"""Bits of a quantized weight, keyed by the names in the setting."""
+"""Bits of a quantized weight, keyed by the value of the setting ``weights``."""
 
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
 
 LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
-"""Of 4-bit weights: bits of a level, the last level, and the level that represents the middle of its group."""
+"""Of 4-bit weights: bits of a level, the highest level, and the level that stands for the middle of a group's range."""
 
 WORD_LEVELS = 32 // LEVEL_BITS
 """Number of 4-bit levels in a 32-bit word of weights packed for a processor."""
@@ -51,7 +51,7 @@ TRACED_TOKENS = 144
 tokens of a verification.
 """
 
-# number of states: after the committed tokens, before and after the newest pass, and at the stored places
+# number of states: after the committed tokens, before and after the newest pass; at the book's end; at a chat's places
 _RECURRENT_STATES = 3 + 1 + CHAT_PLACES
 
 

@@ -183,7 +183,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def memory_of(pid: int) -> int:
     """Resident bytes of a process; 0 if it has ended. Used on systems that enforce no limit."""
-    import psutil  # imported only where the system enforces no limit
+    import psutil
 
     try:
         return int(psutil.Process(pid).memory_info().rss)

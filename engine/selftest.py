@@ -213,8 +213,8 @@ def _margin(
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
-    # Repeating the question brings the plain answer into the conversation, so that the logits after its equal tokens
-    # can be computed.
+    # Repeating the question brings the plain answer into the conversation, so that the logits after the tokens that
+    # both answers share can be computed.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     conversation = session.conversation
     start = plain.figures.prompt_tokens - 1

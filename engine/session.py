@@ -51,7 +51,7 @@ from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
-# Maximum seconds to wait for a book to be saved, on closing and before a book that shares documents is opened.
+# Maximum seconds to wait until a book is saved, on closing, and before another book with the same documents is opened.
 _SAVING_PATIENCE_S = 20.0
 
 
@@ -82,7 +82,7 @@ class Session:
     Args:
         config: settings of the engine.
         tokenizer: the target's tokenizer.
-        target, draft: loaded models; without a draft the retrieval level proposes one token at a time.
+        target, draft: loaded models; without a draft the middle level proposes one token at a time.
         costs: measured costs of the target on this machine, for settings that the configuration leaves open.
     """
 
@@ -410,7 +410,7 @@ class Session:
 
 
 def _turns_in_cache(question: Question) -> Sequence[Turn]:
-    """The turns that the cache may already hold: the chat's, and the cut-off turn that the question continues."""
+    """The turns that the cache may already hold: the earlier ones, and the cut-off turn that the question continues."""
     begun = (Turn(question.text, question.begun),) if question.begun else ()
     return (*question.history, *begun)
 

@@ -53,8 +53,8 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(whole: str) -> str:
-    """A folded word without the most common endings of English, German and French: the stem, which forms of a word have
-    in common. Other words may begin with it, so the search uses longer ones (``app.core.spellings.without_endings``).
+    """The stem of a folded word: the word without the most common endings of English, German and French. A different
+    word may begin with the same stem, so the app's search keeps more letters (``app.core.spellings.without_endings``).
     """
     return _ENDINGS.sub("", whole)
 

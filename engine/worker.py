@@ -53,12 +53,12 @@ FINAL = (BookRead, AnswerDone)
 Final = TypeVar("Final", BookRead, AnswerDone)
 
 HANDOVER_S = 20.0
-"""Maximum seconds until a cancelled request has released the engine. A block of prefill on a slow machine takes the
-most.
+"""Maximum seconds until a cancelled request has released the engine. The longest wait is for a block of prefill on a
+slow machine.
 """
 
 _ENDING_S = 30.0  # maximum seconds that the thread may take to end
-_STEP_S = 0.5  # seconds that a single wait for an event takes
+_STEP_S = 0.5  # maximum seconds of a single wait for an event
 _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been cancelled
 
 
@@ -78,7 +78,7 @@ class EngineLike(Protocol):
         """Wait until the models are loaded.
 
         Raises:
-            TrifoldError: they could not be loaded.
+            TrifoldError: the models could not be loaded.
         """
 
     def measure(self, document: Document) -> BookFit:
@@ -389,7 +389,7 @@ class Engine:
         try:
             sleep_while_waiting()
             limit_instructions()
-            # The trials run while torch and transformers are imported, which takes longer.
+            # The tokenizers are tried while torch and transformers are imported, which takes longer.
             foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session
 
