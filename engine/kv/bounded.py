@@ -32,8 +32,8 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True)
 class BoundedCopy:
-    """A copy, in host memory, of the tokens [start, stop) in every bounded layer, in the order of layers, keyed by
-    name. A state covers all tokens from 0 on.
+    """A copy, in host memory, of what the bounded layers hold for the tokens [start, stop). ``layers`` has the tensors
+    of each layer, keyed by name. A state covers all tokens from 0 on.
     """
 
     start: int

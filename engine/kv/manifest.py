@@ -281,7 +281,7 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 def check_identity(found: Identity, wanted: Identity) -> None:
-    """Check that a manifest has this identity.
+    """Check that the identity ``found`` in a manifest is the ``wanted`` one.
 
     Raises:
         SnapshotRefused: the two differ; the message says in which part.

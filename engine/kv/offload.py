@@ -1,18 +1,22 @@
-"""Places each layer's KV in a tier, and moves spilled layers to the compute device. Tiers, fastest first: ``DEVICE`` is
-the memory of the device that computes (a GPU's; without a GPU, host memory), ``HOST`` is host memory next to a GPU,
-``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds keys and values in the order
-that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row per token, (seq, 2, kv_heads, storage_dim),
-with the key before the value, so that new tokens are appended and any span of tokens moves in one piece.
+"""Places each layer's KV in a tier, and moves spilled layers to the compute device.
+
+Tiers, fastest first: ``DEVICE`` is the memory of the device that computes (a GPU's; without a GPU, host memory),
+``HOST`` is host memory next to a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident
+store holds keys and values in the order that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row
+per token, (seq, 2, kv_heads, storage_dim), with the key before the value, so that new tokens are appended and any span
+of tokens moves in one piece.
 
 ``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
 the next spilled layer. After the last spilled layer it fetches the first one, so that the next pass finds it there. A
 buffer that still holds a layer receives only the layer's new tokens. So each spilled byte moves at most once per pass,
-and only for tokens that are stored. If layers are on several GPUs, each GPU has its own staging, which moves its layers
-over its bus. On CUDA the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from
-being overwritten while it is read, and from being read before it is filled. If a GPU may be used by only one thread,
-the pass waits for the thread. KV in 8 bits moves in its stored format and is dequantized in the buffer; resident layers
-share one buffer for that, without a thread (``Workspace``). Rows cross the bus unchanged, into two small buffers.
-Another stream then puts them into the kernels' order, so that the copies follow one another without a gap.
+and the buffers' free room never moves. If layers are on several GPUs, each GPU has its own staging and bus.
+
+On CUDA the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten
+while it is read, and from being read before it is filled. If only one thread may use a GPU, the pass waits until the
+prefetch has ended. KV in 8 bits moves in its stored format and is dequantized in the buffer. Resident layers in 8 bits
+are dequantized in another buffer, without a thread (``Workspace``). Rows cross the bus unchanged, into two small
+intermediate buffers. A further stream puts the rows into the kernels' order, so that the copies over the bus follow one
+another without a gap.
 """
 
 from __future__ import annotations
@@ -375,7 +379,7 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    ``levels`` are its keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if the compute
+    ``levels`` are the keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if the compute
     device is a processor, whose kernels read this format. So a spilled layer gives the same bits as a resident one.
     """
 
@@ -480,7 +484,7 @@ class Staging:
 
     @property
     def allocated(self) -> int:
-        """Bytes on the device, without those in host memory."""
+        """Bytes of the buffers on the device; buffers in host memory are not counted."""
         arrived = sum(rows.nbytes for rows, _ in self._arrived)
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 

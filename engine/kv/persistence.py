@@ -129,7 +129,7 @@ class KvPersistence:
         more.
         """
         self.cancel()
-        # the snapshot of a text without a file could never be deleted together with its file
+        # snapshots are deleted together with the file of their book, so a text without a file gets none
         if self._store is None or tokens == 0 or not document.sha256:
             return
         ids = book.ids

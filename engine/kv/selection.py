@@ -5,7 +5,8 @@ To try a different scoring, write a class with the one method of ``SelectionPoli
 A policy can only change speed, never the answer, because the full cache verifies every token.
 
 A chunk is ``chunk_size`` neighbouring tokens, and is represented by its mean key. In a smaller chunk a single sharp key
-has more weight in the mean, but the index takes more memory: half as much as the keys at 2 tokens, an eighth at 8.
+has more weight in the mean, but the index takes more memory: for chunks of 2 tokens half as much as the keys, for
+chunks of 8 tokens an eighth.
 """
 
 from __future__ import annotations

@@ -390,8 +390,8 @@ def chat_folder(chat: str) -> str:
 
 
 def mark_used(path: Path) -> None:
-    """Mark a folder as used, so that it is deleted last. Ignored if the folder cannot be written to, since it can still
-    be read.
+    """Set the time of a reading's manifest or of a chat's folder to now, so that the reading or chat is deleted last.
+    Does nothing if the folder cannot be written to, since it can still be read.
     """
     with suppress(OSError):
         os.utime(path)

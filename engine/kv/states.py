@@ -85,7 +85,9 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Count tokens that are skipped. The context has them after the known tokens, but the layer never sees them."""
+        """Move the newest state past ``count`` skipped tokens, which the layer never sees. Forget all other states and
+        traces.
+        """
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
 
