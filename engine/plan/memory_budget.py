@@ -51,7 +51,7 @@ _PASSES = 4
 class BookFit:
     """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the read book's cache.
 
-    ``kv`` are these bytes by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
+    ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
     ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
     The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
     indices of documents to leave out, so that the others fit. ``page_tokens`` are the tokens of each page, without
@@ -76,7 +76,7 @@ class BookFit:
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     """Choose the indices of documents to leave out, so that the rest takes at most ``most`` tokens. Prefers few
-    documents, and the smallest that suffices.
+    documents, and the smallest one that suffices.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -248,8 +248,8 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model: its number of layers, how many of their KV are spilled when the window is full, and
-    how many of their weights wait in host memory.
+    """A device's share of a model: the number of layers on the device, of layers whose KV is spilled when the window is
+    full, and of layers whose weights wait in host memory.
     """
 
     layers: int = 0

@@ -96,7 +96,7 @@ class ModelFit:
     ``tokens`` are the whole window, "part" if ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". Bytes:
     ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` of
     ``loading_room`` bytes. ``loads`` is False, and the verdict "none", if weights that are expanded while loading do
-    not fit there.
+    not fit in ``loading_room``.
     """
 
     verdict: Verdict
@@ -308,8 +308,8 @@ def measure_free_memory(
 
     Args:
         folder: a folder on the disk to measure.
-        status: status of the running engine, whose weights count as free.
-        kv_bytes: bytes of the open book's KV, in the memory that the engine uses.
+        status: status of the running engine. Without a GPU, the memory of its weights counts as free.
+        kv_bytes: bytes of the open book's KV. Without a GPU they count as free too.
         kv: configured format of the cache.
         quantization: configured format of the target's weights.
         device: configured devices, as in ``planner.pick_devices``.

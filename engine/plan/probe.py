@@ -2,7 +2,7 @@
 of a model.
 
 One layer of the model's shape is built with meaningless weights and run over a few lengths. No file of the model is
-loaded. To stay within ``LIMIT_S`` seconds together, slow probes run on fewer tokens. ``cost_model`` draws conclusions
+loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens. ``cost_model`` draws conclusions
 from the results. The rates at the end of this file take longer to measure. ``hardware`` and the bench use them; the
 bench compares attention and prefill with them.
 """

@@ -48,7 +48,9 @@ class Rates:
     disk: float = 0.0
 
     def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
-        """Seconds of a pass that reads ``read`` bytes on the device. Moving ``moved`` and ``from_disk`` overlaps."""
+        """Seconds of a pass that reads ``read`` bytes on the device. At the same time it moves ``moved`` bytes
+        over the buses and ``from_disk`` bytes from the disk.
+        """
         return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
 
 
@@ -190,7 +192,7 @@ def probed(
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
     """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, also give
-    a token's time with speculation, because then it depends on little else.
+    a token's time with speculation, because such a time depends on little else.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
