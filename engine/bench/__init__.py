@@ -344,7 +344,7 @@ def main(
 
 
 def _complete(options: argparse.Namespace) -> None:
-    """Set the options that follow from others."""
+    """Set the options that follow from other options."""
     options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:
         options.repeats = options.never_slower

@@ -14,7 +14,7 @@ one, which runs the parts that are left.
 
 The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
 Text and acceptance are the small pair's. Weights, KV and arithmetic cost what the real models' would. Each row is
-measured after an answer in which passes are recorded; it says whether its tokens equal those of plain decoding.
+measured after an answer in which passes are recorded. Its note says whether the tokens equal those of plain decoding.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention kernels, each compared with the plain path), ``checks``
 (passes recorded while a reading is saved, a full GPU, memory that can be pinned), ``resident`` and ``spilled``
@@ -85,7 +85,8 @@ LIMIT_S = 420
 # Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
 # ``_HELD_S`` seconds later the process is ended even if a driver blocks all threads of Python.
 END_S, _HELD_S = 540, 20
-# Contexts that are cut to the memory become a multiple of ``_STEP`` tokens; ``_ANSWERS`` tokens are left for answers.
+# Contexts that are cut to fit the memory become a multiple of ``_STEP`` tokens. ``_ANSWERS`` tokens are left for
+# answers.
 _STEP, _ANSWERS = 4096, 1024
 # Bytes of the first piece of host memory that the script tries to pin, and number of pieces. Each piece is twice as
 # large as the previous one.
@@ -96,7 +97,7 @@ _KEEP_S = 0.01
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a part. The defaults are those of published measurements; tests use tiny ones."""
+    """Sizes with which a part is measured. Tests use tiny ones."""
 
     shape: str
     context: int

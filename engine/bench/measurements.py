@@ -1,9 +1,8 @@
 """``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
-The models are loaded once. Tables are medians over the held-back books of a folder, and contexts of a book only grow.
-Sweeps take the first held-back book that no table uses. Each part writes its file of results when it is done; at the
-end come a page of tables and the pictures. ``--parts`` measures some parts only; ``--page`` draws the page anew from
-the files.
+The models are loaded once. Tables are medians over the held-back books of a folder. Sweeps take the
+first held-back book that no table uses. Each part writes its file of results when it is done; at the end come a page of
+tables and the pictures. ``--parts`` measures some parts only; ``--page`` draws the page anew from the files.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ class Run:
     """One run of a row: all cases of a workload, decoded one after another.
 
     ``tokens`` are the tokens of all answers, and ``cases`` the lengths of the answers. ``ms`` are the milliseconds of
-    each token, and ``circling_ms`` those of tokens in loops. ``ms`` and ``rounds`` leave loops out: a text that repeats
-    itself is copied so fast that its speed says nothing about other texts. ``processor_s`` is the processor time of all
-    threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds for each case the seconds from
-    the read prompt to the first token; it is empty for peers.
+    each token outside of loops, and ``circling_ms`` those of tokens in loops. ``rounds`` leaves loops out too, because
+    a text that repeats itself is copied so fast that its speed says nothing about other texts. ``processor_s`` is the
+    processor time of all threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds for each
+    case the seconds from the read prompt to the first token; it is empty for peers.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -5,13 +5,13 @@ start from the same cache and prompts, and take turns.
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
-| llama_cpp | llama.cpp with its own KV, on the weights of a GGUF file (4 bits, say), if both are there |
+| llama_cpp | llama.cpp with its own KV, on the weights of a GGUF file (4 bits, say), if binding and file are there |
 | llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
 | plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
 | draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
-| retrieval_only | tokens of the retrieval level verified on the full cache, without a draft model |
+| retrieval_only | tokens of the middle level verified on the full cache, without a draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
-| hierarchical | draft, retrieval, full |
+| hierarchical | draft, middle and full level |
 | hierarchical_lookup | hierarchical, with words from the book proposed to either level: what the app runs |
 | lookup_to_middle, lookup_to_full | words from the book proposed to one level alone; only when named |
 | seeded | hierarchical_lookup with the lengths of a seeded answer; only when named |
@@ -226,7 +226,7 @@ class Bench:
 
     def _can_run(self, row: str) -> bool:
         """Whether a row can run here. Rows of transformers cannot if layers have a sliding window or a recurrent state,
-        because only KV of the whole context is copied to them.
+        because only the KV of layers with the whole context is copied to transformers.
         """
         if row in PEERS and self.session.full.shape.bounded:
             return False

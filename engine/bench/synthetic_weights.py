@@ -76,7 +76,7 @@ def synthetic_pair(
     the window, the device and the dtype. ``split`` assigns the target's layers to devices.
 
     Raises:
-        OptionError: a shape is unknown, or too small for the target.
+        OptionError: a shape is unknown, or smaller than the small model.
         UnsupportedModel: the pair cannot be grown.
     """
     device = pick_device(config.device)

@@ -174,7 +174,7 @@ class Workloads:
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
-        """The first words of the longest sentence of at most ``_MOST_WORDS`` words after this share of the book."""
+        """The first words of the longest sentence (up to ``_MOST_WORDS``) after the share ``depth`` of the book."""
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])
         sentences = [sentence.split() for sentence in text.replace("! ", ". ").replace("? ", ". ").split(". ")[1:-1]]
