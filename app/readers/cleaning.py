@@ -125,8 +125,9 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
     """Join two lines, the first of which ends in a hyphen.
 
-    The hyphen is dropped if the second line starts with a lowercase letter. It stays if the book has the word more
-    often with the hyphen than without, or if the book has both halves as words but not the joined word.
+    The hyphen is dropped if the second line starts with a lowercase letter. Even then it stays if the
+    book has the word more often with the hyphen than without, or if the book has both halves as words but not the
+    joined word.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():

@@ -88,7 +88,7 @@ class _OpenTable:
 class _Frame:
     """An open element that may change its text when it ends.
 
-    ``start`` is the index of its first part among the parts of the block.
+    ``start`` is the index of the element's first part among the parts of the block.
     """
 
     kind: str
@@ -586,8 +586,8 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link. If it leads to a note, set its mark apart from the word before. Drop links from a note back to
-        the text.
+        """Close a link. If the link leads to a note, set the note's mark apart from the word before. Drop links from a
+        note back to the text.
         """
         if not text or len(text) > 8:
             return

@@ -1,6 +1,6 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors of an element, a class, or both, and of a list item within those. The last rule wins. Other
+Understands selectors of an element, a class, or both, and of a list item in such an element. The last rule wins. Other
 selectors, rules for certain media and other properties are ignored. Runs only in the child.
 """
 

@@ -27,9 +27,9 @@ _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
 _FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
 _LONGEST_CELL = 120  # maximum characters of a cell in a file without an extension in ``NAMES``
-# maximum line breaks in a row; beyond, a quotation mark was not closed, so all are read as ordinary characters
+# maximum line breaks in a row; with more, a quotation mark was not closed, so all are read as ordinary characters
 _LONGEST_ROW = 60
-_SAME_WIDTH = 0.9
+_SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells, for text with tabs to be a table
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row
 _SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # a first line that tells Excel the separator
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
@@ -76,7 +76,7 @@ def _width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _rows(lines: list[str], separator: str) -> Iterator[Row]:
-    """Yield rows with their cells. If a quotation mark seems unclosed, all of them are read as ordinary characters."""
+    """Yield rows with their cells. If a quotation mark seems unclosed, all marks are read as ordinary characters."""
     quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
     if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
         quoted = list(_read(lines, separator, csv.QUOTE_NONE))

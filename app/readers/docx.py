@@ -35,7 +35,7 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# maximum letters of a header with a page number that is left out as decoration
+# maximum letters of a header that is left out as decoration, if it has a page number
 _HEADER_LETTERS = 12
 _DEEPEST_INSERTED = 3  # maximum nesting of embedded documents
 _EQUATIONS = ("equation", "mathtype")

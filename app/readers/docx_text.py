@@ -75,7 +75,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _About:
-    """The stated properties of a paragraph. ``heading`` is its level, 0 for text, None if the style decides."""
+    """The stated properties of a paragraph. ``heading``: heading level, 0 for text, None if the style decides."""
 
     style: str = ""
     heading: int | None = None
@@ -248,7 +248,7 @@ class Walk:
         return table
 
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
-        """Read a cell. The flag says whether the cell continues the one above it."""
+        """Read a cell. The flag says whether the cell continues a merged cell above or before it."""
         cell, goes_on = Cell(), False
         has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
         for setting in node[0] if has_settings else ():

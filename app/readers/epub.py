@@ -40,7 +40,7 @@ _HEAD = 20_000  # leading characters of a chapter that are searched for links to
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-# minimum share of the spine's files that the table of contents names; then a file without an entry continues the
+# minimum share of the spine's files that the table of contents names, for a file without an entry to continue the
 # chapter before it
 _NAMED_SHARE = 0.5
 

@@ -23,7 +23,7 @@ _VERSIONS = (2, 3)
 _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
 _LONGEST_NAME = 512  # maximum bytes of the name of a field or a tensor
-_LONGEST_STRING = 1 << 22  # maximum bytes read at once; the longest string is a chat template
+_LONGEST_STRING = 1 << 22  # maximum bytes of a string; the longest strings are chat templates
 # maximum elements of an array; vocabularies have up to 300,000 tokens, and up to 600,000 merges
 _LONGEST_ARRAY = 1 << 20
 _MOST_HEADER = 1 << 28  # maximum bytes of a header
@@ -46,7 +46,7 @@ BLOCKS = {
     **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82)},
     **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
 }
-"""Elements and bytes of one block, by the format's number of a tensor type."""
+"""Elements and bytes of one block, keyed by the format's number of a tensor type."""
 
 _TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"

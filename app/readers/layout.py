@@ -256,7 +256,7 @@ def usual_pitch(lines: Sequence[Line]) -> float:
 
 
 def _base(lines: Sequence[Line], index: int) -> float:
-    """Return the most common start of the lines around this one, within its column."""
+    """Return the most common start of the lines around line ``index`` in its column."""
     line = lines[index]
     nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
     width = max(line.x1 - line.x0, 1e-3)

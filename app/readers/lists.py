@@ -119,7 +119,7 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """Return the number that a style sheet generates. As in Google Docs, its last counter counts this list."""
+        """Return the number that a style sheet generates. The last counter counts this list, as in Google Docs."""
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value
         texts = (

@@ -163,7 +163,7 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Add an edge before the first and after the last line, where the crossing lines extend beyond them."""
+    """Add an edge before the first and after the last line, if the crossing lines ``others`` extend beyond it."""
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
@@ -209,7 +209,8 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 
 
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
-    """Return the straight lines drawn on a page, including thin boxes and the edges of boxes, on the page as displayed.
+    """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions are those on
+    the page as displayed.
 
     After ``_MOST_SEGMENTS`` lines, further lines are ignored, because such a page is a drawing.
 

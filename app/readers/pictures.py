@@ -66,7 +66,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
 
 
 def _dpi(picture: Picture) -> tuple[float, float]:
-    """Return the horizontal and vertical resolution in dots per inch. A fax has different ones."""
+    """Return the horizontal and vertical resolution in dots per inch. In a fax the two differ."""
     said = tuple(float(one) for one in picture.info.get("dpi", ()))
     if len(said) == 2 and all(_DPI[0] <= one <= _DPI[1] for one in said):
         across, down = said
