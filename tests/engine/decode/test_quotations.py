@@ -200,7 +200,7 @@ def test_a_tokenizer_of_another_kind_is_refused(
     assert describe(session, session.config).can_quote
     monkeypatch.setattr(BookTokenizer, "bytes_of", None)
     assert not describe(session, session.config).can_quote
-    with pytest.raises(OptionError, match="Quotations"):
+    with pytest.raises(OptionError, match="cannot restrict quotations"):
         answer(session, exact_quotes=True)
     assert answer(session).text
 
