@@ -380,15 +380,18 @@ def test_what_doctor_is_told(tiny: Callable[..., str], tmp_path: Path) -> None:
 
 
 def test_the_demo_pair_answers_from_a_part_of_the_sample_book() -> None:
-    """Plainly, and with whatever the controller takes, copying out of the book too: the same greedy words."""
+    """Plainly, and with guesses, as many as are given: a controller may decide from measured times to guess nothing."""
     text = next(iter(sorted(SAMPLE_BOOKS.glob("*.txt")))).read_text(encoding="utf-8")[:6000]
     pages = tuple(Page(n, str(n), text[1500 * (n - 1) : 1500 * n]) for n in range(1, 5))
     part = Document("The Lamplighters of Orre", "", pages, "text", "0" * 64)
-    session = Session.load(EngineConfig(str(DEMO_MODEL), str(DEMO_DRAFT), 4096, dtype="float32", kv="8bit"))
+    config = EngineConfig(
+        str(DEMO_MODEL), str(DEMO_DRAFT), 4096, dtype="float32", kv="8bit", num_draft_tokens=2, num_pending_tokens=4
+    )
+    session = Session.load(config)
     read(session, part)
     words = " ".join(part.pages[1].text.split()[20:26])
     question = f"Quote the passage that begins with “{words}”."
     slow, fast = (ask(session, question, mode=mode, tokens=48) for mode in ("plain", "hierarchical"))
     assert slow.token_ids == fast.token_ids
-    assert fast.figures.lookup.proposed + fast.figures.verify.proposed > 0
+    assert fast.figures.verify.proposed > 0
     session.close()
