@@ -21,6 +21,7 @@ from engine.passages import SILENT
 _TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
 _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
+_ONLY_ZEROS = re.compile(r"(\d*)\.0+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
 _GERMAN = (
@@ -115,13 +116,18 @@ def tokenize(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _value(raw: str) -> str:
-    """The value of a number, as text: "1,912" is "1912", "04" is "4", "2,5" is "2.5", "1.234,56" is "1234.56"."""
-    if mixed := _MIXED.fullmatch(raw):
-        whole, part = filter(None, mixed.groups())
-        return f"{re.sub(r'[.,]', '', whole)}.{part}"
+    """The value of a number, as text: "1,912" is "1912", "04" is "4", "2,5" is "2.5", "1.234,56" is "1234.56", and
+    "850,00" is "850".
+    """
     if _GROUPED.fullmatch(raw):
         return re.sub(r"[.,]", "", raw)
-    return raw.replace(",", ".").lstrip("0") or "0"
+    if mixed := _MIXED.fullmatch(raw):
+        whole, part = filter(None, mixed.groups())
+        raw = f"{re.sub(r'[.,]', '', whole)}.{part}"
+    value = raw.replace(",", ".").lstrip("0")
+    if zeros := _ONLY_ZEROS.fullmatch(value):
+        value = zeros[1]
+    return value or "0"
 
 
 def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
