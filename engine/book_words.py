@@ -88,12 +88,21 @@ _ROW = re.compile(r" \| ")
 _OF_A_VERB = re.compile(r"ung(?:en)?$")  # the ending of German nouns that are made of verbs
 _ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "professor", "familie", "firma"])
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
+_ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
+_TITLE = re.compile(r"#|(?:(?:[-+*•]|\d{1,2}[.)])\s+)?(\*\*|__)(?:(?!\1).)*[^\s.!?]\1\s*$")
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 
 def is_negated(sentence: str) -> bool:
     """Whether a sentence negates something."""
     return _NEGATION.search(sentence) is not None
+
+
+def is_title(sentence: str) -> bool:
+    """Whether a sentence of an answer is a heading: marked by "#", a line in bold type, or a line that ends with a
+    colon.
+    """
+    return sentence.rstrip("*_ \n").endswith(":") or _TITLE.match(sentence.lstrip()) is not None
 
 
 @dataclass(frozen=True)
@@ -354,9 +363,11 @@ class BookWords:
         There, a capital does not tell a name from a noun. Two capitalised words in a row are a name if the book has no
         part of either ("Karl Lindemann"), and so is one such word after a form of address ("Herr Lindemann"). A number
         before them makes a quantity of them ("fünf Liter Milch"). At the start of a longer sentence, the first one may
-        be an adjective, judged by its ending ("Hohe Mieten sind ...").
+        be an adjective, judged by its ending ("Hohe Mieten sind ..."), or a preposition. A heading has no such names.
         """
         found: set[int] = set()
+        if is_title(text):
+            return found
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
             apart = text[start + len(first) : then].removeprefix(".") != " "
             if apart or fold_word(second) in _ADDRESSES or not self._is_strange(second):
@@ -365,7 +376,7 @@ class BookWords:
                 found.add(then)
             elif self._is_strange(first) and not (number and _is_number(tokens[number - 1][0])):
                 starts = len(tokens) > FEW_WORDS and _STARTS.search(text[:start]) is not None
-                if not (starts and first.endswith(_ADJECTIVE_ENDINGS)):
+                if not (starts and (first.endswith(_ADJECTIVE_ENDINGS) or fold_word(first) in _ALSO_ENGLISH)):
                     found.update((start, then))
         return found
 

@@ -29,7 +29,8 @@ _GERMAN = (
     "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "
     "noch nur oder sein seine sich sie sind so über um und uns unter vom von vor war waren was welche welchem "
     "welchen welcher welches wenn wer werden wie wieviel viel viele wird wo worden wurde wurden zu zum zur heißt "
-    "hieß beim gemäß ihnen ihre ihrem ihren ihrer ihres kein keine keinem keinen keiner laut ohne pro seit"
+    "hieß beim gemäß ihnen ihre ihrem ihren ihrer ihres kein keine keinem keinen keiner laut ohne pro seit "
+    "trotz statt während mangels sofern obwohl"
 )
 _OTHERS = (
     "au aux avec ce ces cette comme dans de des du elle en est et il ils je la le les leur lui mais ne nous on ou "

@@ -285,6 +285,16 @@ LEASE_IN_GERMAN = (
         ("Hohe Gebühren sind hier üblich.", ()),
         ("Der Preis enthält fünf Liter Milch.", ("fünf",)),
         ("Nach Ihren Notizen ist es der Besitzer.", ()),
+        ("Trotz Regens ist es der Besitzer.", ()),
+        ("Dank Fördermitteln ist es der Besitzer.", ()),
+        ("Falls Bienen kommen, ist es der Besitzer.", ()),
+        ("**Key Points:**", ()),
+        ("Security Deposit:", ()),
+        ("**Praktische Tipps:**", ()),
+        ("**Key Points**", ()),
+        ("1. __Key Points__", ()),
+        ("## Key Points", ()),
+        ("**Es ist Karl Lindemann.**", ("Karl", "Lindemann")),
     ],
 )
 def test_a_name_that_a_german_book_lacks(sentence: str, missing: tuple[str, ...]) -> None:
