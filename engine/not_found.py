@@ -32,9 +32,11 @@ _ASKING = (
     "purpose end beginning main allowed summary overview list table sentence paragraph passage example difference "
     "relationship argument theme plot moral conclusion tone genre style topic subject point idea problem fact kind "
     "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
-    "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung"
+    "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung day week month hour minute "
+    "mile meter metre kilometer kilometers kilometre foot feet percent dollar euro pound Tag Tagen Woche Monat Stunde "
+    "Prozent"
 )
-"""Words of questions that do not depend on what the book is about."""
+"""Words of questions that do not depend on what the book is about, with the units in which an answer may be given."""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"

@@ -380,6 +380,17 @@ def test_a_thing_of_somebody_else_is_no_evidence() -> None:
     assert door.level == "says so"
 
 
+@pytest.mark.parametrize(
+    "unit", ["dollars", "euros", "pounds", "months", "weeks", "kilometers", "metres", "feet", "hours"]
+)
+def test_a_unit_is_no_thing_that_the_passage_must_mention(unit: str) -> None:
+    """ "It cost $500." was not found if only another chapter had the word "dollars"."""
+    between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
+    text = ["The boat was bought of the old smith for 500.", *between, f"The carter had two {unit} left."]
+    index = EvidenceIndex(Document.from_text("The boat", "\n\n".join(text)))
+    assert index.find(f"How many {unit} did the boat cost?", "It cost 500.").level == "near"
+
+
 BARBER = (
     "Auf dem langen Hügel steht das Schloss der Stadt, und daneben die alte und berühmte Universität. "
     "The barber on his rounds wore a beautiful white wig, and he asked David shrewdly what his business was. "
