@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.book_words import AROUND, ROMAN, BookWords, Term
+from engine.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
 from engine.passages import asks_for_whole
 from engine.words import fold_word, tokenize, without_ending
 
@@ -53,6 +53,19 @@ _OPEN = re.compile(  # German "was" is left out, because it is a verb in English
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
     re.IGNORECASE | re.DOTALL,
 )
+_YES_OR_NO = re.compile(  # a second part of a question that is answered by yes or no
+    r"(?:,|\band)\s+(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b"
+    r"|(?:,|\bund)\s+(?:ist|sind|war|waren|hat|hatte|wird|wurde|kann)\b|(?:,|\bet)\s+(?:est|sont|était)\b",
+    re.IGNORECASE,
+)
+_CHOICE = re.compile(  # "Which of Karl and Hans ..."
+    r"\W*(?:who|which|wer|welche[mnrs]?|qui)\b.{0,60}?\b(?:of|between|among|von|zwischen|unter|de|entre)\b"
+    r".{1,60}?\b(?:and|und|et)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_COUNTING = re.compile(r"\W*(?:how many|wie ?viele|combien)\b", re.IGNORECASE)
+_ONE = re.compile(r"\b(?:one|zero)\b", re.IGNORECASE)
+_ONE_COUNTED = re.compile(r"\b(?:one|zero|an?|eine?[mnr]?|une?)\b", re.IGNORECASE)  # in answers to ``_COUNTING``
 _THING = re.compile(r"(?:\bhow (?:many|much) |['’]s? )([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
@@ -138,11 +151,18 @@ class Absence:
 
 def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term]) -> bool:
     """Whether a sentence answers "who", "which" or the like with no words but the question's: "The barber attended a
-    university." A sentence that ends with a colon introduces the answer. A question with "or" contains its answer.
+    university."
+
+    A heading introduces the answer. The answer may also be a word that is not compared: "no", "nobody", "one". A
+    question with "or", with "which of ... and ...", or with a second part such as "and is it ...?" contains its answer.
     """
+    if _OPEN.match(question) is None or _YES_OR_NO.search(question) or _CHOICE.match(question):
+        return False
+    one = _ONE_COUNTED if _COUNTING.match(question) else _ONE
+    if is_title(sentence) or is_negated(sentence) or one.search(sentence):
+        return False
     known = {term.key for term in asked}
-    open_question = _OPEN.match(question) is not None and not sentence.rstrip("* \n").endswith(":")
-    return open_question and all(term.key in known for term in terms)
+    return all(term.key in known for term in terms)
 
 
 def is_generic(term: Term) -> bool:
