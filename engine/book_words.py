@@ -189,6 +189,7 @@ class BookWords:
             self._large.add(self._form(raw)[0])
         self._names = {without_ending(whole) for whole in self._large}
         self._known = {without_ending(whole) for whole, _ in self._forms.values()}
+        self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
@@ -254,10 +255,17 @@ class BookWords:
         """Whether a word is part of one of the book's words or begins with one, or one of them begins with its verb, as
         "Wohnfläche" with that of "Wohnung".
         """
-        key, verb = term.key, _OF_A_VERB.sub("", term.whole)
-        if verb != term.whole and len(verb) >= FEW_LETTERS and any(whole.startswith(verb) for whole in self._known):
-            return True
-        return any(key in whole or (len(whole) >= FEW_LETTERS and key.startswith(whole)) for whole in self._known)
+        joined = self._joined.get(term.whole)
+        if joined is None:
+            key, verb = term.key, _OF_A_VERB.sub("", term.whole)
+            is_verb = verb != term.whole and len(verb) >= FEW_LETTERS
+            joined = self._joined[term.whole] = any(
+                key in whole
+                or (len(whole) >= FEW_LETTERS and key.startswith(whole))
+                or (is_verb and whole.startswith(verb))
+                for whole in self._known
+            )
+        return joined
 
     # Passages --------------------------------------------------------------------------------------------------
 
