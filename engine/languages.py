@@ -30,6 +30,16 @@ _ASKING: dict[Language, str] = {
 }
 
 
+# Words of the lists that are also words of another of the languages, so that one of them tells nothing of a question:
+# "Will Ahab die?", "Describe the hat", "Kommt Anna her?", "Que hizo Sancho?".
+_SHARED = frozenset("die den des hat her im mit was wen es me que les con ce ne sur ser sus ha pour para del".split())
+_NAMED = re.compile(
+    r"\b(?:english|german|french|spanish|englisch|deutsch|französisch|spanisch|anglais|allemand|français|espagnol"
+    r"|inglés|alemán|francés|español)",
+    re.IGNORECASE,
+)
+
+
 def language_of(text: str) -> Language | None:
     """The language of a text. None if it has too few common words, or as many of a second language."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
@@ -37,8 +47,12 @@ def language_of(text: str) -> Language | None:
 
 
 def language_of_question(question: str) -> Language | None:
-    """The language of a question, which may have a single common word."""
-    words = Counter(word.lower() for word in _WORD.findall(question))
+    """The language of a question, which may have a single common word. None also if the question names a language,
+    because it may ask for an answer in it.
+    """
+    if _NAMED.search(question):
+        return None
+    words = Counter(word for found in _WORD.findall(question) if (word := found.lower()) not in _SHARED)
     return _most(words, {language: f"{common} {_ASKING[language]}" for language, common in _COMMON.items()}, 1)
 
 

@@ -211,11 +211,23 @@ def test_the_line_above_the_passage_is_in_the_language_of_the_book(
     assert asked.count(question) == 1
 
 
+# Questions in the book's own language with a word of another language, and one that names its answer's language.
+OF_THE_BOOK = (
+    ("Will Ahab die?", "en"),
+    ("Describe Ahab's hat", "en"),
+    ("Kommt Anna her?", "de"),
+    ("Que hizo Sancho?", "es"),
+    ("Explica que significa X", "es"),
+    ("Wer ist Ahab? Antworte auf Englisch.", "en"),
+)
+
+
 @pytest.mark.parametrize(
     ("question", "language", "asked"),
     [
         ("Wer zählte die Lampen?", "en", "Wer zählte die Lampen? (Antworte auf Deutsch.)"),
         ("Wieviel kostet es?", "en", "Wieviel kostet es? (Antworte auf Deutsch.)"),
+        *((asked, language, asked) for asked, language in OF_THE_BOOK),
         ("Qui garde le phare ?", "en", "Qui garde le phare ? (Réponds en français.)"),
         ("¿Quién construyó el faro?", "de", "¿Quién construyó el faro? (Responde en español.)"),
         ("Who kept the light?", "de", "Who kept the light? (Answer in English.)"),
