@@ -31,11 +31,13 @@ _ASKING: dict[Language, str] = {
 
 
 # Words of the lists that are also words of another of the languages, so that one of them tells nothing of a question:
-# "Will Ahab die?", "Describe the hat", "Kommt Anna her?", "Que hizo Sancho?".
-_SHARED = frozenset("die den des hat her im mit was wen es me que les con ce ne sur ser sus ha pour para del".split())
-_NAMED = re.compile(
+# "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
+_SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
+_TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
+# A question for an answer in another language than its own: it names a language, or asks for the book's words.
+_WISH = re.compile(
     r"\b(?:english|german|french|spanish|englisch|deutsch|französisch|spanisch|anglais|allemand|français|espagnol"
-    r"|inglés|alemán|francés|español)",
+    r"|inglés|alemán|francés|español|quot|cit[ae]|zitier|zitat|wörtlich|wortlaut|word for word|verbatim|mot à mot)",
     re.IGNORECASE,
 )
 
@@ -47,12 +49,14 @@ def language_of(text: str) -> Language | None:
 
 
 def language_of_question(question: str) -> Language | None:
-    """The language of a question, which may have a single common word. None also if the question names a language,
-    because it may ask for an answer in it.
+    """The language in which a question wants its answer, told by its words outside of quoted titles; a single common
+    word is enough. None also if the question may want an answer in another language.
     """
-    if _NAMED.search(question):
+    if _WISH.search(question):
         return None
-    words = Counter(word for found in _WORD.findall(question) if (word := found.lower()) not in _SHARED)
+    words = Counter(word.lower() for word in _WORD.findall(_TITLE.sub(" ", question)))
+    for word in _SHARED.split():
+        del words[word]
     return _most(words, {language: f"{common} {_ASKING[language]}" for language, common in _COMMON.items()}, 1)
 
 

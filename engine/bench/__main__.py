@@ -5,6 +5,7 @@ Books are plain text files. Without --model the demo pair is used, and without -
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from engine.bench import main
@@ -13,6 +14,7 @@ from engine.errors import TrifoldError
 from engine.threads import limit_instructions, sleep_while_waiting
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
     sleep_while_waiting()
     limit_instructions()
     try:

@@ -31,6 +31,7 @@ import argparse
 import faulthandler
 import gc
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -657,4 +658,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
     sys.exit(main())

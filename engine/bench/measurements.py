@@ -11,6 +11,7 @@ import argparse
 import datetime
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -221,6 +222,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
     sleep_while_waiting()
     try:
         main()

@@ -10,6 +10,7 @@ a spilled file in free memory, so that reading it is faster than the disk. ``doc
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
     sleep_while_waiting()
     try:
         sys.exit(main())

@@ -390,8 +390,9 @@ class Controller:
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
             rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
+        self._left, self._made = self._left - len(done.tokens), self._made + len(done.tokens)
         if not observation.records:
-            self._account(plan, done)
+            self._account(plan, done, observation.selection_ms)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from the times of a round, and from its verified tokens of the draft model and the middle level."""
@@ -421,14 +422,15 @@ class Controller:
         if plan.passes:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
-    def _account(self, plan: DraftPlan, done: Round) -> None:
+    def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
         """Count the time that the round gained or lost against plain decoding. The time is counted in plain steps,
-        because a temporary slowdown of the machine makes plain steps slower too.
+        because a temporary slowdown of the machine makes plain steps slower too. The answer's selection is a loss, but
+        does not speak against further rounds, which do not pay it again.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
-        steps = done.split.total / self._verify.cost.ms(1)
-        self._left, self._made = self._left - made, self._made + made
+        step_ms = self._verify.cost.ms(1)
+        steps, again = done.split.total / step_ms, (done.split.total - selection_ms) / step_ms
         self._tokens = fade * self._tokens + made
         self._lost *= fade
         self._allowance += tuning.trial_share * steps
@@ -441,10 +443,10 @@ class Controller:
             return
         recent = tuning.recent_fade
         tokens, spans, weight = self._recent
-        self._recent = recent * tokens + made, recent * spans + steps, recent * weight + 1.0
+        self._recent = recent * tokens + made, recent * spans + again, recent * weight + 1.0
         credit = tuning.credit_rounds * self._recent[1] / self._recent[2]
         self._lost = min(tuning.most_debt, max(-credit, self._lost + steps - made))
-        won = made > max(1.0, tuning.worth_starting * steps)
+        won = made > max(1.0, tuning.worth_starting * again)
         if won and not plan.copy and not self.plan.speculates:
             self._plain_rounds, self.statistics.loses = self._wait, False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from engine.distill import main
@@ -9,6 +10,7 @@ from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
     sleep_while_waiting()
     try:
         sys.exit(main(sys.argv[1:]))

@@ -218,6 +218,7 @@ def page(request: pytest.FixtureRequest, open_kept: Open, scripted: Server, kept
     behind: the next one, or itself tried again, gets another page."""
     if not kept:
         kept.append(open_kept(scripted))
+        at_rest(kept[0])  # a test that failed may have left an answer that is being written
     kept[0].bring_to_front()
     yield kept[0]
     if request.node.stash.get(FAILED, False):

@@ -211,7 +211,7 @@ def test_the_line_above_the_passage_is_in_the_language_of_the_book(
     assert asked.count(question) == 1
 
 
-# Questions in the book's own language with a word of another language, and one that names its answer's language.
+# Questions in the book's own language with words of another, and some that want an answer in the book's language.
 OF_THE_BOOK = (
     ("Will Ahab die?", "en"),
     ("Describe Ahab's hat", "en"),
@@ -219,6 +219,9 @@ OF_THE_BOOK = (
     ("Que hizo Sancho?", "es"),
     ("Explica que significa X", "es"),
     ("Wer ist Ahab? Antworte auf Englisch.", "en"),
+    ("Explain von Neumann architecture.", "en"),
+    ("Qui a écrit « The Picture of Dorian Gray » ?", "fr"),
+    ("Wie lautet der erste Satz wörtlich?", "en"),
 )
 
 

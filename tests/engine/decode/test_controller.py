@@ -432,6 +432,27 @@ def test_a_selection_is_made_where_it_pays() -> None:
     assert controller.plan.passes
 
 
+def test_a_selection_that_was_paid_does_not_end_what_it_was_paid_for() -> None:
+    """Four plain steps of it counted as a loss of the first two rounds, so that middle passes were given up."""
+
+    class TwoAccepted(World):
+        def prefix(self, rate: float, count: int) -> int:
+            return min(count, 2)
+
+    costs = Costs(0.0, PassCost(25.0, 1.0), PassCost(77.0, 2.0), selection=300.0)
+    controller, world = Controller(costs, PlanLimits(0, 12)), TwoAccepted(costs, rates(0.0, 0.85), 1)
+    world.noise = (1.0, 1.0)
+    controller.begin(0.0, 300.0, 256)
+    for number in range(12):
+        plan = controller.next()  # may be a plain step that is timed again
+        assert controller.plan.passes, number
+        done, observation = world.round(plan)
+        if not number:
+            observation.selection_ms = 300.0
+            done = replace(done, split=replace(done.split, other=300.0))
+        controller.observe(plan, done, observation)
+
+
 def test_plain_steps_in_a_slow_moment_do_not_speak_for_a_selection() -> None:
     """Another program was busy for four steps, and middle passes looked 1.6 times as fast as plain decoding."""
     controller = Controller(DERIVED, PlanLimits(0, 12))
