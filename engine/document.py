@@ -164,7 +164,7 @@ class Document:
             unit=units.pop() if len(units) == 1 else "page",
             outline=tuple(outline),
             warnings=tuple(
-                f"{member.title}: {warning}"
+                f"“{member.title}”: {warning}"
                 for member, document in zip(members, documents, strict=True)
                 for warning in document.warnings
             ),

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending that is no part of its name, unlike "v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
@@ -77,7 +78,9 @@ class Book:
     @property
     def shown(self) -> str:
         """The book's title. If it has none, its name: that of a file without the ending, that of a collection whole."""
-        return self.title or (self.name if self.is_collection else PurePath(self.name).stem)
+        ending = PurePath(self.name).suffix
+        cut = not self.is_collection and _ENDING.fullmatch(ending)
+        return self.title or (self.name.removesuffix(ending) if cut else self.name)
 
     @property
     def is_collection(self) -> bool:

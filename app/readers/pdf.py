@@ -219,7 +219,7 @@ def _read_pages(
         if str(index + 1) in recognised:
             page = RecognisedPage.from_json(recognised[str(index + 1)])
             lines = recognised_lines(page)
-            reason = None if lines else reason
+            reason = None if lines or page.is_blank else reason
             pages.recognised[index + 1] = page
         if not lines and (reason is None or reason == SECOND_READER):  # the file's own text, if the picture gave none
             try:
@@ -447,11 +447,13 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
-    if read := [number for number, page in pages.recognised.items() if page.lines or page.is_blank]:
+    nothing = {number for number, page in pages.recognised.items() if not page.lines}
+    kept = {number for number in nothing if pages.lines[number - 1]}  # the file's own text
+    if read := [n for n, page in pages.recognised.items() if page.lines or (page.is_blank and n not in kept)]:
         numbers = _listed(read)
         which = f"Page {numbers} was" if len(read) == 1 else f"Pages {numbers} were"
         said.append(f"{'Its page was' if count == 1 else which} recognised from a picture and may have slips.")
-    if foreign := sorted(pages.recognised.keys() - set(read)):
+    if foreign := sorted(n for n in nothing if not pages.recognised[n].is_blank):
         said.append(f"No words could be recognised on {_pages(foreign)}: {_SCRIPTS}")
     if pages.images:
         numbers = _listed(pages.images)

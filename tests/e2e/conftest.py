@@ -179,9 +179,9 @@ def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
         page.goto(server.address if beside else server.login_address())
         page.wait_for_selector("#ask-box textarea", state="attached")
         page.wait_for_selector('#trifold[data-live="yes"]')
+        chat_is_shown(page)
         if len(watches) == 1:
             at_rest(page)
-        chat_is_shown(page)
         return page
 
     yield open_it

@@ -95,7 +95,9 @@ def questions(page: Page) -> int:
 
 
 def chat_is_shown(page: Page) -> None:
-    """Wait until the open chat is on the page: a page that has just been opened has no questions either way."""
+    """Wait until the open chat is on the page: a page that has just been opened has no questions either way. Before,
+    the page ends Gradio's frames, and with them those by which Playwright waits for something to stand still."""
+    page.wait_for_selector('#trifold[data-shown="yes"]')
     until(page, lambda: (page.get_attribute("#trifold", "data-turns") == "some") == (questions(page) > 0))
 
 

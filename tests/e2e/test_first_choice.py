@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.app.models.fake_starter import CONTENT, Index, start
-from tests.e2e.steps import PHONE, WIDE, Open, Server, until
+from tests.e2e.steps import PHONE, WIDE, Open, Server, chat_is_shown, until
 from tests.e2e.test_states import CONTRAST
 from tests.nursery import Nursery
 from tests.processes import ROOT, free_port, started
@@ -97,6 +97,7 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     until(page, lambda: not page.locator("#first").is_visible())
     page.reload()
     page.wait_for_selector('#trifold[data-live="yes"]')
+    chat_is_shown(page)
     until(page, lambda: page.inner_text("#model-name") == "Starter")
     assert not page.locator("#first").is_visible()
     page.click("#open-preferences")

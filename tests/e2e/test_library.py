@@ -13,6 +13,7 @@ from tests.e2e.steps import (
     Server,
     answered,
     ask,
+    chat_is_shown,
     clean_page,
     last_answer,
     questions,
@@ -195,4 +196,5 @@ def enter(browser: Browser, server: Server) -> Page:
     page.goto(server.login_address())
     page.wait_for_selector("#ask-box textarea", state="attached", timeout=PATIENCE)
     page.wait_for_selector('#trifold[data-live="yes"]')
+    chat_is_shown(page)
     return page

@@ -33,7 +33,7 @@ def test_pages_are_numbered_on_and_keep_their_labels() -> None:
     assert [both.member_at(number) for number in (1, 2, 3, 5)] == [both.members[at] for at in (0, 0, 1, 1)]
     assert LEASE.member_at(1) is None
     assert (both.title, both.author, both.unit) == ("Lease 2024 + Lease 2025", "Holt", "page")
-    assert both.warnings == ("Lease 2024: One picture was not read.",)
+    assert both.warnings == ("“Lease 2024”: One picture was not read.",)
     assert [(item.title, item.page, item.level) for item in both.outline] == [
         ("Lease 2024", 1, 0),
         ("Notice", 1, 1),

@@ -46,6 +46,7 @@ function follow() {
     // Gradio's loading sign requests animation frames forever, even after Gradio has removed the sign.
     if (!loaded) endForeignFrames();
     loaded = true;
+    byId("trifold").dataset.shown = "yes";
     return;
   }
   refresh?.click();

@@ -5,7 +5,7 @@ import { byId, call, made } from "./frame.js";
 
 const MOST_SENTENCES = 12; // maximum sentences in the region; older sentences are removed
 const BETWEEN = /^\s*(?:#+|[-*+>]|\|[\s|:-]*\||```.*)\s+|\|/gm; // Markdown marks between words
-const AT_WORDS = /[*_`]+/g; // Markdown marks that touch a word
+const AT_WORDS = /[*`]+|(?<![\p{L}\p{N}])_+|_+(?![\p{L}\p{N}])/gu; // Markdown marks that touch a word
 
 const sentencesOf = new Intl.Segmenter(undefined, { granularity: "sentence" });
 let answer = 0;

@@ -51,7 +51,8 @@ def test_the_last_opened_comes_first(books: Books) -> None:
     take(books, "b.txt", b"other")
     assert [book.name for book in books.all()] == ["b.txt", "a.txt"]
     books.remember(first, title="A", pages=1, unit="page")
-    assert [book.shown for book in books.all()] == ["A", "b"]
+    take(books, "Bericht v1.2", b"a name without an ending")
+    assert [book.shown for book in books.all()] == ["Bericht v1.2", "A", "b"]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "..\\..\\x.pdf", "a\u202egpj.exe", "x" * 500, "", "a\nb\x00.txt"])
