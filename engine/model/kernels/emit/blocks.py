@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from llvmlite import binding, ir
 
@@ -422,41 +423,21 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
         return
     pairs = takes == "pairs"
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
-    x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
-    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
-    blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
-    offset, runs = _offset(form, pairs), form.group // RUN
-    has_least = bool(form.least or form.adds or form.zero + offset)
-    together = 2 if pairs else 1  # numbers of x in 32 bits
+    form, together = FORMATS[number_of_format], 2 if pairs else 1  # numbers of x in 32 bits
 
-    def rows_of(row: ir.Value, count: int, panel: ir.Value) -> None:
-        here = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8)
-        rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(count)]
-        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
-        with e.loop(long(0), blocks) as block:
-            own = _Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
-            with e.loop(long(0), long(form.values // form.group)) as group:
-                own.ask_next(group, long(size))
-                scales = own.scales(group, offset)
-                first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
-                starts = [e.b.add(start, first) for start in rows]
-                if has_least:
-                    for start, total in zip(starts, totals, strict=True):
-                        _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
-                lines = [e.at(x, e.b.sdiv(start, long(together)), F32) for start in starts]
-                with e.loop(long(0), long(runs)) as at:
-                    run = e.b.add(e.b.mul(group, long(runs)), at)
-                    sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
-                    own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
-                    _add_run(e, own, run, own_lines, sums, pairs)
-                    for total, some in zip(totals, sums, strict=True):
-                        for (step, _), so_far, part in zip(scales, total, some, strict=True):
-                            so_far.value = e.fma(part.value, step, so_far.value)
-        store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
+    def add_group(group: _Group) -> None:
+        lines = [e.at(group.x, e.b.sdiv(start, long(together)), F32) for start in group.starts]
+        with e.loop(long(0), long(group.runs)) as at:
+            run = e.b.add(group.first_run, at)
+            sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in lines]
+            own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
+            _add_run(e, group.block, run, own_lines, sums, pairs)
+            for total, some in zip(group.totals, sums, strict=True):
+                for (step, _), so_far, part in zip(group.scales, total, some, strict=True):
+                    so_far.value = e.fma(part.value, step, so_far.value)
 
-    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT])
-    e.end()
+    counts = [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT]
+    _emit_groups(e, form, _offset(form, pairs), counts, add_group)
 
 
 def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
@@ -464,12 +445,47 @@ def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_form
     multiplied by the scale and the unit.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
-    x, packed, out, sums_of_x, units = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.UNITS)
+    form = FORMATS[number_of_format]
+    (units,) = e.pointers(Product.UNITS)
+
+    def add_group(group: _Group) -> None:
+        lines = [e.at(group.x, e.b.sdiv(start, long(2)), I32) for start in group.starts]
+        sums = _integer_sums(e, group.block, group.first_run, group.runs, lines)
+        for start, total, some in zip(group.starts, group.totals, sums, strict=True):
+            unit = e.splat(e.load(e.at(units, e.b.sdiv(start, long(SPAN)), F32), F32))
+            for (step, _), so_far, part in zip(group.scales, total, some, strict=True):
+                so_far.value = e.fma(e.b.sitofp(part, e.vector), e.b.fmul(step, unit), so_far.value)
+
+    _emit_groups(e, form, _offset(form, pairs=False), _FIXED_ROWS, add_group)
+
+
+class _Group(NamedTuple):
+    """A group of a block's inputs, while its product is emitted.
+
+    ``starts`` are the places in ``x`` at which the rows' inputs of the group begin. ``totals`` are the rows' sums so
+    far, a variable for each vector of the panel.
+    """
+
+    block: _Block
+    first_run: ir.Value
+    runs: int
+    x: ir.Value
+    starts: list[ir.Value]
+    scales: list[tuple[ir.Value, ir.Value]]
+    totals: list[list[Variable]]
+
+
+def _emit_groups(
+    e: Emitter, form: Format, offset: int, counts: Sequence[int], add_group: Callable[[_Group], None]
+) -> None:
+    """Emit the loops over panels, rows, blocks and groups, in which ``add_group`` emits a group's part of the sums, and
+    the end of the kernel. ``counts`` are the numbers of rows that are computed at once.
+    """
+    columns = e.lanes * PANEL_VECTORS
+    x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
     inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
     blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
-    offset, runs = _offset(form, pairs=False), form.group // RUN
-    has_least = bool(form.least or form.adds or form.zero + offset)
+    runs, has_least = form.group // RUN, bool(form.least or form.adds or form.zero + offset)
 
     def rows_of(row: ir.Value, count: int, panel: ir.Value) -> None:
         here = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8)
@@ -485,15 +501,10 @@ def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_form
                 if has_least:
                     for start, total in zip(starts, totals, strict=True):
                         _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
-                lines = [e.at(x, e.b.sdiv(start, long(2)), I32) for start in starts]
-                sums = _integer_sums(e, own, e.b.mul(group, long(runs)), runs, lines)
-                for start, total, some in zip(starts, totals, sums, strict=True):
-                    unit = e.splat(e.load(e.at(units, e.b.sdiv(start, long(SPAN)), F32), F32))
-                    for (step, _), so_far, part in zip(scales, total, some, strict=True):
-                        so_far.value = e.fma(e.b.sitofp(part, e.vector), e.b.fmul(step, unit), so_far.value)
+                add_group(_Group(own, e.b.mul(group, long(runs)), runs, x, starts, scales, totals))
         store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
 
-    each_panel(e, rows_of, _FIXED_ROWS)
+    each_panel(e, rows_of, counts)
     e.end()
 
 
