@@ -29,8 +29,10 @@ from engine.words import (
     NUMBER_WORDS,
     SILENT_WORDS,
     fold_word,
+    is_first_name,
     is_german,
     numbers_in,
+    says_nothing,
     tokenize,
     values_in,
     without_ending,
@@ -90,6 +92,12 @@ _ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "profes
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
 _TITLE = re.compile(r"#|(?:(?:[-+*•]|\d{1,2}[.)])\s+)?(\*\*|__)(?:(?!\1).)*[^\s.!?]\1\s*$")
+# Words up to a colon at the start of a line or of bold type: "Name des Vermieters:".
+_LABEL = re.compile(
+    r"(?:^|\n|\*\*|__)[ \t]*(?:(?:[-+*•]|\d{1,2}[.)])\s+)?[*_]*((?:[^\W\d_]+[ /-])*[^\W\d_]+)[*_ ]*:(?!\d)"
+)
+_CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
+_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # "hieß Gäste willkommen" tells no name
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 
@@ -103,6 +111,15 @@ def is_title(sentence: str) -> bool:
     colon.
     """
     return sentence.rstrip("*_ \n").endswith(":") or _TITLE.match(sentence.lstrip()) is not None
+
+
+def _labels(text: str) -> list[tuple[int, int]]:
+    """The spans of labels, whose words are capitalised or without meaning, as in "Name: Karl Lindemann"."""
+    return [
+        match.span(1)
+        for match in _LABEL.finditer(text)
+        if all(word[0].isupper() or says_nothing(word) for word in re.split(r"[ /-]", match[1]))
+    ]
 
 
 @dataclass(frozen=True)
@@ -208,18 +225,21 @@ class BookWords:
         capitals = [raw[0].isupper() for raw, _ in tokens if raw[0].isalpha()]
         heading = len(capitals) >= SHORTEST_HEADING and sum(capitals) > 0.7 * len(capitals)
         german = is_german(raw for raw, _ in tokens)
+        title = is_title(text)
+        labels = [(0, len(text))] if title else _labels(text)
         for key, raw, _ in numbers_in(tokens, text):
             found.setdefault(key, Term(key, key, raw, "number"))
-        unknown_names = self._unknown_names(tokens, text) if self.nouns_capitalized else ()
+        unknown_names = self._unknown_names(tokens, text, labels) if self.nouns_capitalized else ()
         for raw, start in tokens:
             if not raw[0].isalpha():
                 continue
+            titled = heading or any(begin <= start < end for begin, end in labels)
             for key, whole, piece in self._words(raw):
                 behind = text[start + len(raw) :]
-                name = piece[0].isupper() and not german and self._is_name(whole, text[:start], behind, heading)
-                name = name or start in unknown_names
+                name = piece[0].isupper() and not german and self._is_name(whole, text[:start], behind, titled)
+                name = name or start in unknown_names or self._is_unknown_first_name(piece, whole)
                 found.setdefault(key, Term(key, whole, piece, "name" if name else "word"))
-        if len(tokens) <= FEW_WORDS and not german:
+        if len(tokens) <= FEW_WORDS and not german and not title:
             return [self._as_fact(term) for term in found.values()]
         return list(found.values())
 
@@ -356,7 +376,7 @@ class BookWords:
         Args:
             before: the sentence up to the word.
             behind: the sentence after the word.
-            heading: whether the word is in a heading.
+            heading: whether the word is in a heading or a label.
         """
         if ROMAN.fullmatch(whole):
             return False
@@ -365,28 +385,45 @@ class BookWords:
         is_start = _STARTS.search(before) and not (_QUOTED.search(before) and behind[:1] in '”“"»’')
         return whole in self._capital if heading or is_start else True
 
-    def _unknown_names(self, tokens: Sequence[tuple[str, int]], text: str) -> set[int]:
+    def _unknown_names(
+        self, tokens: Sequence[tuple[str, int]], text: str, labels: Sequence[tuple[int, int]]
+    ) -> set[int]:
         """The offsets of names that the book lacks, in a sentence about a book that capitalises every noun.
 
         There, a capital does not tell a name from a noun. Two capitalised words in a row are a name if the book has no
-        part of either ("Karl Lindemann"), and so is one such word after a form of address ("Herr Lindemann"). A number
-        before them makes a quantity of them ("fünf Liter Milch"). At the start of a longer sentence, the first one may
-        be an adjective, judged by its ending ("Hohe Mieten sind ..."), or a preposition. A heading has no such names.
+        part of either ("Karl Lindemann"), and so is one such word after a form of address ("Herr Lindemann"), after
+        "heißt", or after a first name that begins the sentence ("Tony Lindemann fragt"). A number before them makes a
+        quantity of them ("fünf Liter Milch"). At the start of a longer sentence, the first one may be an adjective,
+        judged by its ending ("Hohe Mieten sind ..."), or a preposition. In a heading and in a label, only a first name
+        or a form of address makes a name.
         """
         found: set[int] = set()
-        if is_title(text):
-            return found
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
             apart = text[start + len(first) : then].removeprefix(".") != " "
             if apart or fold_word(second) in _ADDRESSES or not self._is_strange(second):
                 continue
-            if fold_word(first) in _ADDRESSES:
+            starts = _STARTS.search(text[:start]) is not None
+            behind = tokens[number + 2][0] if number + 2 < len(tokens) else ""
+            if first[0].isupper() and is_first_name(fold_word(first)):
+                if self._is_unknown_first_name(first, fold_word(first)) or (starts and not behind[:1].isupper()):
+                    found.add(then)
+            elif fold_word(first) in _ADDRESSES:
                 found.add(then)
+            elif any(begin <= then < end for begin, end in labels):
+                continue
+            elif first.lower() in _CALLED:
+                before = tokens[number - 1][0].lower() if number else ""
+                if before != "das" and not _WELCOMED.search(text):
+                    found.add(then)
             elif self._is_strange(first) and not (number and _is_number(tokens[number - 1][0])):
-                starts = len(tokens) > FEW_WORDS and _STARTS.search(text[:start]) is not None
-                if not (starts and (first.endswith(_ADJECTIVE_ENDINGS) or fold_word(first) in _ALSO_ENGLISH)):
+                begins = starts and len(tokens) > FEW_WORDS
+                if not (begins and (first.endswith(_ADJECTIVE_ENDINGS) or fold_word(first) in _ALSO_ENGLISH)):
                     found.update((start, then))
         return found
+
+    def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
+        """Whether a capitalised word is a common first name that the book lacks."""
+        return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._names
 
     def _is_strange(self, raw: str) -> bool:
         """Whether a word is capitalised, has a meaning, and has no part in common with a word of the book."""

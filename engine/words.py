@@ -46,6 +46,52 @@ _EMPTY = (
     "mr mrs ms mme mlle answer question according based stated mentioned described following specific"
 )
 
+_FIRST_NAMES = (
+    "aaron adam adele adelheid adrian agathe agnes alain albert albrecht alejandro alex alexander alexandra "
+    "alfred alice alina alois amalie amanda amelia ana anastasia andrea andreas andrew andré anette angela "
+    "angelika anja anke anna anne annegret anneliese annemarie annette annika anthony antoine anton antonia "
+    "antonio archibald armin arnold arthur astrid auguste augustin axel barbara bartholomew bastian beate "
+    "beatrice benedikt benjamin bernadette bernard bernd bernhard bertha berthold bettina bianca birgit bjorn "
+    "bodo boris brigitte bruno camille carla carlos carmen carolin caroline carsten catherine cecilia charles "
+    "charlotte christa christel christina christine christophe christopher clara clarissa claudia claudine claus "
+    "clemens clément conrad constance cordula cornelia cynthia cécile dagmar daniel daniela danielle david "
+    "deborah denise dennis detlef diego dieter dietmar dietrich dirk dominik donald dora doris dorothea dorothee "
+    "dorothy eberhard eckhard edgar edith edmund eduard edward edwin effi eileen eleanor elena eleonore elfriede "
+    "elias elisa elisabeth elise elizabeth elke ellen elsa elsbeth emil emilia emilie emily emma emmanuel "
+    "enrique erich erik erika erna erwin esther eugen eugene eugénie eva evelyn ewald fabian felicitas felix "
+    "ferdinand fernando fiona florian francesca francis francisco franziska françois françoise frederic "
+    "frederick frieda friedhelm friedrich fritz gabriel gabriele geert geoffrey georg george georges gerald "
+    "gerard gerd gerda gerhard gerlinde gertrud gilbert giovanni gisela giuseppe gottfried gottlieb gregor "
+    "gregory gretchen grete gudrun guido guillaume gustav gustave günter günther hanna hannah hannelore hannes "
+    "hans harald harriet hartmut heike heiko heinrich heinz helen helena helene helga hellmut helmut hendrik "
+    "henri henriette henry herbert heribert hermann hermine hilda hilde hildegard holger howard hubert hugo "
+    "hélène ida ignatius ignaz ilona ilse inga inge ingeborg ingo ingrid irene irma isaac isabel isabella "
+    "isabelle isolde ivan jacob jacqueline jacques jaime jakob james jane janet javier jean jeanne jeffrey "
+    "jennifer jens jeremy jerome jessica joachim joanna jochen johann johanna johannes john jonas jonathan jorge "
+    "josef josefine joseph joshua josé juan judith jules julia julian juliane julie juliette jutta jérôme jörg "
+    "jürgen karen karin karl karla karoline karsten kaspar katarina katharina katherine kathleen kathrin katja "
+    "katrin kenneth kerstin kirsten klara klaus klemens konrad konstantin kristina kurt lars laura laurent "
+    "leonard leonhard leonie leopold leslie lieselotte lisa lothar louis louisa louise luca lucas lucia lucie "
+    "lucien lucy ludwig luis luise lukas luther lydia madeleine magdalena malte manfred manuel manuela marcel "
+    "marcus marek margaret margarete margarethe margot marguerite maria mariana marianne marie mario marion "
+    "marlene marta martha martin martina mary mathilde matilda matteo matthew matthias matthieu maurice "
+    "maximilian mechthild melanie melissa meredith michael michaela michel michelle miguel miriam mirko monica "
+    "monika monique moritz nadine natalie natascha nathan nathaniel nicholas nicolas nicole nikolaus nina nora "
+    "norbert olga oliver olivier oscar oskar ottilie otto pablo pamela patricia patrick paul paula pauline pedro "
+    "peter petra philip philipp philippe pierre rachel rainer ralf ralph ramona raphael raymond rebecca regina "
+    "regine reinhard reinhold renate rené renée ricardo richard robert roberta roberto rodney rodrigo roger "
+    "roland rolf romain ronald rosalie rosemarie rosina roswitha rudolf rudolph rupert ruprecht ruth rüdiger "
+    "sabine sabrina samantha samuel sandra sara sarah sebastian sergio sharon sheila siegfried sieglinde "
+    "siegmund sigrid silke silvia simon simone sofia sofie sonja sophia sophie stanley stefan stefanie steffen "
+    "stephan stephanie stephen steven stéphane susan susanna susanne suzanne sven svenja sybille sylvia sylvie "
+    "sébastien tamara tanja teresa theodor theodora theodore therese thomas thorsten thérèse tilman tim timothy "
+    "tobias tom toni tony torsten traugott ulrich ulrike ursula uwe valentin valerie vanessa vera veronica "
+    "veronika victor victoria viktor vincent virginie volker walburga waldemar walter waltraud wendelin werner "
+    "wilfried wilhelm wilhelmine willi william winfried winifred wolfgang wolfram xavier yannick yves yvette "
+    "yvonne zoe édouard élise émile éric étienne"
+)
+"""Common first names, without those that are also another word, such as "Rose", "Mark" and "August"."""
+
 
 @lru_cache(maxsize=1 << 16)
 def fold_word(word: str) -> str:
@@ -93,6 +139,7 @@ def _number_words() -> dict[str, int]:
 
 _ENGLISH = SILENT | frozenset(_EMPTY.split())
 _GERMAN_FOLDED = frozenset(map(fold_word, _GERMAN.split()))
+_FIRST_NAMES_FOLDED = frozenset(map(fold_word, _FIRST_NAMES.split()))
 SILENT_WORDS = _ENGLISH | _GERMAN_FOLDED | frozenset(map(fold_word, _OTHERS.split()))
 NUMBER_WORDS = _number_words()
 _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
@@ -101,6 +148,11 @@ _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 def says_nothing(word: str) -> bool:
     """Whether a word has no meaning of its own, such as "the", "der", "les"."""
     return fold_word(word) in SILENT_WORDS
+
+
+def is_first_name(whole: str) -> bool:
+    """Whether a folded word is a common first name, which may have the ending of a German genitive."""
+    return whole in _FIRST_NAMES_FOLDED or whole.removesuffix("s") in _FIRST_NAMES_FOLDED
 
 
 def is_german(words: Iterable[str]) -> bool:
