@@ -11,6 +11,7 @@ right answer is suspected if either happens.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -21,6 +22,7 @@ from app.quoted import sentences
 from assets.starter.recipe import asking
 from engine import Document
 from engine.evidence import Evidence, EvidenceIndex
+from engine.words import numbers_in, tokenize
 
 NEAR = 300
 """Maximum characters between a shown passage and the words ``near``, for the passage to count as the passage with the
@@ -47,6 +49,25 @@ def figures(rows: Iterable[Mapping[str, Any]], texts: Mapping[str, tuple[str, st
         for kind, mark in _marks(row, indexes[row["text"]], texts[row["text"]][1]):
             marks[name][kind].append(mark)
     return {name: _shares(found) for name, found in marks.items()}
+
+
+def has_fact(answer: str, facts: Sequence[str]) -> bool:
+    """Whether an answer has one of the wordings of a fact. Numbers are compared by their value: "17" is "seventeen"."""
+    if asking.has_fact(answer, facts):
+        return True
+    said = _in_digits(answer)
+    return any(
+        re.search(rf"(?<!\d){re.escape(fact)}(?!\d)", said) for fact in map(_in_digits, facts) if fact[:1].isdigit()
+    )
+
+
+def _in_digits(text: str) -> str:
+    """A text in lower case, with digits for its number words."""
+    text = asking.plain(text)
+    for key, shown, start in reversed(list(numbers_in(list(tokenize(text)), text))):
+        if shown[0].isalpha():
+            text = text[:start] + key.removeprefix("#") + text[start + len(shown) :]
+    return text.lower()
 
 
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
@@ -91,7 +112,7 @@ def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[
     strange = index.unmentioned(row["question"], bool(says_so)) if any(one.claims for one in found) else ()
     suspected = refused or bool(strange) or any(one.level == NOT_FOUND for one in found)
     if row["kind"] == "natural":
-        right = asking.has_fact(answer, row["facts"])
+        right = has_fact(answer, row["facts"])
         yield "fact", right
         yield from (("false says so", _is_false(one.sentence, row, right, text)) for one in says_so)
         if right:
@@ -142,5 +163,5 @@ def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> b
     whole, facts = asking.plain(text), row["facts"]
     place = whole.index(asking.plain(row["near"]))
     around = whole[max(0, place - NEAR) : place + len(row["near"]) + NEAR]
-    shown = [one.passages[0] for one in found if one.passages and asking.has_fact(one.sentence, facts)]
-    return any(asking.plain(one.text) in around and asking.has_fact(one.text, facts) for one in shown)
+    shown = [one.passages[0] for one in found if one.passages and has_fact(one.sentence, facts)]
+    return any(asking.plain(one.text) in around and has_fact(one.text, facts) for one in shown)

@@ -72,6 +72,23 @@ def row(kind: str, question: str, answer: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
+    ("answer", "fact", "right"),
+    [
+        ("David was 17 years old.", "seventeen", True),
+        ("Ninety-seven.", "97", True),
+        ("She had thirty of them.", "30", True),
+        ("He was 117 years old.", "seventeen", False),
+        ("It was in 1912.", "nine", False),
+        ("A blunderbuss.", "blunderbuss", True),
+        ("A gun.", "blunderbuss", False),
+    ],
+)
+def test_a_number_is_the_fact_however_it_is_written(answer: str, fact: str, right: bool) -> None:
+    """ "17 years" was judged wrong where the fact is "seventeen"."""
+    assert scoring.has_fact(answer, [fact]) == right
+
+
+@pytest.mark.parametrize(
     ("kind", "question", "answer", "expected"),
     [
         (
