@@ -130,7 +130,7 @@ def test_book_after_book_is_recorded_and_right(tiny: Callable[..., str], book: D
     """Each book drops the recordings of verifications, whose workspace other recordings must not share."""
     pair = tiny("llama"), tiny("llama", seed=1, layers=1, width=32)
     books = [replace(book, pages=book.pages[first:]) for first in (0, 2, 4, 0)]
-    found = {}
+    found: dict[str, list[tuple[int, ...]]] = {}
     for device in ("cpu", "cuda"):
         session = opened(*pair, device=device)
         answers = found[device] = []
@@ -173,7 +173,11 @@ def test_half_precision(kind: str, options: dict[str, Any], tiny: Callable[..., 
         plain = ask(session, "What stood on the sill?", "plain", max_tokens=48)
         assert done.token_ids
         assert plain.token_ids
-        for params in ({"temperature": 0.8, "top_p": 0.9, "seed": 3}, {"temperature": 1.0, "top_k": 20, "seed": 4}):
+        sampled: list[dict[str, Any]] = [
+            {"temperature": 0.8, "top_p": 0.9, "seed": 3},
+            {"temperature": 1.0, "top_k": 20, "seed": 4},
+        ]
+        for params in sampled:
             assert ask(session, max_tokens=48, **params).token_ids
         assert_recorded(session)
     finally:
@@ -209,9 +213,10 @@ def test_products_with_levels(kind: type[Linear4 | Linear8], width: int, rows: i
     levels = kind(linear)
     x = torch.randn(rows, width).bfloat16()
     expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
-    assert multiplies_tiles(GPU, torch.bfloat16)
+    assert multiplies_tiles(GPU)
     with torch.no_grad():
-        made = (TiledLinear4 if kind is Linear4 else TiledLinear8)(levels.to(GPU))
+        moved = levels.to(GPU)
+        made = TiledLinear4(moved) if isinstance(moved, Linear4) else TiledLinear8(moved)
         found = made(x.to(GPU)).cpu().float()
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
