@@ -136,6 +136,10 @@ class Parser(argparse.ArgumentParser):
             name = (names.split() or [""])[0].split("=")[0]  # a name may consist of nothing but spaces
             known = [text for action in self._actions for text in action.option_strings]
             raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
+        _, _, missing = message.partition("the following arguments are required: ")
+        if missing:
+            said = " and ".join(missing.split(", "))
+            raise OptionError(f"{said} {'are' if ',' in missing else 'is'} missing.", f"See: {self.prog} --help")
         raise OptionError(message[:1].upper() + message[1:] + ".", f"See: {self.prog} --help")
 
 
@@ -385,5 +389,6 @@ def _port(text: str) -> int:
 
 
 def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"See: {otherwise}"
+    bare = {each.lstrip("-"): each for each in known}  # equal dashes do not make two options alike
+    near = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1)
+    return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {otherwise}"

@@ -189,7 +189,9 @@ def open_book(
     try:
         return read(password)
     except PasswordNeeded as error:
-        if password is not None or not sys.stdin.isatty():
+        if password is not None:
+            raise
+        if not sys.stdin.isatty():
             raise PasswordNeeded(error.cause, "Give its password with --password.") from error
         return _unlocked(read, error)
 
