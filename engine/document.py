@@ -220,7 +220,8 @@ class Document:
         lowest, highest = (self.pages[0].number, self.pages[-1].number) if self.pages else (1, 0)
         if not lowest <= first <= last <= highest:
             raise OptionError(
-                f"Pages {first}-{last} are not in this book, which has {self.unit}s {lowest}-{highest}.",
+                f"{self.unit.capitalize()}s {first}-{last} are not in this book: it has {self.unit}s "
+                f"{lowest} to {highest}.",
                 "Choose a range inside it.",
             )
         return self.only(range(first, last + 1))

@@ -303,12 +303,12 @@ def _check_settings(folder: Path) -> None:
         path = folder / name
         stated = json.loads(path.read_bytes()) if path.exists() else {}
         if not isinstance(stated, dict):
-            raise ModelError(f"{name} is broken: it holds no JSON object.", ANOTHER)
+            raise ModelError(f"{name} is damaged: it holds no JSON object.", ANOTHER)
         if odd := [key for key in _OTHER_FILES if stated.get(key)]:
             raise ModelError(f"{name} names other files or words ({odd[0]}) for the tokenizer.", ANOTHER)
         for key, value in stated.items():  # some classes of transformers add as many tokens as a setting says
             if type(value) is int and value > MOST_ADDED and name == "tokenizer_config.json" and key != _LONGEST:
-                raise ModelError(f"{name} is broken: {key} is {value:,}.", ANOTHER)
+                raise ModelError(f"{name} is damaged: {key} is {value:,}.", ANOTHER)
         lists = [stated[key] for key in _NAMED if isinstance(stated.get(key), list | dict)]
         _check_added(max(map(len, lists), default=0), MOST_NAMED)
         _check_added(len(stated))
@@ -327,7 +327,7 @@ def _check_stated(stated: Any) -> None:
         ModelError: a number is too large, or the tokenizer works at random.
     """
     if not isinstance(stated, dict):
-        raise ModelError(f"{model_files.TOKENIZER} is broken: it holds no JSON object.", ANOTHER)
+        raise ModelError(f"{model_files.TOKENIZER} is damaged: it holds no JSON object.", ANOTHER)
     added, model = stated.get("added_tokens") or (), stated.get("model")
     _check_added(len(added))
     vocabulary = model.get("vocab") if isinstance(model, dict) else None

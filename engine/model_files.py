@@ -128,7 +128,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError up to Python 3.12
         raise ModelError(f"{path.name} leads to nothing that can be read.", _AGAIN) from error
     if not stat.S_ISREG(seen.st_mode):
-        raise ModelError(f"{path.name} is no regular file.", _AGAIN)
+        raise ModelError(f"{path.name} is not an ordinary file.", _AGAIN)
     if not _is_own(place, (folder or path.parent).resolve()):
         raise ModelError(
             f"{path.name} is a link that leads out of its folder.", "Put the file itself into the model's folder."
@@ -172,9 +172,9 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
     try:
         value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
+        raise ModelError(f"{file} is damaged: no JSON can be read in it.", _AGAIN) from error
     if not isinstance(value, dict):
-        raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
+        raise ModelError(f"{file} is damaged: it holds no JSON object.", _AGAIN)
     return value
 
 
@@ -205,7 +205,9 @@ def _listed(folder: Path) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise ModelError(f"The folder {folder} cannot be read: {error.strerror}.", "Check its rights.") from error
+        raise ModelError(
+            f"The folder {folder} cannot be read: {error.strerror}.", "Check the permissions of the folder."
+        ) from error
     yield from (folder / name for name in names)
 
 

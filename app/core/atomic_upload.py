@@ -106,4 +106,6 @@ def clean(name: str) -> str:
 def unwritable(folder: Path, error: OSError) -> ResourceError:
     """Make the error for a disk that cannot be written."""
     reason = error.strerror or type(error).__name__
-    return ResourceError(f"Trifold cannot write to {folder} ({reason}).", "Free some space or set TRIFOLD_DATA.")
+    return ResourceError(
+        f"Trifold cannot write to {folder} ({reason}).", "Free some space, or set TRIFOLD_DATA to another folder."
+    )

@@ -203,7 +203,9 @@ class Books:
         except _DAMAGED:
             listed = None
         if not (isinstance(listed, list) and listed and all(isinstance(sha256, str) for sha256 in listed)):
-            raise DocumentError(f"The list of documents of “{book.shown}” is damaged.", "Put them together again.")
+            raise DocumentError(
+                f"The list of documents of “{book.shown}” is damaged.", "Open its documents together again."
+            )
         return listed
 
     def receive(self, name: str) -> AtomicUpload:

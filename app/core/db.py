@@ -244,8 +244,8 @@ class Database:
         """
         if self._path is None or self._trouble or _place(self._path) == self._place:
             return
-        self._leave_file(sqlite3.OperationalError("it was taken away"))
-        self._notice = f"The library {self._path.name} was taken away while Trifold ran, and has been written anew."
+        self._leave_file(sqlite3.OperationalError("it was removed"))
+        self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
         self._left = None  # any file that is at this path from now on is a different one
         self._tried = -RETRY_SECONDS
         self.mend()
@@ -324,7 +324,7 @@ class Database:
             kept = _set_aside(self._path)
             self._path.unlink()
             self._notice = (
-                f"The library was damaged and has been written anew. The damaged file is kept as {kept.name}."
+                f"The library was damaged and has been written again. The damaged file is kept as {kept.name}."
             )
             file, changed = self._opened(self._path), False
         try:
@@ -573,9 +573,9 @@ def _reason(error: Exception) -> str:
     if "full" in said:
         return "the disk is full"
     if "readonly" in said or "unable to open" in said:
-        return "it may only be read"
+        return "it is write-protected"
     if "locked" in said:
-        return "another program holds it"
+        return "another program has locked it"
     return said
 
 

@@ -166,7 +166,7 @@ class AskEach:
             answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
         except Exception:  # the other documents are asked anyway; the log has the traceback
             logger.exception("asking a document failed")
-            answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try it again."})
+            answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try again."})
         self._show(answers={**self.run.answers, sha256: answer})
         self._keep(sha256, question.text, answer)
 

@@ -150,7 +150,7 @@ class Race:
             self.state = RaceState(question=question, trouble=Trouble(error.cause, error.remedy))
         except Exception:  # the page must show any error; the log has the traceback
             logger.exception("a race failed")
-            self.state = RaceState(question=question, trouble=Trouble("Something broke in this race.", "Try it again."))
+            self.state = RaceState(question=question, trouble=Trouble("Something broke in this race.", "Try again."))
         finally:
             self._app_state.release(claim)
 
@@ -200,7 +200,7 @@ class Race:
                 if claim.is_set():
                     raise TrifoldError("The race was stopped.", "Start it again when you like.")
                 if event is None and request.finished:
-                    raise TrifoldError("The engine ended this run without a result.", "Try it again.")
+                    raise TrifoldError("The engine ended this run without a result.", "Try again.")
                 run = self._shown(state, run, event)
         finally:
             if not request.finished:

@@ -630,7 +630,7 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
         _fail(state, job, error, Stage.FAILED, Action.OTHER_BOOK)
     except Exception:  # the page must show any error; the log has the traceback
         logger.exception("opening a book failed")
-        surprise = TrifoldError("Something in Trifold broke while opening this book.", "Try it again.")
+        surprise = TrifoldError("Something in Trifold broke while opening this book.", "Try again.")
         _fail(state, job, surprise, Stage.FAILED, Action.OPEN_AGAIN)
     finally:
         job.ended.set()

@@ -162,7 +162,7 @@ def look(path: Path) -> GgufModel:
     seen = _seen(path)
     for file, each in seen:
         if not stat.S_ISREG(each.st_mode):
-            raise ModelError(f"{file.name} is no regular file.", "Choose another one.")
+            raise ModelError(f"{file.name} is not an ordinary file.", "Choose another one.")
     answer = _looked(tuple((str(file), each.st_mtime_ns, each.st_size) for file, each in seen))
     if isinstance(answer, ModelError):
         raise answer
@@ -272,7 +272,7 @@ def get(path: Path, folder: Path, say: Say) -> None:
     Raises:
         TrifoldError: the file cannot be read, or the disk is too full.
     """
-    with hub.reading_words(f"open {path.name}", partial(broken, path)):
+    with hub.reading_words(path.name, partial(broken, path)):
         model = look(path)
         folder.mkdir(parents=True, exist_ok=True)
         hub.check_disk(folder, f"The vocabulary of {path.name}", _VOCABULARY_BYTES)

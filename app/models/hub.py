@@ -151,7 +151,7 @@ class Download:
             if self._cancelled:
                 raise Cancelled
         if status != 0:
-            raise EngineError(f"The download broke off: {_last_words(said) or status}.", "Try it again.")
+            raise EngineError(f"The download broke off: {_last_words(said) or status}.", "Try again.")
 
     def _start(self, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
         with self._lock:
@@ -535,11 +535,11 @@ def error_words(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading_words(work: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
+def reading_words(what: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
     """Turn exceptions of memory, the disk and libraries that read files into errors with a cause and a remedy.
 
     Args:
-        work: the work that may lack memory, such as "open the reader".
+        what: what memory may lack for, such as "the reader".
         broken: makes the error for all other exceptions.
     """
     try:
@@ -547,7 +547,7 @@ def reading_words(work: str, broken: Callable[[Exception], ModelError]) -> Itera
     except TrifoldError:
         raise
     except MemoryError as error:
-        raise ResourceError(f"There is not enough memory to {work}.", "Close other programs.") from error
+        raise ResourceError(f"There is not enough memory for {what}.", "Close other programs.") from error
     except OSError as error:
         raise disk_error(error) or broken(error) from error
     except Exception as error:
@@ -558,7 +558,9 @@ def disk_error(error: OSError) -> ResourceError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError("The disk is full.", "Free some space and go on: what has arrived is kept.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ResourceError(f"{error.filename} cannot be written ({error.strerror}).", "Set TRIFOLD_DATA elsewhere.")
+        return ResourceError(
+            f"{error.filename} cannot be written ({error.strerror}).", "Set TRIFOLD_DATA to another folder."
+        )
     return None
 
 
@@ -573,16 +575,16 @@ def _hub_error(name: str, error: Exception) -> ModelNotFound:
             "Check the name. For a private one run `hf auth login` in a terminal first.",
         )
     if isinstance(error, hub.HFValidationError):
-        return ModelNotFound(f"{name} is not the name of a model on the hub.", "Names look like owner/name.")
+        return ModelNotFound(f"{name} is not the name of a model on the hub.", "Its name has the form owner/name.")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
-        return ModelNotFound(f"The hub answered with error {status} for {name}.", "Try again in a while.")
+        return ModelNotFound(f"The hub answered with error {status} for {name}.", "Try again later.")
     if isinstance(error, OSError | hub.OfflineModeIsEnabled) or type(error).__module__.startswith("httpx"):
         return ModelNotFound(
             "The hub cannot be reached: this machine seems to be offline.",
-            "Connect it and try again; what has arrived is kept. Models that are here work without.",
+            "Connect to the internet and try again; what has arrived is kept. Models on this machine work offline.",
         )
-    return ModelNotFound(f"{name} could not be fetched: {type(error).__name__}.", "Try again in a while.")
+    return ModelNotFound(f"{name} could not be fetched: {type(error).__name__}.", "Try again later.")
 
 
 def _gated(name: str) -> ModelNotFound:
@@ -596,7 +598,7 @@ def _gated(name: str) -> ModelNotFound:
             f"Open {page}, sign in, and accept its licence. Then run `hf auth login` in a terminal, or set HF_TOKEN "
             "to a key of your account, and try again."
         )
-    return ModelNotFound(f"{name} is given out only to people who have accepted its licence.", remedy)
+    return ModelNotFound(f"{name} is available only to people who have accepted its licence.", remedy)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def get(name: str, folder: Path, say: Say) -> None:
         done += file.size
     place = folder / model.files[0].name
     hub.read_quietly()
-    with hub.reading_words(f"open {place.name}", partial(gguf_files.broken, place)):
+    with hub.reading_words(place.name, partial(gguf_files.broken, place)):
         gguf_files.make(place, gguf_files.look(place), folder, say)
     say("done", revision=model.revision, licence=model.licence)
 

@@ -46,7 +46,7 @@ class LocalModels:
         if is_hub_gguf(name):
             return hub_gguf.folder_of(self._folder, name)
         if not _ID.fullmatch(name) or ".." in name:
-            raise ModelNotFound(f"{name} is not the name of a model on the hub.", "Names look like owner/name.")
+            raise ModelNotFound(f"{name} is not the name of a model on the hub.", "Its name has the form owner/name.")
         owner, _, title = name.partition("/")
         return self._folder / owner / title
 
@@ -64,6 +64,8 @@ class LocalModels:
         if not is_hub_id(name):
             folder = Path(name).expanduser()
             if not folder.is_dir():
+                if folder.is_file():
+                    raise ModelNotFound(f"{name} is neither a model folder nor a GGUF file (.gguf).", "Check the path.")
                 raise ModelNotFound(f"There is no folder {name}.", "Check the path.")
             weights.check_folder(folder)
             return str(folder)

@@ -179,7 +179,10 @@ class Client:
         if status in (401, 403):
             return OptionError(f"{host} does not accept this key.", "Enter the key of that server.")
         if status == 404:
-            return ModelNotFound(f"{host} does not know this model or this address. {said}".strip(), "Check both.")
+            return ModelNotFound(
+                f"{host} does not know this model or this address. {said}".strip(),
+                "Check the model's name and the server's address.",
+            )
         if status == 429:
             return Busy(f"{host} is busy. {said}".strip(), "Try again in a moment.")
         if status in (400, 413, 422) and any(word in said.lower() for word in _TOO_LONG):

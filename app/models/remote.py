@@ -156,7 +156,7 @@ class RemoteEngine:
             if entry is None:
                 names = ", ".join(found["id"] for found in offered[:5]) or "none"
                 raise ModelNotFound(
-                    f"{self._address.host} has no model {wanted}".rstrip() + ".", f"It offers: {names}."
+                    f"{self._address.host} has no model {wanted}".rstrip() + ".", f"Choose one that it offers: {names}."
                 )
             self._model = entry["id"]
             self._is_trifold = entry.get("owned_by") == "trifold"

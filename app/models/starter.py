@@ -118,8 +118,8 @@ def _long_verdict() -> str:
     """Return the result of the long form's evaluation, after texts that fill its window."""
     right = right_answers(STARTER_LONG)
     if right is None:
-        return "What it answers behind texts of that length was not measured."
-    return f"Behind texts of that length {round(100 * right)} of 100 answers in our test were right, with the passage."
+        return "Its answers about texts of that length were not measured."
+    return f"About texts of that length {round(100 * right)} of 100 answers in our test were right, with the passage."
 
 
 def revision() -> str:
@@ -154,7 +154,7 @@ def get(name: str, folder: Path, say: Say) -> None:
         TrifoldError: there is no network, the disk is full, the file that arrived is not the known one, or the
             installation is broken.
     """
-    with hub.reading_words("make the starter", _broken):
+    with hub.reading_words("the starter", _broken):
         plain = folder.parent / STARTER
         if not is_made(folder.parent, STARTER):
             _make(plain, say)

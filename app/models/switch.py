@@ -195,7 +195,7 @@ class ModelSwitch:
     def _start(self, wanted: ModelChoice, first: bool = False) -> None:
         with self._lock:
             if self._state.stage:
-                raise Busy("Another model is being brought in.", "Wait for it, or stop its download.")
+                raise Busy("Another model is being downloaded or loaded.", "Wait for it, or stop its download.")
             self._state = SwitchState("looking", wanted)
             self._download = Download()
         threading.Thread(target=self._run, args=(wanted, first), name="trifold-setup", daemon=True).start()
@@ -217,7 +217,7 @@ class ModelSwitch:
             return
         except Exception:  # the page must be told of any error; the log has the traceback
             logger.exception("changing the model failed")
-            surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try it again.")
+            surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try again.")
             self._finish(cause=surprise.cause, remedy=surprise.remedy)
             if first:
                 self.proxy.fail(surprise)
@@ -445,7 +445,7 @@ def _download(local_models: LocalModels, download: Download, name: str, show: Sh
     download.get(name, local_models.own(name), show)
     found = local_models.find(name)
     if found is None:
-        raise ModelError(f"{name} is incomplete although its download has ended.", "Try it again.")
+        raise ModelError(f"{name} is incomplete although its download has ended.", "Try again.")
     return found
 
 

@@ -18,7 +18,7 @@ from app.readers.parsed import Limits, Refused, damaged
 _ENCRYPTED = 1  # flag bit of an encrypted entry
 _RATIO_FROM = 1 << 20  # bytes; the compression ratio of smaller entries is not checked
 _DRIVE = re.compile(r"[A-Za-z]:")
-_HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
+_HOSTILE = "It is damaged, or made to harm the program that opens it. Get it from another source."
 
 
 def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
@@ -104,7 +104,7 @@ class BrokenXml(Refused):
 
 def _parsed(data: bytes, what: str) -> ElementTree.Element:
     if b"<!ENTITY" in data or "<!ENTITY".encode("utf-16-le") in data or "<!ENTITY".encode("utf-16-be") in data:
-        raise Refused(f"defines XML entities in {what}, which can blow up without bound.", _HOSTILE)
+        raise Refused(f"defines XML entities in {what}, which can grow without limit.", _HOSTILE)
     return ElementTree.fromstring(data)
 
 

@@ -47,7 +47,12 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (60, b"TEXtREAd", "is a Palm book (PDB)", _EBOOK),
     (60, b"TPZ3", "is a Kindle book (Topaz)", _EBOOK),
     (0, b"TPZ0", "is a Kindle book (Topaz)", _EBOOK),
-    (0, b"\xeaDRMION", "is a Kindle book locked by copy protection (KFX)", "Only the shop's own program can open it."),
+    (
+        0,
+        b"\xeaDRMION",
+        "is a Kindle book locked by copy protection (KFX)",
+        "Read it in the shop's own program, or get a copy without copy protection.",
+    ),
     (0, b"CONT\x02\x00", "is a Kindle book (KFX)", _EBOOK),
     (0, b"ITOLITLS", "is a Microsoft Reader book (LIT)", _EBOOK),
     (0, b"L\x00R\x00F\x00", "is a Sony Reader book (LRF)", _EBOOK),

@@ -107,7 +107,8 @@ def _read_bounded(
         except ChildFailed as failure:
             _judge(failure, trouble, name, limits)
     raise DocumentError(
-        f"“{name}” breaks its reader on too many pages ({', '.join(map(str, sorted(trouble)))}).",
+        f"“{name}” has too many pages on which the program that reads it fails "
+        f"({', '.join(map(str, sorted(trouble)))}).",
         "The file is probably damaged; get it again or print it to a new PDF.",
     )
 
@@ -157,7 +158,7 @@ def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Lim
         return
     raise DocumentError(
         f"“{name}” {_said(failure, limits)}.",
-        "It is damaged or made to break readers; nothing was kept. Get it from another source.",
+        "It is damaged, or made to harm the program that opens it. Nothing was kept. Get it from another source.",
     ) from None
 
 

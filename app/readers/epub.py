@@ -192,7 +192,10 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
 
 
 def _locked() -> Refused:
-    return Refused("is locked by copy protection (DRM).", "Only the shop's own program can open it.")
+    return Refused(
+        "is locked by copy protection (DRM).",
+        "Read it in the shop's own program, or get a copy without copy protection.",
+    )
 
 
 def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list[Chapter], warnings: list[str]) -> None:

@@ -105,7 +105,7 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
     except ChildFailed:
         pass
     raise DocumentError(
-        f"Page {number} of “{path.name}” cannot be shown: it breaks the program that draws it.",
+        f"Page {number} of “{path.name}” cannot be shown: the program that draws it fails on this page.",
         "The text that was read from the book is not affected.",
     )
 

@@ -36,7 +36,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
-from app.core.settings import HOST
+from app.core.settings import HOST, REPAIR
 from app.core.state import AppState
 from app.web import messages
 from app.web.auth import App, AsgiMessage, Receive, Scope, Send
@@ -160,7 +160,9 @@ def _checked(app: App, functions: Collection[int]) -> App:
         try:
             asked = await parsed(Request(scope, receive), EventAsked)
             if asked.data != [] or asked.fn_index not in functions:
-                raise OptionError("The page has nothing that does this.", "Load the page again.")
+                raise OptionError(
+                    "The page asked for something that this Trifold does not know.", "Load the page again."
+                )
             sent = {"data": [], "fn_index": asked.fn_index, "session_hash": asked.session_hash or None}
         except ClientDisconnect:
             return None
@@ -190,5 +192,5 @@ def _let_sleep(page: gr.Blocks) -> None:
     """
     queue: Any = page._queue
     if not (hasattr(queue, "sleep_when_free") and hasattr(queue, "progress_update_sleep_when_free")):
-        raise EngineError("This version of Gradio has another queue.", "Install the one in requirements.txt.")
+        raise EngineError("Another version of Gradio is installed than Trifold needs.", f"Run: {REPAIR}")
     queue.sleep_when_free = queue.progress_update_sleep_when_free = _LOOK_SECONDS

@@ -281,7 +281,7 @@ def ask_the_hub(name: str) -> dict[str, Any]:
     try:
         return Download().about(name)
     except Cancelled as error:
-        raise ResourceError("The request to the hub was not completed.", "Try it again.") from error
+        raise ResourceError("The request to the hub was not completed.", "Try again.") from error
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:

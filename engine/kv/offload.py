@@ -280,7 +280,9 @@ class DiskStore:
         while len(into):
             count = self._read(into, offset)
             if count <= 0:
-                raise ResourceError("A file with spilled KV was cut short by another program.", "Read the book again.")
+                raise ResourceError(
+                    "Another program cut short a file with the memory of the book (KV cache).", "Read the book again."
+                )
             into, offset = into[count:], offset + count
         return rows
 
@@ -326,7 +328,7 @@ def _bytes_of(rows: torch.Tensor) -> memoryview:
 
 def _full(error: OSError) -> ResourceError:
     return ResourceError(
-        f"KV could not be spilled to disk ({error.strerror or type(error).__name__}).",
+        f"The memory of the book (KV cache) could not be written to disk ({error.strerror or type(error).__name__}).",
         "Free some space, choose another --spill-folder, or read fewer pages.",
     )
 

@@ -202,15 +202,15 @@ class SnapshotStore:
         self._sweep()
         if needed > self.cap:
             raise ResourceError(
-                f"Keeping this reading takes {needed / 1e9:.1f} GB, and {self.cap / 1e9:.1f} GB are allowed.",
+                f"Keeping this reading takes {_amount(needed)}, and {_amount(self.cap)} are allowed.",
                 "Raise --snapshot-cap to keep it.",
             )
         while (missing := max(self.used() - less + needed - self.cap, _SPARE_BYTES + needed - self._free())) > 0:
             units = [unit for unit in self._units() if unit not in keep]
             if missing > sum(map(_size, units)):
                 raise ResourceError(
-                    f"Keeping this reading takes {needed / 1e9:.1f} GB more, and the disk has {self._free() / 1e9:.1f} "
-                    f"GB free and {self.cap / 1e9:.1f} GB are allowed.",
+                    f"Keeping this reading takes {_amount(needed)} more; {_amount(self._free())} are free on the disk, "
+                    f"and {_amount(self.cap)} are allowed.",
                     "Free some space or raise --snapshot-cap to keep it.",
                 )
             self.remove(min(units, key=_last_used))
@@ -401,6 +401,10 @@ def _folders(folder: Path) -> list[Path]:
     with suppress(OSError):
         return [entry for entry in folder.iterdir() if entry.is_dir()]
     return []
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _size(folder: Path) -> int:

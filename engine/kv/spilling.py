@@ -98,6 +98,6 @@ def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
 def exhausted(full: Spillable) -> ResourceError:
     """Make the error for a request that fails although every layer is spilled."""
     return ResourceError(
-        f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
+        f"Memory ran out at {full.length:,} tokens, although the whole cache is on disk already.",
         "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",
     )

@@ -9,6 +9,7 @@ download. Sizes are in tokens, bytes and floating point operations.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ _POSITIVE = (
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 _QUERY_SCALE = "llama_4_scaling_beta"  # setting with the factor by which queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
+_HASH = re.compile("[0-9a-f]{16,}")  # a folder that is named by the hash of a file
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has models with and without experts
@@ -126,6 +128,11 @@ def load_config(name: str) -> Any:
     """
     from transformers import AutoConfig, PreTrainedConfig
 
+    if looks_like_path(name) and Path(name).is_file():
+        raise ModelNotFound(
+            f"{name} is neither a model folder nor a GGUF file (.gguf).",
+            "Check the path, or leave --model out for the demo.",
+        )
     if looks_like_path(name) and not Path(name).is_dir():
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
     if (folder := model_files.folder_of(name)) is not None:
@@ -435,9 +442,12 @@ def state_size(config: Any) -> StateSize:
 
 def display_name(name: str) -> str:
     """The name shown to people: a hub id unchanged, or the last two parts of a folder's path, because target and draft
-    often lie in one folder.
+    often lie in one folder. A parent folder named by a hash is left out.
     """
-    return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
+    if not looks_like_path(name):
+        return name
+    parts = Path(name).resolve().parts[-2:]
+    return parts[-1] if _HASH.fullmatch(parts[0]) else "/".join(parts)
 
 
 def looks_like_path(name: str) -> bool:

@@ -81,7 +81,8 @@ def load(
     window = window or int(config.max_position_embeddings)
     if FAMILIES[config.model_type].others in (RECURRENT, MAMBA) and not KINDS[device.type].has_64_bits:
         raise UnsupportedModel(
-            f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} have not.",
+            f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} "
+            "do not have.",
             "Use --device cpu.",
         )
     _check_weights(name, config)
@@ -232,7 +233,7 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
     if bytes_per_weight(rounded_to, FLOAT_BYTES) > _WORTH_ROUNDING * stored:
         raise OptionError(
             f"{display_name(name)} is stored in {8 * stored:.1f} bits a weight, which are read as they are: --weights "
-            f"{rounded_to} would expand and round them again and save nothing worth it.",
+            f"{rounded_to} would round them a second time and save little.",
             "Leave --weights out.",
         )
 

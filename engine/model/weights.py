@@ -69,9 +69,11 @@ def gguf_index(folder: Path) -> dict[str, Any]:
         try:
             seen = path.stat()
         except OSError as error:
-            raise ModelError(f"{path.name}, the file of this model's weights, is gone.", "Choose it anew.") from error
+            raise ModelError(
+                f"{path.name}, the file of this model's weights, is gone.", "Choose the model again."
+            ) from error
         if (seen.st_size, seen.st_mtime_ns) != (file["bytes"], file["changed"]):
-            raise ModelError(f"{path.name} is no longer the file that it was.", "Choose it anew.")
+            raise ModelError(f"{path.name} is no longer the file that it was.", "Choose the model again.")
     return index
 
 

@@ -156,7 +156,9 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     _check_experts(config, family, name)
     factor = config.get("block_ffn_dim_multiplier", 1)
     if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
-        raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
+        raise ModelError(
+            f"{CONFIG} of {name} gives an impossible block_ffn_dim_multiplier ({factor}).", "Download the model again."
+        )
     inputs = parameters_of_inputs(sized)
     embeddings += inputs
     parameters = layers * parameters_of_block(sized) + embeddings
@@ -173,7 +175,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     if own != (kv_heads, head_dim):
         shape = replace(shape, sliding_kv=(kv_heads, head_dim))
     if sliding + recurrent + len(sources) >= layers:
-        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+        raise ModelError(f"{CONFIG} of {name} names layers that the model does not have.", "Download the model again.")
     width = _number(config, "sliding_window", name) if sliding else 0
     shape = replace(shape, sliding_layers=sliding, sliding_window=width)
     return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
@@ -208,7 +210,7 @@ def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
     """Check the number of layers without KV of their own. Returns the layer whose KV each of these layers reads."""
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
-        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+        raise ModelError(f"{CONFIG} of {name} names layers that the model does not have.", "Download the model again.")
     return kv_sources(config)
 
 

@@ -59,9 +59,9 @@ def _sparse(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a device": (_device, "no regular file"),
-    "a pipe": (_pipe, "no regular file"),
-    "a folder": (Path.mkdir, "no regular file"),
+    "a device": (_device, "not an ordinary file"),
+    "a pipe": (_pipe, "not an ordinary file"),
+    "a folder": (Path.mkdir, "not an ordinary file"),
     "a link that leads nowhere": (_leads_nowhere, "leads to nothing"),
     "a link to itself": (_circle, "leads to nothing"),
     "a link that leads out": (_leads_out, "leads out of its folder"),
@@ -102,7 +102,7 @@ def test_every_reader_of_one_file_asks_first(folder: Path, kind: str) -> None:
 def test_further_templates_are_looked_at_too(folder: Path) -> None:
     (folder / model_files.TEMPLATES).mkdir()
     _device(folder / model_files.TEMPLATES / "tool_use.jinja")
-    with pytest.raises(ModelError, match=r"tool_use\.jinja is no regular file"):
+    with pytest.raises(ModelError, match=r"tool_use\.jinja is not an ordinary file"):
         model_files.check(folder)
 
 
@@ -121,7 +121,7 @@ def test_links_into_the_cache_of_the_hub_are_files(tmp_path: Path) -> None:
 def test_settings_for_generating_that_are_none_are_said_to_be(folder: Path, content: str) -> None:
     """They were told as damaged weights."""
     (folder / "generation_config.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ModelError, match=r"generation_config\.json is broken"):
+    with pytest.raises(ModelError, match=r"generation_config\.json is damaged"):
         model_files.check_settings(folder)
 
 

@@ -593,6 +593,8 @@ def test_model_errors(tiny: Callable[..., str], tmp_path: Path) -> None:
     good, folder = tiny("llama"), tmp_path
     with pytest.raises(ModelNotFound, match="no model folder"):
         Session.load(EngineConfig(model=str(folder / "absent")))
+    with pytest.raises(ModelNotFound, match="neither a model folder nor a GGUF file"):
+        Session.load(EngineConfig(model=str(Path(good) / "config.json")))
     with pytest.raises(ModelError, match="at most 4,096"):
         Session.load(EngineConfig(model=good, context=100_000))
 

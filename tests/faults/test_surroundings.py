@@ -60,7 +60,7 @@ def test_the_data_folder_is_removed_under_it(
         _answers(app)
         shutil.rmtree(tmp_path / "data")
         _answers(app)
-        assert "taken away" in app.state()["storage"]
+        assert "was removed" in app.state()["storage"]
     with sqlite3.connect(tmp_path / "data" / "library.db") as kept:
         assert kept.execute("SELECT COUNT(*) FROM messages WHERE text <> ''").fetchone() == (4,)
     assert "Traceback" not in app.said

@@ -173,7 +173,7 @@ async function send(file, sending, beside) {
     tell({ cause: told.note });
     return told.id;
   }
-  let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
+  let trouble = { cause: "The file did not arrive.", remedy: "Try again." };
   try {
     trouble = JSON.parse(request.responseText);
   } catch {

@@ -218,7 +218,7 @@ def test_a_file_that_may_only_be_read_is_shown_and_said(file: Path) -> None:
     chats, chat = asked(database)
     database._connection.execute("PRAGMA query_only = 1")
     chats.ask(chat, "And after her?")
-    assert "may only be read" in database.trouble
+    assert "write-protected" in database.trouble
     assert [turn.question for turn in chats.get(chat).exchanges] == [
         "Who kept the light?",
         "And after her?",
@@ -236,7 +236,7 @@ def test_a_file_that_another_program_changed_meanwhile_is_not_overwritten(
     holding = sqlite3.connect(file, isolation_level=None)
     holding.execute("BEGIN IMMEDIATE")
     chats.ask(chat, "Asked here?")
-    assert "another program holds it" in first.trouble
+    assert "another program has locked it" in first.trouble
     holding.execute("ROLLBACK")
     holding.close()
     other.ask(chat, "Asked there?")
@@ -267,7 +267,7 @@ def test_a_folder_that_is_taken_away_while_it_runs(file: Path, what: str) -> Non
         other.database.close()
     chats.ask(chat, "And after her?")
     assert database.trouble == ""
-    assert "taken away" in database.notice
+    assert "was removed" in database.notice
     exchange = chats.get(chat).exchanges[1]
     chats.update(chat, 1, module_replace(exchange, answer="It was Maren.", stopped=StopReason.END))
     database.close()

@@ -320,7 +320,7 @@ def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
     assert found.parameters == pytest.approx(expected.parameters, rel=1e-3)  # norms are not estimated
     weights = expected.weights_bytes
     assert dataclasses.replace(found, parameters=expected.parameters, weights_bytes=weights) == expected
-    with pytest.raises(ModelError, match="other layers"):
+    with pytest.raises(ModelError, match="layers that the model does not have"):
         shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
 

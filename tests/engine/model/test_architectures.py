@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +80,9 @@ def test_what_is_rounded_are_the_blocks_alone() -> None:
     blocks = sum(weight.numel() for layer in model.model.layers for weight in layer.parameters())
     expected = 2 * 50_000 * 256 * 4 + blocks
     assert hardware._weights_bytes(config, "8bit", 4) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_folder_named_by_a_hash_is_not_shown(tmp_path: Path) -> None:
+    """A GGUF file's settings lie in such a folder, and errors called the file "bf530e9d8fde4886/reader"."""
+    assert architectures.display_name(str(tmp_path / "bf530e9d8fde4886" / "reader")) == "reader"
+    assert architectures.display_name(str(tmp_path / "demo" / "target")) == "demo/target"

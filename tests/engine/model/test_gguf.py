@@ -355,7 +355,7 @@ def test_what_finds_no_room_when_it_is_expanded_is_refused_first(
 def test_few_bits_are_not_rounded_again(tmp_path: Path) -> None:
     _, folder = described(tmp_path, "qwen2")
     settings = loading.settings_of(str(folder), None)
-    with pytest.raises(OptionError, match="--weights 8bit would expand and round them again"):
+    with pytest.raises(OptionError, match="--weights 8bit would round them a second time"):
         loading.check_rounding(str(folder), settings, "8bit", CPU)
     loading.check_rounding(str(folder), settings, "stored", CPU)
     loading.check_rounding(str(folder), settings, "8bit", torch.device("cuda"))
