@@ -30,6 +30,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -150,6 +151,7 @@ def _read_used(file: Path) -> dict[str, float]:
 
 VARIABLE = "TRIFOLD_PASSWORD"
 EVERYWHERE = "0.0.0.0"
+ENGLISH, GERMAN = "en", "de"  # the languages of the pages that strangers get
 ENTRANCE = "/enter"
 SHORTEST = 12
 MEANING = (
@@ -161,11 +163,7 @@ _MOST_WRONG, _WITHIN_S = 10, 60.0
 _MOST_ADDRESSES = 1000  # maximum addresses whose wrong passwords are remembered
 _IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
 
-FORM = (
-    "Trifold is open to this network. Its password lets you in.</p>"
-    f"<form method=post action={ENTRANCE}><p><label>Password <input type=password name=password autofocus required"
-    " autocomplete=current-password></label> <button>Enter</button></form><p>"
-)
+INVITATION = "Trifold is open to this network. Its password lets you in."
 WRONG = "This is not the password. Go back and try again."
 TOO_OFTEN = "The password was wrong too often. Wait a minute, then try again."
 
@@ -283,7 +281,7 @@ _LONGEST_PATH = 250  # maximum bytes of a path; our own paths are shorter, and f
 MOST_DIGITS = 18  # maximum digits of a number in a path
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
-    "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    "<!doctype html><html lang={language}><meta charset=utf-8><meta name=viewport content='width=device-width'>"
     "<title>Trifold</title>{head}<body style='font:18px/1.6 Georgia,serif;max-width:34em;margin:18vh auto;"
     "padding:0 1.5em'><h1 style='font-size:1.3em'>Trifold</h1><p>{sentence}</p>"
 )
@@ -341,18 +339,19 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        language = _preferred(headers)
         refusal = _contradicts_itself(scope) or self._stranger(scope, headers)
         if refusal:
-            return await _answer(send, *refusal)
+            return await _answer(send, *refusal, language)
         if self._lan is not None and (scope["method"], scope["path"]) == ("POST", ENTRANCE):
-            return await self._enter(self._lan, scope, receive, send)
+            return await self._enter(self._lan, scope, receive, send, language)
         route = self._route(scope["method"], scope["path"])
         if route is None:
-            return await _answer(send, 404, "There is nothing at this address.")
+            return await _answer(send, 404, "There is nothing at this address.", language)
         if not route.open and not self._known(headers):
-            return await self._admit(scope, headers, send)
+            return await self._admit(scope, headers, send, language)
         if not route.open and not _says_its_origin(scope["method"], headers):
-            return await _answer(send, 403, "This request does not say which page it is from.")
+            return await _answer(send, 403, "This request does not say which page it is from.", language)
         if int(headers.get("content-length", "0") or "0") > route.limit:
             return await _answer(send, 413, _too_large(route))
         await _limited(self._app, route, scope, receive, send)
@@ -363,7 +362,7 @@ class Guard:
             return 403, "Trifold answers this machine only."
         known = self._lan is not None and self._lan.is_called(host, self._port)
         if host not in self._hosts and not known:
-            return 400, "This is not an address of Trifold. Use the one that it opened."
+            return 400, ELSEWHERE
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > MOST_DIGITS:
             return 400, "The request states no length that makes sense."
@@ -389,16 +388,17 @@ class Guard:
                 return True
         return False
 
-    async def _admit(self, scope: Scope, headers: MutableMapping[str, str], send: Send) -> None:
+    async def _admit(self, scope: Scope, headers: MutableMapping[str, str], send: Send, language: str) -> None:
         token = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         fetched_ahead = "prefetch" in headers.get("sec-purpose", headers.get("purpose", ""))
         first_page = scope["method"] == "GET" and scope["path"] == "/"
         if not (first_page and token and not fetched_ahead and self._tokens.redeem(token)):
             entrance = self._lan is not None and first_page
-            return await _answer(send, 401, FORM if entrance else LOCKED)
-        await self._let_in(self._key, send)
+            form = _form(language) if entrance else ""
+            return await _answer(send, 401, INVITATION if entrance else LOCKED, language, form=form)
+        await self._let_in(self._key, send, language)
 
-    async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send, language: str) -> None:
         """Check a password that was sent from the entrance page."""
         form, more = b"", True
         while more and len(form) <= _MOST_FORM:
@@ -408,10 +408,10 @@ class Guard:
         client = scope.get("client")
         refusal = lan.refuses(form[:_MOST_FORM], client[0] if client else "")
         if refusal:
-            return await _answer(send, 429 if refusal == TOO_OFTEN else 401, refusal)
-        await self._let_in(self._guest_key, send)
+            return await _answer(send, 429 if refusal == TOO_OFTEN else 401, refusal, language)
+        await self._let_in(self._guest_key, send, language)
 
-    async def _let_in(self, key: str, send: Send) -> None:
+    async def _let_in(self, key: str, send: Send, language: str) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
         # A redirect would count as coming from the page that linked here, so the browser would not send the strict
         # cookie with it.
@@ -419,15 +419,17 @@ class Guard:
             send,
             200,
             "One moment.",
+            language,
             head="<meta http-equiv=refresh content='0;url=/'>",
             extra=[(b"set-cookie", cookie)],
         )
 
 
 LOCKED = (
-    "This page is for the person who started Trifold on this machine, and this address has been used already or is "
-    "incomplete. Open the address that Trifold shows when it starts, or start it again."
+    "This address has been used already or is incomplete. Only the person who started Trifold on this machine can open "
+    "this page. Start Trifold again: it then opens the page."
 )
+ELSEWHERE = "Trifold does not answer at this address. Open the address that it showed when it started."
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
@@ -534,10 +536,43 @@ def _policy(page: bytes) -> bytes:
     return POLICY.format(hashes="".join(f" 'sha256-{digest}'" for digest in digests)).encode("ascii")
 
 
+def _preferred(headers: Mapping[str, str]) -> str:
+    """Return the first language of a browser that the page is written in."""
+    offered = (part[:2].strip().lower() for part in headers.get("accept-language", "").split(","))
+    return next((language for language in offered if language in (ENGLISH, GERMAN)), ENGLISH)
+
+
+@cache
+def _german() -> Mapping[str, str]:
+    table: dict[str, str] = json.loads((Path(__file__).parent / "page" / "de.json").read_text(encoding="utf-8"))
+    return table
+
+
+def in_language(sentence: str, language: str) -> str:
+    return _german().get(sentence, sentence) if language == GERMAN else sentence
+
+
+def _form(language: str) -> str:
+    """The form of the entrance page. Scripts could not translate it, because a stranger gets none."""
+    return (
+        f"<form method=post action={ENTRANCE}><p><label>{in_language('Password', language)} <input type=password "
+        "name=password autofocus required autocomplete=current-password></label> "
+        f"<button>{in_language('Open', language)}</button></form>"
+    )
+
+
 async def _answer(
-    send: Send, status: int, sentence: str, head: str = "", extra: Sequence[tuple[bytes, bytes]] = ()
+    send: Send,
+    status: int,
+    sentence: str,
+    language: str = ENGLISH,
+    *,
+    head: str = "",
+    form: str = "",
+    extra: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
-    body = _ANSWER.format(head=head, sentence=sentence).encode()
+    page = _ANSWER.format(head=head, sentence=in_language(sentence, language), language=language) + form
+    body = page.encode()
     headers = [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),

@@ -53,6 +53,19 @@ def test_it_says_what_it_means() -> None:
     assert "password" in auth.MEANING
 
 
+def test_a_stranger_is_told_in_the_browsers_language(far: TestClient) -> None:
+    """The page of the password was English for everybody."""
+    german = {"accept-language": "de-AT,de;q=0.9,en;q=0.8"}
+    entrance = far.get("/", headers=german)
+    assert "<html lang=de>" in entrance.text
+    assert "Das Passwort lässt Sie herein." in entrance.text
+    assert "<label>Passwort <input" in entrance.text
+    assert "Das ist nicht das Passwort." in far.post(ENTRANCE, data={"password": "no"}, headers=german).text
+    assert "Its password lets you in." in far.get("/", headers={"accept-language": "fr, en;q=0.5, de;q=0.1"}).text
+    sentences = (auth.INVITATION, auth.LOCKED, auth.ELSEWHERE, auth.WRONG, auth.TOO_OFTEN)
+    assert all(auth.in_language(sentence, "de") != sentence for sentence in sentences)
+
+
 def test_the_password_opens_and_nothing_else_does(far: TestClient) -> None:
     answer = far.get("/")
     assert answer.status_code == 401
