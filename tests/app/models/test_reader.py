@@ -191,7 +191,7 @@ def test_what_is_said_of_it_was_measured(tmp_path: Path, monkeypatch: pytest.Mon
     assert reader.verdict() == "Not measured yet."
     reader.EVALUATION.write_text(json.dumps({"reader": {"documents": {"fact": {"of": 80, "share": 0.912}}}}))
     assert reader.verdict() == "In our test it answered 73 of 80 questions right."
-    assert "was not measured" in reader.verdict(READER_LONG)
+    assert "were not measured" in reader.verdict(READER_LONG)
 
 
 @pytest.mark.parametrize(("name", "project", "count"), [

@@ -362,4 +362,4 @@ def test_the_shipped_evaluation_can_be_read() -> None:
 def test_a_longer_form_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evaluation.json").write_text(json.dumps({"starter": {"natural 4096": {"right": 0.6}}}))
     monkeypatch.setattr(starter, "ASSETS", tmp_path)
-    assert "was not measured" in starter.verdict(STARTER_LONG)
+    assert "were not measured" in starter.verdict(STARTER_LONG)
