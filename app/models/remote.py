@@ -84,7 +84,7 @@ class RemoteEngine:
         self._is_trifold = False
         self._failure: TrifoldError | None = None
         self._ready = threading.Event()
-        self._status = Status("loading", f"Asking {self._address.host} for its models.")
+        self._status = Status("loading", f"Asking {self._address.host} for its models…")
         threading.Thread(target=self._connect, name="trifold-remote", daemon=True).start()
 
     @property

@@ -436,8 +436,8 @@ def _check_fit(target: ModelShape, draft: ModelShape | None, name: str, free: Fr
     way = rounding(target, draft, free)
     remedy = "Choose a smaller model, or close other programs."
     if way is not None:
-        remedy = f"With {rounding_in_words(way)} it would fit: the settings have a button for it, the terminal "
-        remedy += f"{rounding_options(way)}."
+        with_it, options = rounding_in_words(way), rounding_options(way)
+        remedy = f"With {with_it} it would fit: the settings have a button for it, the terminal {options}."
     raise ResourceError(f"{name}: {fit_in_words(found)}", remedy)
 
 

@@ -251,11 +251,14 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
     if needed <= free or not (from_file or is_expanded(config)):
         return
     kept = rounded_to in BITS and not from_file
-    remedy = "Close other programs, choose a smaller model"
     if from_file and KINDS[device.type].gpu:
-        remedy += ", or --device cpu, where a file is read as it is stored."
+        remedy = (
+            "Close other programs, choose a smaller model, or use --device cpu, which reads a file as it is stored."
+        )
+    elif from_file or rounded_to == "4bit":
+        remedy = "Close other programs, or choose a smaller model."
     else:
-        remedy += "." if from_file or rounded_to == "4bit" else ", or --weights 4bit."
+        remedy = "Close other programs, choose a smaller model, or use --weights 4bit."
     raise ResourceError(
         f"The weights of {display_name(name)} are stored in {8 * from_file or 4:.2g} bits and take {needed / 1e9:.0f} "
         f"GB when they are {'rounded' if kept else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",

@@ -28,6 +28,15 @@ def speak(page: Page, language: str, title: str) -> None:
     assert page.get_attribute("html", "lang") == (language or "en")
 
 
+# Of a loaded model there is a name; before, its place says what is being done, which was English on every page.
+SAYS_LOADING = """document.getElementById("trifold").dataset.model = "loading";
+document.getElementById("model-name").textContent = "Loading the model…";"""
+SAYS_NAME = """(name) => {
+    document.getElementById("trifold").dataset.model = "ready";
+    document.getElementById("model-name").textContent = name;
+}"""
+
+
 @pytest.mark.parametrize(("size", "scheme", "language"), [(WIDE, "light", "en"), (PHONE, "dark", "de")])
 def test_every_tab_can_be_read_and_stays_within_the_screen(
     scripted: Server, open_page: Open, size: tuple[int, int], scheme: str, language: str
@@ -45,6 +54,12 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
         panel = page.locator(f"#tab-{tab}")
         assert panel.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    if language == "de":
+        name = page.inner_text("#model-name")
+        page.evaluate(SAYS_LOADING)
+        until(page, lambda: page.inner_text("#model-name") == "Das Modell wird geladen…")
+        page.evaluate(SAYS_NAME, name)
+        assert page.inner_text("#model-name") == name, "a name is nobody's to translate"
     speak(page, "", "Settings")
 
 

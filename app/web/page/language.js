@@ -11,7 +11,8 @@ export const LANGUAGES = { en: "English", de: "Deutsch" };
 
 const ATTRIBUTES = ["title", "aria-label", "placeholder", "data-tip", "alt"];
 const ANOTHERS = [
-  '[translate="no"], script, style, pre, code, #chat, #spoken, #aloud-words, #book-title, #model-name, #page-text',
+  '[translate="no"], script, style, pre, code, #chat, #spoken, #aloud-words, #book-title, #page-text',
+  '[data-model="ready"] #model-name', // before, it says what is being done
   "#page-marks, #search-found, #suggestions, #report, .title, .cover b, .cover i, blockquote, mark, .runs .words, #race-question",
   ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
 ].join(", ");

@@ -58,7 +58,7 @@ OF_THE_TERMINAL = ("engine/bench/*.py", "engine/distill/*.py", "engine/model/rea
 # What makes an error for a person, and what says what is being done.
 AROUND = {"refusal": "{} _ read from GGUF.", "_meaningless": "_"}
 REFUSE = {
-    *("Refused", "damaged", "_told", "Loading", *AROUND),
+    *("Refused", "damaged", "_told", "Loading", "Status", "put", *AROUND),
     *(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.TrifoldError)),
 }
 NOT_SHOWN = frozenset(
@@ -222,21 +222,20 @@ def behind() -> Sequence[Path]:
 def refusals(module: Path) -> frozenset[str]:
     """What the errors of a module say, with the words that its callers put around it."""
     nodes = nodes_of(module)
-    constants = {
-        node.targets[0].id: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()
-    }
+    bound: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            bound.setdefault(node.targets[0].id, []).append(node.value)
     found = set()
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         for place, part in enumerate(node.args if name in REFUSE else ()):
-            shown = constants.get(part.id, part) if isinstance(part, ast.Name) else part
             around = AROUND.get(name) or ("{} _" if module.stem == "gguf_facts" and place == 0 else "_")
-            texts = map(normal, literals(walk(shown)))
-            found |= {normal(around.replace("_", text)) for text in texts if is_sentence(text)}
+            for shown in bound.get(part.id, ()) if isinstance(part, ast.Name) else (part,):
+                texts = map(normal, literals(walk(shown)))
+                found |= {normal(around.replace("_", text)) for text in texts if is_sentence(text)}
     return frozenset(found)
 
 

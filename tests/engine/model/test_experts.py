@@ -130,7 +130,7 @@ def test_weights_of_4_bits_are_expanded_where_there_is_room(in_4_bits: Path, mon
     monkeypatch.setattr(loading.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     with pytest.raises(ResourceError, match="stored in 4 bits and take 0 GB when they are expanded, and 0 GB") as told:
         loading.load(str(in_4_bits), window=128, device=CPU)
-    assert told.value.remedy.endswith("or --weights 4bit.")
+    assert told.value.remedy.endswith("or use --weights 4bit.")
     loading.load(str(in_4_bits), window=128, device=CPU, weights="4bit")
     settings = json.loads((in_4_bits / "config.json").read_text())
     shape = shape_of(settings, "it", (in_4_bits / "model.safetensors").stat().st_size)
