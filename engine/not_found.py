@@ -25,6 +25,11 @@ subject.
 ABOUT = 0.5
 """Minimum share of the question's known words that the surroundings of a passage must have to be about the question."""
 
+ABOUT_IT = 0.7
+"""Share of the question's known words that the surroundings of a passage must have to be about the question even if
+its names are far away: the book may say "he".
+"""
+
 _ASKING = (
     "happen happened happens narrator author writer writers animal job work works earn earned income person "
     "people man woman place city town country year date time age old colour color number amount cost costs price "
@@ -127,13 +132,14 @@ class Absence:
         """
         if best is None:
             return bool(nouns)
-        if nouns and self._words.share(nouns, self._words.keys_around(best, FAR)) < ELSEWHERE:
+        known = [term for term in asked if self._words.has(term)]
+        about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
+        near = self._words.share(nouns, self._words.keys_around(best, FAR)) if nouns else 1.0
+        if near < ELSEWHERE and about < ABOUT_IT:
             return True
         unknown = [term for term in nouns if self.is_unknown(term)]
         if not unknown:
             return False
-        known = [term for term in asked if self._words.has(term)]
-        about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def is_elsewhere(self, question: str, nouns: Sequence[Term], best: int | None) -> bool:

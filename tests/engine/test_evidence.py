@@ -434,6 +434,19 @@ def test_a_thing_of_somebody_else_is_no_evidence() -> None:
     assert door.level == "says so"
 
 
+def test_a_passage_with_the_rest_of_the_question_need_not_name_its_subject() -> None:
+    """ "Thirty-one years." was not found, since the Warden is "he" for more than eight passages."""
+    between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
+    said = "I asked him how many years he had played draughts with the lighthouse.\n\n“Thirty-one,” said Josse Pell."
+    text = ["The Warden was in his bed.", *between, said, *between, "A ship went down thirty-one years ago."]
+    index = EvidenceIndex(Document.from_text("Orre", "\n\n".join(text)))
+    asked = "How many years has the Warden played draughts with the lighthouse?"
+    found = index.find(asked, "Thirty-one years.")
+    assert found.level == "near"
+    assert found.passages[0].text.startswith("“Thirty-one,”")
+    assert index.find("How many years has the Warden been in the east?", "Josse Pell.").level == "not found"
+
+
 @pytest.mark.parametrize(
     "unit", ["dollars", "euros", "pounds", "months", "weeks", "kilometers", "metres", "feet", "hours"]
 )
