@@ -438,7 +438,8 @@ def test_a_passage_with_the_rest_of_the_question_need_not_name_its_subject() -> 
     """ "Thirty-one years." was not found, since the Warden is "he" for more than eight passages."""
     between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
     said = "I asked him how many years he had played draughts with the lighthouse.\n\n“Thirty-one,” said Josse Pell."
-    text = ["The Warden was in his bed.", *between, said, *between, "A ship went down thirty-one years ago."]
+    light = ["The lighthouse was white, and it stood where the road ended."] * 12
+    text = [*["The Warden was in his bed, and his leg was broken."] * 6, *between, said, *between, *light]
     index = EvidenceIndex(Document.from_text("Orre", "\n\n".join(text)))
     asked = "How many years has the Warden played draughts with the lighthouse?"
     found = index.find(asked, "Thirty-one years.")
