@@ -72,7 +72,7 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
     if gain is None:
         return ""
     return (
-        f"{target.reading_layers} of its {target.layers} layers read the whole book: behind "
+        f"{target.reading_layers} of its {target.layers} layers read the whole book: after "
         f"{min(BOOK_TOKENS, target.window):,} tokens the retrieval cache makes answers {gain:.1f} times as fast at "
         f"most. Quotations gain as with other models."
     )

@@ -341,7 +341,7 @@ def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None
         free = FreeMemory(48 * 10**9, 0, on_gpu=True, quantization=quantization)
         said = fit.gain_in_words(target, fit_pair(target, None, free))
         assert said.startswith(
-            "8 of its 32 layers read the whole book: behind 120,000 tokens the retrieval cache makes "
+            "8 of its 32 layers read the whole book: after 120,000 tokens the retrieval cache makes "
         )
         assert f"answers {gain} times as fast at most" in said
     llama = ModelShape(32, 8, 128, 8 * 10**9, 0, 131_072)
