@@ -122,7 +122,9 @@ def _check_part(found: _Found, number: int, count: int, name: str) -> None:
         raise Refused("is damaged: it does not say which part of a model it is.", _AGAIN)
     whole = max(1, whole)
     if count == 1 and whole > 1:
-        raise Refused(f"is one of {whole} parts of a model.", "Give it its original name, such as NAME-00001-of-00003.gguf.")
+        raise Refused(
+            f"is one of {whole} parts of a model.", "Give it its original name, such as NAME-00001-of-00003.gguf."
+        )
     if (stated, whole) != (number, count):
         raise Refused(
             f"has parts that do not belong together: {name} says that it is part {stated + 1} of {whole}.", _AGAIN
