@@ -180,6 +180,22 @@ def test_child_is_not_told_secrets(slow: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "hf_not_for_parsers" not in "".join(seen[0].values())
 
 
+def test_child_finds_the_libraries_that_this_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "from engine import sandbox\n"
+    program += "sandbox.serve(lambda _, voice: voice.say({'type': 'answer'}), lambda error: {'type': 'refused'})\n"
+    (tmp_path / "brought.py").write_text(program, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    heard = sandbox.run_in_child("brought", {}, Bounds(1 << 30, 10.0), time.monotonic() + 30)
+    assert [message["type"] for message in heard] == ["answer"]
+
+
+def test_nothing_in_the_current_folder_is_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "libraries", os.pathsep])
+    assert sandbox.environment()["PYTHONPATH"] == os.pathsep.join(
+        map(str, (sandbox._ROOT, Path("libraries").absolute()))
+    )
+
+
 def test_password_is_not_on_the_command_line(slow: Path) -> None:
     seen: list[str] = []
 
