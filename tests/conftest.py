@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The libraries read these when they are imported, which is before any fixture runs."""
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
     # Every process that the tests start would compile our files again, and pytest their assertions.
@@ -32,7 +33,8 @@ def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, who share the cores with the programs that they start
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     else:  # who starts the others: what one of them compiles is there for all, and for the programs that they start
-        os.environ["TRIFOLD_KERNELS"] = tempfile.mkdtemp(prefix="trifold-kernels-")
+        folder = os.environ["TRIFOLD_KERNELS"] = tempfile.mkdtemp(prefix="trifold-kernels-")
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))  # also where no session begins: --help
     # A shell's background job ignores Ctrl-C, and so would every program that it starts and wants to stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -161,8 +163,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["tried"] = tally.counts()
-    else:
-        shutil.rmtree(os.environ["TRIFOLD_KERNELS"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
