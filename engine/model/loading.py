@@ -5,8 +5,8 @@ remote code, and checks models before it loads them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
         del config.quantization_config
     folder = Path(name)
     try:
-        with weights.with_whole_index(folder) if folder.is_dir() else nullcontext(name) as place:
+        with weights.with_whole_index(folder) if folder.is_dir() else nullcontext(name) as place, _without_output():
             model, found = library.from_pretrained(
                 place,
                 config=config,
@@ -307,6 +307,25 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             "The files may be incomplete or altered; download them again.",
         )
     return model
+
+
+@contextmanager
+def _without_output() -> Iterator[None]:
+    """Within this context transformers shows no progress bar and no warning: what goes wrong is raised by this module,
+    and a program that uses the engine decides itself what it prints.
+    """
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(max(level, logging.ERROR))
+    if bars:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _expanding(config: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.utils import logging
 
 import engine
 from tests.house import ROOT
@@ -29,13 +30,22 @@ def examples() -> list[str]:
     return [textwrap.dedent(block) for block in blocks if block.lstrip().startswith("from engine import")]
 
 
-def test_the_examples_of_the_page_run(tiny: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run_and_print_nothing_else(
+    tiny: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "".join(examples())
     for name, folder in (("target", tiny("llama", spread=0.1)), ("draft", tiny("llama", seed=1, layers=1, width=32))):
         assert f'"assets/demo/{name}"' in code
         code = code.replace(f"assets/demo/{name}", folder)
+    # As where nobody has set HF_HUB_DISABLE_PROGRESS_BARS.
+    monkeypatch.setattr(sys.modules["huggingface_hub.utils.tqdm"], "HF_HUB_DISABLE_PROGRESS_BARS", None)
+    monkeypatch.setattr(logging, "_tqdm_active", True)
+    capsys.readouterr()
     exec(compile(code, str(PAGE), "exec"), {"text": TEXT})
-    assert len(capsys.readouterr().out) > 20, "both answers are printed"
+    said = capsys.readouterr()
+    assert len(said.out) > 20, "both answers are printed"
+    assert said.err == ""
+    assert logging.is_progress_bar_enabled(), "what else the program loads shows its bars as before"
 
 
 def test_the_page_can_be_read_in_one_go() -> None:
