@@ -242,7 +242,7 @@ def _read_parser() -> Parser:
         help="print the text as the model reads it; a line with the page's name precedes each page",
     )
     _add_document(parser)
-    _add_model(parser)
+    _add_target(parser.add_argument_group("model, whose tokens are counted"))
     return parser
 
 
@@ -318,21 +318,23 @@ def _add_no_snapshot(parser: Parser) -> None:
     )
 
 
-def _add_model(parser: Parser) -> None:
-    group = parser.add_argument_group("model and engine")
+def _add_target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
         help="target model: a folder, a GGUF file or a hub id; or reader: for real conversations, 1.1 GB; starter: a "
         "small model, 93 MB; demo: the bundled model (demo)",
     )
+    group.add_argument("--yes", action="store_true", help="download the named models without asking")
+
+
+def _add_model(parser: Parser) -> None:
+    group = parser.add_argument_group("model and engine")
+    _add_target(group)
     group.add_argument(
         "--draft",
         metavar="NAME",
         help="draft model: a folder, a GGUF file, a hub id, or none; reader-draft: the draft for the reader",
-    )
-    group.add_argument(
-        "--yes", action="store_true", help="download the reader, its draft or the starter without asking"
     )
     group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
     meanings = _engine_meanings()

@@ -51,6 +51,8 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
+    if options.command == "read":  # counts the target's tokens, so that no draft is fetched
+        settings = dataclasses.replace(settings, draft=None)
     if not any(
         is_hub_id(name) or is_any_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
     ):

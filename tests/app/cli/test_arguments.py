@@ -68,6 +68,7 @@ def test_page_range(text: str, pages: tuple[int, int]) -> None:
         (["read", "b", "--pages", "1"], "See: python launch.py read --help"),
         (["--port", "70000"], "between 1 and 65535"),
         (["read"], "python launch.py read --help"),
+        (["read", "b", "--kv", "8bit"], "There is no option '--kv'."),
         (["doctor", "", ""], "There is no option ''."),
         (["doctor", " "], "There is no option ''."),
     ],
@@ -93,6 +94,11 @@ def test_the_version_is_said_before_anything_is_installed() -> None:
         parse(["--version"])
     assert str(caught.value) == f"Trifold {VERSION}\n"
     assert not is_complete(["--version"])
+
+
+def test_read_offers_no_option_that_changes_nothing() -> None:
+    settings_of_the_engine = {field.name for field in dataclasses.fields(EngineConfig)}
+    assert settings_of_the_engine & vars(parse(["read", "book.pdf"])).keys() == {"model"}
 
 
 def test_help_explains_every_setting_of_the_engine() -> None:

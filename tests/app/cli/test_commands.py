@@ -135,7 +135,7 @@ def test_read_shows_the_text_of_every_page_to_the_letter(
     rows = [f"Port {at} | {at},50 °C" for at in range(300)]
     file = tmp_path / "stock.tsv"
     file.write_text("\n".join(row.replace(" | ", "\t") for row in ["Port | Heat", *rows]), encoding="utf-8")
-    assert main(["read", str(file), "--json", *pair]) == 0
+    assert main(["read", str(file), "--json", *pair[:2]]) == 0
     texts = json.loads(capfd.readouterr().out)["page_texts"]
     assert [text["page"] for text in texts] == list(range(1, len(texts) + 1))
     assert [row for text in texts for row in text["text"].split("\n")[1:]] == rows
@@ -146,13 +146,13 @@ def test_read_shows_the_text_of_every_page_to_the_letter(
 
 
 def test_read_says_what_was_found(book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", str(book_file), *pair, "--json"]) == 0
+    assert main(["read", str(book_file), *pair[:2], "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["pages"] >= 1
     assert report["characters"] == pytest.approx(len(book_file.read_text(encoding="utf-8")), rel=0.05)
     assert report["tokens"] > 300
     assert report["warnings"] == []
-    assert main(["read", str(book_file), *pair]) == 0
+    assert main(["read", str(book_file), *pair[:2]]) == 0
     assert f"{report['tokens']:,} tokens" in capfd.readouterr().out
 
 

@@ -66,7 +66,7 @@ def test_log_that_cannot_be_written_keeps_nobody_from_working(
 def test_value_out_of_range_is_refused_before_any_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["read", "book.txt", "--context", "3"]) == 2
+    assert main(["ask", "book.txt", "Who?", "--context", "3"]) == 2
     assert "at least 64 tokens" in capsys.readouterr().err
 
 

@@ -41,6 +41,8 @@ def test_a_pair_is_fetched_once_and_named_by_its_folders(
     hub.asked.clear()
     assert on_this_machine(argparse.Namespace(command="ask"), make_settings(model=TARGET, draft=DRAFT)) == settings
     assert hub.asked == []
+    read = on_this_machine(argparse.Namespace(command="read"), make_settings(model=TARGET, draft="acme/not-here"))
+    assert (read.model, read.draft) == (settings.model, None)
     doctor = on_this_machine(argparse.Namespace(command="doctor"), make_settings(model=TARGET, draft="acme/not-here"))
     assert (doctor.model, doctor.draft) == (settings.model, "acme/not-here")
     assert hub.asked == [], "the doctor looks only"
