@@ -201,38 +201,10 @@ def _soften(
         line: the row's results in ``PARTS``.
         value_scales: scales of the values, which the weights are multiplied by after they are summed.
     """
-    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
-    edges = [e.b.trunc(border, I32) for border in (begin, limit)]
     together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
-    maxima = [e.variable(e.constant(LOWEST)) for _ in together]
     width = len(together) * e.lanes
     stop = e.b.and_(e.b.add(count, long(width - 1)), long(-width))
-    sees_all = e.b.and_(e.b.icmp_signed("<=", begin, long(0)), e.b.icmp_signed(">=", limit, stop))
-
-    def look(hides: bool) -> None:
-        with e.loop(long(0), stop, width) as start:
-            for offset, largest in zip(together, maxima, strict=True):
-                at = e.b.add(start, long(offset))
-                score = e.load_vector(scores, at)
-                if cap is not None:
-                    score = scaled(e, score, scale, cap)
-                if hides:
-                    low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
-                    hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
-                    score = e.b.select(hidden, e.constant(LOWEST), score)
-                if hides or cap is not None:
-                    e.store(score, e.at(scores, at, F32))
-                largest.value = e.larger(largest.value, score)
-
-    with e.b.if_else(sees_all) as (most, few):
-        with most:
-            look(hides=False)
-        with few:
-            look(hides=True)
-    largest_of_all = maxima[0].value
-    for largest in maxima[1:]:
-        largest_of_all = e.larger(largest_of_all, largest.value)
-    maximum = e.splat(e.fold(largest_of_all, e.larger))
+    maximum = e.splat(_hide(e, scores, begin, limit, stop, scale, cap))
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
@@ -255,6 +227,53 @@ def _soften(
     maximum = e.b.select(nothing, e.constant(LOWEST), maximum)
     e.store(e.b.extract_element(maximum, I32(0)), e.at(line, long(head_dim), F32))
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
+
+
+def _hide(
+    e: Emitter,
+    scores: ir.Value,
+    begin: ir.Value,
+    limit: ir.Value,
+    stop: ir.Value,
+    scale: ir.Value,
+    cap: ir.Value | None,
+) -> ir.Value:
+    """Set the scores of hidden keys to ``LOWEST``, cap the scores if the model does, and return the largest.
+
+    Args:
+        begin, limit: as in ``_soften``.
+        stop: number of the scores, whole steps of the loop.
+    """
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    edges = [e.b.trunc(border, I32) for border in (begin, limit)]
+    together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
+    maxima = [e.variable(e.constant(LOWEST)) for _ in together]
+    sees_all = e.b.and_(e.b.icmp_signed("<=", begin, long(0)), e.b.icmp_signed(">=", limit, stop))
+
+    def look(hides: bool) -> None:
+        with e.loop(long(0), stop, len(together) * e.lanes) as start:
+            for offset, largest in zip(together, maxima, strict=True):
+                at = e.b.add(start, long(offset))
+                score = e.load_vector(scores, at)
+                if cap is not None:
+                    score = scaled(e, score, scale, cap)
+                if hides:
+                    low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
+                    hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
+                    score = e.b.select(hidden, e.constant(LOWEST), score)
+                if hides or cap is not None:
+                    e.store(score, e.at(scores, at, F32))
+                largest.value = e.larger(largest.value, score)
+
+    with e.b.if_else(sees_all) as (most, few):
+        with most:
+            look(hides=False)
+        with few:
+            look(hides=True)
+    largest_of_all = maxima[0].value
+    for largest in maxima[1:]:
+        largest_of_all = e.larger(largest_of_all, largest.value)
+    return e.fold(largest_of_all, e.larger)
 
 
 EMIT: dict[str, Callable[..., None]] = {"attend_pairs": _emit_attend_pairs}

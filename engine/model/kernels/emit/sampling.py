@@ -83,59 +83,96 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     def weigh(x: ir.Value) -> ir.Value:
         return e.exp2(e.b.fmul(e.b.fsub(x, e.splat(largest)), scale))
 
-    count = e.variable(long(0))
-    least_logit = e.variable(F32(-_INFINITE))
-    mass = e.variable(F64(0.0))
+    chosen = _Chosen(e, values, width, weigh, some)
     with e.b.if_else(by_top_k) as (few, all_of_them):
         with few:
-            bound = e.variable(F32(-_INFINITE))
-            with e.b.if_then(e.b.icmp_signed(">=", blocks, top_k)):
-                bound.value = _largest_of(e, peaks, blocks, top_k)
-            count.value = _compress(e, values, width, some, lambda x: x, e.splat(bound.value))
-            least_logit.value = _largest_of(e, some, count.value, top_k)
-            _pad(e, some, count.value, -_INFINITE)
-            least = e.splat(least_logit.value)
-            total = e.variable(ir.Constant(ir.VectorType(F64, lanes), [F64(0.0)] * lanes))
-            with e.loop(long(0), count.value, lanes) as at:
-                x = e.load_vector(some, at)
-                kept = e.b.fcmp_ordered(">=", x, least)
-                weight = e.b.select(kept, weigh(x), e.constant(0.0))
-                e.store_vector(weight, some, at, F32)
-                total.value = e.b.fadd(total.value, e.b.fpext(weight, total.value.type))
-            mass.value = _folded(e, total.value)
+            _choose_top_k(e, chosen, top_k, peaks, blocks)
         with all_of_them:
-            mass.value = _sum(e, values, width, weigh)
+            chosen.mass.value = _sum(e, values, width, weigh)
             with e.b.if_then(by_top_p):
-                rest = e.b.fsub(F64(1.0), top_p)
-                # Halved, so that rounding cannot make the bound too high.
-                share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, mass.value), F64(0.5)), e.b.sitofp(width, F64))
-                bound_weight = e.b.fptrunc(share, F32)
-                count.value = _compress(e, values, width, some, weigh, e.splat(bound_weight))
-                _pad(e, some, count.value, 0.0)
-    least_weight, last_id = e.variable(F32(0.0)), e.variable(width)
+                _choose_heavy(e, chosen, top_p)
     with e.b.if_then(by_top_p):
-        wanted = e.b.fmul(top_p, mass.value)
-        more, tau = _nucleus(e, some, count, wanted)
-        least_weight.value = tau
-        # tau is 0 if, after rounding, even the sum of all tokens is below top_p. Then all tokens are kept.
-        with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-            # Keep as many tokens of the lowest kept weight as needed, and at least one.
-            needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
-            ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
-            with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
-                ties.value = long(1)
-            taken = _last_tie(e, values, width, weigh, e.splat(least_logit.value), tau, ties.value, last_id)
-            mass.value = e.b.fadd(more, e.b.fmul(e.b.sitofp(taken, F64), e.b.fpext(tau, F64)))
-    mass.value = e.b.select(odd, F64(float("nan")), mass.value)
+        _keep_top_p(e, chosen, top_p)
+    mass = e.b.select(odd, F64(float("nan")), chosen.mass.value)
     for word, value in (
         (Stats.LARGEST, e.b.fpext(largest, F64)),
-        (Stats.LEAST_LOGIT, e.b.fpext(least_logit.value, F64)),
-        (Stats.LEAST_WEIGHT, e.b.fpext(least_weight.value, F64)),
-        (Stats.LAST_ID, e.b.sitofp(last_id.value, F64)),
-        (Stats.MASS, mass.value),
+        (Stats.LEAST_LOGIT, e.b.fpext(chosen.least_logit.value, F64)),
+        (Stats.LEAST_WEIGHT, e.b.fpext(chosen.least_weight.value, F64)),
+        (Stats.LAST_ID, e.b.sitofp(chosen.last_id.value, F64)),
+        (Stats.MASS, mass),
     ):
         e.store(value, e.at(stats, long(word), F64), align=8)
     e.end()
+
+
+class _Chosen:
+    """The tokens of a row that may be kept, and the ``Stats`` of those that are.
+
+    ``count`` is the number of weights in ``some``. A token is kept if its logit is at least ``least_logit``, and its
+    weight above ``least_weight``, or equal to it up to the token ``last_id``. ``mass`` is the sum of the weights.
+
+    Args:
+        values: the logits of the row, ``width`` numbers.
+        weigh: emits the weights of a vector of logits.
+        some: memory for the weights of the chosen tokens.
+    """
+
+    def __init__(
+        self, e: Emitter, values: ir.Value, width: ir.Value, weigh: Callable[[ir.Value], ir.Value], some: ir.Value
+    ) -> None:
+        self.values, self.width, self.weigh, self.some = values, width, weigh, some
+        self.count = e.variable(long(0))
+        self.least_logit, self.least_weight = e.variable(F32(-_INFINITE)), e.variable(F32(0.0))
+        self.last_id, self.mass = e.variable(width), e.variable(F64(0.0))
+
+
+def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value, blocks: ir.Value) -> None:
+    """Choose the tokens whose logit is at least the ``top_k``-th largest. ``peaks`` are the largest values of the row's
+    ``blocks``.
+    """
+    some, count = chosen.some, chosen.count
+    bound = e.variable(F32(-_INFINITE))
+    with e.b.if_then(e.b.icmp_signed(">=", blocks, top_k)):
+        bound.value = _largest_of(e, peaks, blocks, top_k)
+    count.value = _compress(e, chosen.values, chosen.width, some, lambda x: x, e.splat(bound.value))
+    chosen.least_logit.value = _largest_of(e, some, count.value, top_k)
+    _pad(e, some, count.value, -_INFINITE)
+    least = e.splat(chosen.least_logit.value)
+    total = e.variable(ir.Constant(ir.VectorType(F64, e.lanes), [F64(0.0)] * e.lanes))
+    with e.loop(long(0), count.value, e.lanes) as at:
+        x = e.load_vector(some, at)
+        kept = e.b.fcmp_ordered(">=", x, least)
+        weight = e.b.select(kept, chosen.weigh(x), e.constant(0.0))
+        e.store_vector(weight, some, at, F32)
+        total.value = e.b.fadd(total.value, e.b.fpext(weight, total.value.type))
+    chosen.mass.value = _folded(e, total.value)
+
+
+def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
+    """Choose the tokens that weigh at least half of the module's bound for top-p; ``mass`` sums all weights."""
+    rest = e.b.fsub(F64(1.0), top_p)
+    # Halved, so that rounding cannot make the bound too high.
+    share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, chosen.mass.value), F64(0.5)), e.b.sitofp(chosen.width, F64))
+    bound = e.splat(e.b.fptrunc(share, F32))
+    chosen.count.value = _compress(e, chosen.values, chosen.width, chosen.some, chosen.weigh, bound)
+    _pad(e, chosen.some, chosen.count.value, 0.0)
+
+
+def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
+    """Keep the fewest of the chosen tokens that together weigh ``top_p`` of their mass, the heaviest first."""
+    wanted = e.b.fmul(top_p, chosen.mass.value)
+    more, tau = _nucleus(e, chosen.some, chosen.count, wanted)
+    chosen.least_weight.value = tau
+    # tau is 0 if, after rounding, even the sum of all tokens is below top_p. Then all tokens are kept.
+    with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
+        # Keep as many tokens of the lowest kept weight as needed, and at least one.
+        needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
+        ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
+        with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
+            ties.value = long(1)
+        least = e.splat(chosen.least_logit.value)
+        taken = _last_tie(e, chosen.values, chosen.width, chosen.weigh, least, tau, ties.value, chosen.last_id)
+        chosen.mass.value = e.b.fadd(more, e.b.fmul(e.b.sitofp(taken, F64), e.b.fpext(tau, F64)))
 
 
 def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
