@@ -78,46 +78,59 @@ def load(
         ResourceError: memory is too small for weights that have to be expanded.
     """
     config = settings_of(name, window)
-    window = window or int(config.max_position_embeddings)
-    if FAMILIES[config.model_type].others in (RECURRENT, MAMBA) and not KINDS[device.type].has_64_bits:
+    family, title = FAMILIES[config.model_type], display_name(name)
+    if family.others in (RECURRENT, MAMBA) and not KINDS[device.type].has_64_bits:
         raise UnsupportedModel(
-            f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} "
-            "do not have.",
+            f"{title} has layers that sum in float64, which devices of the kind {device.type} do not have.",
             "Use --device cpu.",
         )
     _check_weights(name, config)
     attention.register()
-    wanted = pick_dtype(config, dtype, device)
     keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
-    described = gguf.is_described(Path(name))
-    if not (described and keeps_blocks):
-        _check_memory(name, config, wanted, weights, device)
-    if described:
-        model = gguf.build(Path(name), config, wanted, attention.IMPLEMENTATION, keeps_blocks)
-    else:
-        model = _from_pretrained(name, config, wanted, weights)
-        wanted = model.dtype
-    model.requires_grad_(False)
+    model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
     recurrent.install(model)
     # Experts keep transformers' products if every device has a kernel for grouped products.
-    grouped = all(multiplies_groups(each, wanted) for each in (split.devices if split else (device,)))
-    by_host = not grouped and packed
-    title = display_name(name)
+    grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
+    own_experts = (packed and not grouped) or weights in BITS
     for number, block in enumerate(model.model.layers):  # only one layer at a time has expanded experts in memory
-        if by_host or weights in BITS or number in in_host:
+        if own_experts or number in in_host:
             experts.install([block])
         if weights in BITS:
             quantize([block], weights, title)
-    if weights in BITS:
-        title = f"{title} ({BITS[weights]}-bit weights)"
-    family = FAMILIES[config.model_type]
     if packed and device.type == "cuda":
         fuse_norms(model, family)
     host_weights = place(model, device, split, in_host)
     model.eval()
     if packed and device.type == "cpu":
-        pack(model, family, wanted)
-    return Decoder(model, title, window, wanted, split, host_weights)
+        pack(model, family, used)
+    title += f" ({BITS[weights]}-bit weights)" if weights in BITS else ""
+    return Decoder(model, title, window or int(config.max_position_embeddings), used, split, host_weights)
+
+
+def _as_stored(
+    name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device, keeps_blocks: bool
+) -> tuple[Any, torch.dtype]:
+    """Build a model with the weights that its folder stores. Return the model and the dtype of its activations.
+
+    Args:
+        dtype: dtype of the activations of a GGUF file's model, and to expand its weights to.
+        rounded_to: format to which the caller rounds the weights, which decides what is expanded here.
+        keeps_blocks: whether weights of a GGUF file keep its blocks.
+
+    Raises:
+        ModelError: weights are missing, damaged, or not safetensors.
+        ResourceError: memory is too small for weights that have to be expanded.
+    """
+    described = gguf.is_described(Path(name))
+    if not (described and keeps_blocks):
+        _check_memory(name, config, dtype, rounded_to, device)
+    if described:
+        model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, keeps_blocks)
+    else:
+        model = _from_pretrained(name, config, dtype, rounded_to)
+        dtype = model.dtype
+    model.requires_grad_(False)
+    return model, dtype
 
 
 def place(
@@ -290,16 +303,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
                 **expanding,
             )
     except Exception as error:
-        # an unknown activation or kind of RoPE
-        if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
-            raise UnsupportedModel(
-                f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
-            ) from error
-        cause = f"{error} is not described" if isinstance(error, KeyError) else _first_line(error)
-        raise ModelError(
-            f"The weights of {display_name(name)} could not be loaded: {cause}.",
-            "The files may be incomplete or damaged; download them again.",
-        ) from error
+        raise _refused(name, config, error) from error
     if missing := sorted(found["missing_keys"]):  # transformers would fill missing weights with random numbers
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise ModelError(
@@ -307,6 +311,20 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             "The files may be incomplete or altered; download them again.",
         )
     return model
+
+
+def _refused(name: str, config: Any, error: Exception) -> ModelError:
+    """The error for a person, of an exception that transformers raised while it loaded weights."""
+    # an unknown activation or kind of RoPE
+    if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
+        return UnsupportedModel(
+            f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
+        )
+    cause = f"{error} is not described" if isinstance(error, KeyError) else _first_line(error)
+    return ModelError(
+        f"The weights of {display_name(name)} could not be loaded: {cause}.",
+        "The files may be incomplete or damaged; download them again.",
+    )
 
 
 @contextmanager
