@@ -30,7 +30,7 @@ def without_endings(words: str) -> str:
     """The words without endings of English, German, French and Spanish: "canciones" becomes "cancion", which other
     forms of the word begin with.
 
-    Evidence compares whole stems instead (``engine.words.without_ending``): "cities" and "city" become "cit" there,
-    which "citizen" begins with.
+    Evidence compares whole stems instead (``engine.words.without_ending``): "studies" and "study" become "stud" there,
+    which "student" begins with.
     """
     return " ".join(_ENDING.sub("", word) for word in words.split())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.core.find import MOST_HITS, Finder, Found
+from app.core.spellings import without_endings
 from engine.document import Document
+from engine.words import without_ending
 
 PAGES = (
     "The Lamplighter of Orré kept the north\nlight. Nobody lit a lamp like him; the light-\nhouse was his.",
@@ -13,6 +15,13 @@ PAGES = (
     "the sea. A well-known keeper doesn’t sleep.",
 )
 BOOK = Document.from_pages("The Lamps", PAGES)
+
+
+def test_a_search_keeps_letters_that_evidence_drops() -> None:
+    stem = without_ending("study")
+    assert without_ending("studies") == stem, "whole stems are compared"
+    assert "student".startswith(stem), "and a search for the stem would find other words"
+    assert not "student".startswith(without_endings("studies"))
 
 
 def find(words: str, book: Document = BOOK) -> tuple[list[tuple[int, str]], Found]:
