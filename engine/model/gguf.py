@@ -96,30 +96,17 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
     """
-    from accelerate import init_empty_weights
-    from torch import nn
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    from engine.model.products import fixed, replace
-    from engine.model.products.blocks import BlockEmbedding, BlockLinear
+    from engine.model.products import fixed
 
     index = weights.gguf_index(folder)
     title, kind = Path(index["files"][0]["path"]).name, KINDS[index["architecture"]]
-    with init_empty_weights(include_buffers=False):  # buffers, such as the frequencies of RoPE, are not in the file
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    model.generation_config = GenerationConfig.from_pretrained(folder)
+    model = _without_weights(folder, config, dtype, attention)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
-    # Prefix of the tensors to leave out: in Qwen 3.5, those of the layer for multi-token prediction, after the last
-    # layer. Other kinds have no such layer, so the prefixes are ``FACTORS``, which are left out in any case.
-    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
-    for tensor, stored in _stored(index, kind, config):
-        if tensor.name in FACTORS or tensor.name.startswith(guesses):
-            continue
-        name = kind.name(tensor.name) or ""
+    for tensor, name, stored in _named(index, kind, config):
         path, _, last = name.rpartition(".")
         if path.rpartition(".")[0].endswith(EXPERTS):  # gate, up and down projections
             path, _, part = path.rpartition(".")
@@ -129,20 +116,11 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             raise ModelError(f"{title} holds {tensor.name}, which a model of its kind does not have.", _OTHER)
         if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
             raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
-        module = model.get_submodule(path)
-        if as_stored and last == "weight" and isinstance(module, nn.Linear | nn.Embedding):
-            embeds = isinstance(module, nn.Embedding)
-            new = BlockEmbedding(stored, module, dtype) if embeds else BlockLinear(stored, None, dtype)
-            replace(model, path, new)
-            continue
-        values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
-        # All other weights are small. They are kept in float32, which our own kernels take.
-        kept = values if as_stored else values.to(dtype)
-        if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
-            biases[path] = kept
-        else:
-            setattr(module, last, fixed(kept))
-        stored.let_go()
+        if not (as_stored and _takes_blocks(model, name, stored, dtype)):
+            values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
+            # All other weights are small. They are kept in float32, which our own kernels take.
+            _give(model, name, values if as_stored else values.to(dtype), biases)
+            stored.let_go()
     for path, found in experts.items():
         if f"{path}.down_proj" not in wanted:
             raise ModelError(f"{title} holds {path}, which a model of its kind does not have.", _OTHER)
@@ -157,6 +135,63 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     if config.tie_word_embeddings:
         _tie(model, dtype)
     return model
+
+
+def _without_weights(folder: Path, config: Any, dtype: Any, attention: str) -> Any:
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    with init_empty_weights(include_buffers=False):  # buffers, such as the frequencies of RoPE, are not in the file
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
+
+
+def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
+    """Yield every tensor that the model is built of, transformers' name of its weight ("" if it has none), and its
+    bytes.
+    """
+    # Prefix of the tensors to leave out: in Qwen 3.5, those of the layer for multi-token prediction, after the last
+    # layer. Other kinds have no such layer, so the prefixes are ``FACTORS``, which are left out in any case.
+    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
+    for tensor, stored in _stored(index, kind, config):
+        if tensor.name not in FACTORS and not tensor.name.startswith(guesses):
+            yield tensor, kind.name(tensor.name) or "", stored
+
+
+def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any) -> bool:
+    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether the weight ``name`` is
+    that of such a layer.
+    """
+    from torch import nn
+
+    from engine.model.products import replace
+    from engine.model.products.blocks import BlockEmbedding, BlockLinear
+
+    path, _, last = name.rpartition(".")
+    module = model.get_submodule(path)
+    if last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
+        return False
+    embeds = isinstance(module, nn.Embedding)
+    replace(model, path, BlockEmbedding(stored, module, dtype) if embeds else BlockLinear(stored, None, dtype))
+    return True
+
+
+def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
+    """Set a weight of a model. A linear layer may still be replaced, so that its bias goes to ``biases``, keyed by the
+    layer's path.
+    """
+    from torch import nn
+
+    from engine.model.products import fixed
+    from engine.model.products.blocks import BlockLinear
+
+    path, _, last = name.rpartition(".")
+    module = model.get_submodule(path)
+    if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
+        biases[path] = values
+    else:
+        setattr(module, last, fixed(values))
 
 
 def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:

@@ -123,7 +123,7 @@ class DeltaTrace:
             return RecurrentState(memory, inputs)
         faded = self.decays.double().cumsum(dim=0)
         left = (faded[-1] - faded).float().exp()
-        keys = _for_each_head(self.keys, self.updates) * left.unsqueeze(-1)
+        keys = _for_each_head(self.keys, self.updates.shape[1]) * left.unsqueeze(-1)
         added = torch.einsum("nhk,nhv->hkv", keys, self.updates)
         return RecurrentState(state.memory * faded[-1].float().exp()[:, None, None] + added, inputs)
 
@@ -399,39 +399,25 @@ def in_chunks(
     """
     n, heads, width = v.shape
     size = min(_CHUNK, n)
-    missing = -n % size
-
-    def cut(x: torch.Tensor) -> torch.Tensor:
-        """Cut (n, heads, ...) into chunks (chunks, heads, size, ...). Tokens that pad the last chunk change nothing."""
-        if missing:
-            x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
-        return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
-
-    def for_each_head(x: torch.Tensor) -> torch.Tensor:
-        """Repeat a tensor of key heads (chunks, key_heads, ...) for all heads that share a key head: (chunks, heads,
-        ...).
-        """
-        group = heads // x.shape[1]
-        return x if group == 1 else x.repeat_interleave(group, dim=1)
-
-    queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
+    queries, keys, values, fading, rate = (_cut(x, size) for x in (q, k, v, decays, rates))
+    rate = rate.unsqueeze(-1)
     # Only differences between these sums of logarithms matter. The differences are small compared with the sums, so the
     # sums are in float64.
-    faded = cut(decays).double().cumsum(dim=-1)
+    faded = fading.double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
-    seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
+    seen = _for_each_head(queries @ keys.transpose(-1, -2), heads) * between
     # The value read under a token's key depends on the memory before the chunk and on earlier tokens of the chunk. So
     # the added values of a chunk are the solution of a triangular system. It is solved for the part that depends on the
     # tokens alone and for the factor of the memory, before the memory is known.
     own, of_memory = values * rate, None
     if corrects:
-        system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
-        sides = torch.cat([own, for_each_head(keys) * (-rate * left)], dim=-1)
+        system = _for_each_head(keys @ keys.transpose(-1, -2), heads) * between * rate
+        sides = torch.cat([own, _for_each_head(keys, heads) * (-rate * left)], dim=-1)
         solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
         own, of_memory = solved.split((width, k.shape[2]), dim=-1)
-    queries, keys = for_each_head(queries), for_each_head(keys)
+    queries, keys = _for_each_head(queries, heads), _for_each_head(keys, heads)
     asking, writing = queries * left, (keys * (faded[..., -1:] - faded).float().exp().unsqueeze(-1)).transpose(-1, -2)
     out, updates = torch.empty_like(values), torch.empty_like(values)
     for chunk in range(values.shape[0]):
@@ -443,10 +429,19 @@ def in_chunks(
     return read, added, memory
 
 
-def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Repeat keys or queries (n, key_heads, key_dim) for all heads of their group: (n, heads, key_dim)."""
-    group = values.shape[1] // keys.shape[1]
-    return keys if group == 1 else keys.repeat_interleave(group, dim=1)
+def _cut(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Cut (n, heads, ...) into chunks (chunks, heads, size, ...). Tokens that pad the last chunk change nothing."""
+    if missing := -len(x) % size:
+        x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
+    return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
+
+
+def _for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Repeat a tensor of key heads (n or chunks, key_heads, ...) for all ``heads`` that share them: (n or chunks,
+    heads, ...).
+    """
+    group = heads // x.shape[1]
+    return x if group == 1 else x.repeat_interleave(group, dim=1)
 
 
 def _fixed(values: torch.Tensor) -> nn.Parameter:

@@ -93,27 +93,36 @@ class FusedLayers:
         """Append a layer to the program. Return its entry of ``_places``, the indices of six calls: the first, the one
         after the joint product, attention, the one after attention, the one after the output product, and the last.
         """
-        kernels, memory, program, head_dim = self._kernels, self._memory, self._program, self._head_dim
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
-        kind, small = KIND[self._dtype], _lanes(kernels.lanes, self._rotary // 2, head_dim)
-        hidden, first, second = joint.in_features, parts["input_layernorm"], parts["post_attention_layernorm"]
-        normed, second_normed, mixed = (
-            memory.of(name, product.in_features, product.input_dtype)
-            for name, product in (("normed", joint), ("normed", gates), ("mixed", output))
+        mixed = self._memory.of("mixed", output.in_features, output.input_dtype)
+        kept = self._memory.of("kept", joint.in_features)
+        entered, turned = self._add_inputs(parts, joint)
+        attended, collected = self._add_attention(mixed)
+        out = output.add_to(self._program, mixed, self._memory)
+        added, left = self._add_mlp(
+            self._sum_of(out, output, kept), parts["post_attention_layernorm"], gates, down, kept
         )
+        return entered, turned, attended, collected, added, left
 
+    def _add_inputs(self, parts: dict[str, Any], joint: PackedLinear) -> tuple[int, int]:
+        """Append the first norm, the joint product, and the kernel that rotates queries and keys. Return the indices of
+        the norm and of the rotation.
+        """
+        kernels, program = self._kernels, self._program
+        first, normed = parts["input_layernorm"], self._memory.of("normed", joint.in_features, joint.input_dtype)
+        kind, small = KIND[self._dtype], _lanes(kernels.lanes, self._rotary // 2, self._head_dim)
         entered = program.add(
             kernels.address("normed", kind, False, KIND[normed.dtype]),
             {
                 **{Residual.WEIGHTS: first.weight.data_ptr(), Residual.EPSILON: bits(first.epsilon)},
-                **{Residual.OUT: normed.data_ptr(), Residual.WIDTH: hidden},
+                **{Residual.OUT: normed.data_ptr(), Residual.WIDTH: joint.in_features},
             },
             EACH_ROW,
         )
-        out = joint.add_to(program, normed, memory)
+        out = joint.add_to(program, normed, self._memory)
         norms, norm_slots = parts["norms"], (Rotated.QUERY_NORM, Rotated.KEY_NORM)
         turned = program.add(
-            kernels.address("rotated", kind, head_dim, self._rotary, bool(norms), lanes=small),
+            kernels.address("rotated", kind, self._head_dim, self._rotary, bool(norms), lanes=small),
             {
                 **{Rotated.X: out.data_ptr(), Rotated.X_STRIDE: out.shape[1], Rotated.BIAS: self._bias(joint)},
                 **{Rotated.HEADS: self._heads, Rotated.KEY_HEADS: self._kv_heads},
@@ -123,39 +132,51 @@ class FusedLayers:
             EACH_ROW,
             rows_at=Rotated.ROWS,
         )
+        return entered, turned
 
-        attended = len(program)
+    def _add_attention(self, mixed: torch.Tensor) -> tuple[int, int]:
+        """Append attention, if the program can include it, and the kernel that collects its result in ``mixed``. Return
+        the indices of both.
+        """
+        kernels, program, head_dim = self._kernels, self._program, self._head_dim
+        small, attended = _lanes(kernels.lanes, self._rotary // 2, head_dim), len(program)
         if self.attends:
             attend, join = kernels.attention.addresses(head_dim, self._dtype, self._dtype)
             program.add(attend, {})
             program.add(join, attended, (0, self._kv_heads))
-
         collected = program.add(
-            kernels.address("collected", kind, head_dim, KIND[mixed.dtype], lanes=small),
+            kernels.address("collected", KIND[self._dtype], head_dim, KIND[mixed.dtype], lanes=small),
             {Collected.OUT: mixed.data_ptr(), Collected.HEADS: self._heads},
             EACH_ROW,
             rows_at=Collected.ROWS,
         )
-        out, kept = output.add_to(program, mixed, memory), memory.of("kept", hidden)
+        return attended, collected
+
+    def _add_mlp(
+        self, summed: dict[int, int], norm: PackedNorm, gates: PackedLinear, down: PackedLinear, kept: torch.Tensor
+    ) -> tuple[int, int]:
+        """Append the second norm and the MLP. Return the indices of the norm and of the last sum.
+
+        Args:
+            summed: arguments that add the attention's output to the residual stream.
+            kept: the residual stream after this sum.
+        """
+        kernels, memory, program, kind = self._kernels, self._memory, self._program, KIND[self._dtype]
+        normed = memory.of("normed", gates.in_features, gates.input_dtype)
         added = program.add(
-            kernels.address("normed", kind, True, KIND[second_normed.dtype]),
+            kernels.address("normed", kind, True, KIND[normed.dtype]),
             {
-                **self._sum_of(out, output, kept),
-                **{Residual.WEIGHTS: second.weight.data_ptr(), Residual.EPSILON: bits(second.epsilon)},
-                Residual.OUT: second_normed.data_ptr(),
+                **summed,
+                **{Residual.WEIGHTS: norm.weight.data_ptr(), Residual.EPSILON: bits(norm.epsilon)},
+                Residual.OUT: normed.data_ptr(),
             },
             EACH_ROW,
         )
-        out = gates.add_to(program, second_normed, memory)
+        out = gates.add_to(program, normed, memory)
         gated = memory.of("gated", down.in_features, down.input_dtype)
         _add_gates(program, kernels, out, self._bias(gates), gated)
         out = down.add_to(program, gated, memory)
-        left = program.add(
-            kernels.address("added", kind),
-            self._sum_of(out, down, kept),
-            EACH_ROW,
-        )
-        return entered, turned, attended, collected, added, left
+        return added, program.add(kernels.address("added", kind), self._sum_of(out, down, kept), EACH_ROW)
 
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
         """The arguments of the kernel that adds a product to the residual stream."""

@@ -70,8 +70,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     size = e.load_long(arguments, Logits.SCRATCH_SIZE)
     values = e.at(e.load_pointer(arguments, Logits.SCRATCH), e.b.mul(worker, size), F32)
     some = e.at(values, width, F32)
-    room = long(lanes * (BLOCK_VECTORS + 2))
-    peaks = e.at(some, e.b.add(width, room), F32)
+    peaks = e.at(some, e.b.add(width, long(lanes * (BLOCK_VECTORS + 2))), F32)
     _copy(e, row, values, width, kind)
     for token, patch in _patches(e, row):
         with e.b.if_then(e.b.icmp_signed(">=", token, long(0))):
