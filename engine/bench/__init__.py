@@ -66,6 +66,17 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 def parser(prog: str = "bench") -> argparse.ArgumentParser:
     """Make the parser of the bench's command line. ``prog`` is the command that the person typed."""
     p = argparse.ArgumentParser(prog=prog, description="Compare decoding modes on one book.")
+    _add_models(p)
+    _add_answers(p)
+    _add_rows(p)
+    _add_engine(p)
+    p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
+    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the results to FILE.svg with matplotlib")
+    p.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    return p
+
+
+def _add_models(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
     p.add_argument(
@@ -83,6 +94,11 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         metavar="FILE",
         help="the same model as a GGUF file, for the rows of llama.cpp; not needed if --model is a GGUF file",
     )
+    p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ", ".join(SHAPES))
+
+
+def _add_answers(p: argparse.ArgumentParser) -> None:
+    """Add the options for what is read, asked and sampled."""
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
     p.add_argument(
         "--books",
@@ -100,27 +116,22 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         "--repetition-penalty", type=float, default=None, help="repetition penalty at temperatures above 0 (off)"
     )
     p.add_argument(
+        "--workloads", type=_names(WORKLOADS), default=["prose"], help=f"comma-separated: {', '.join(WORKLOADS)}"
+    )
+    p.add_argument("--questions", type=int, default=4, help="sentences to ask for in the workload quote")
+    p.add_argument("--seed", type=int, default=1, help="seed of sampled answers; each repeat adds 1")
+
+
+def _add_rows(p: argparse.ArgumentParser) -> None:
+    """Add the options for what is compared, and how often."""
+    p.add_argument(
         "--rows",
         type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, *COMPARED)),
         default=None,
         help=f"comma-separated: {', '.join(ROWS)}; {LLAMA_CPP}, if it is installed and has a GGUF file; and, only if "
         f"they are named here, {', '.join((LLAMA_LOOKUP, *COMPARED))}",
     )
-    p.add_argument(
-        "--workloads", type=_names(WORKLOADS), default=["prose"], help=f"comma-separated: {', '.join(WORKLOADS)}"
-    )
-    p.add_argument("--questions", type=int, default=4, help="sentences to ask for in the workload quote")
     p.add_argument("--repeats", type=int, default=3, help="runs of each row; the rows take turns")
-    p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
-    p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
-    p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
-    p.add_argument("--gamma2", type=int, default=None, help="tokens gathered before one verification")
-    p.add_argument(
-        "--refresh",
-        metavar="never|drop|N|default",
-        help="when to refresh the retrieval selection: never, when acceptance drops, every N verifications, or as the "
-        "engine does",
-    )
     p.add_argument("--sweep", choices=SWEEPS, help="vary one setting; the default row is hierarchical")
     p.add_argument(
         "--never-slower",
@@ -131,6 +142,20 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         help=f"check whether the app's decoding is ever slower than plain decoding: {_RUNS} runs of each, all with "
         "a new controller, and one sentence for every workload and length",
     )
+
+
+def _add_engine(p: argparse.ArgumentParser) -> None:
+    """Add the options for how the engine computes, in every row."""
+    p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
+    p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
+    p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
+    p.add_argument("--gamma2", type=int, default=None, help="tokens gathered before one verification")
+    p.add_argument(
+        "--refresh",
+        metavar="never|drop|N|default",
+        help="when to refresh the retrieval selection: never, when acceptance drops, every N verifications, or as the "
+        "engine does",
+    )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     p.add_argument("--processor", choices=[AVX2], help="maximum instruction set: no AVX-512, like most desktops")
@@ -139,12 +164,6 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
         "--weights", choices=WEIGHTS, default="stored", help="format of the target's weights, for plain rows too"
     )
     p.add_argument("--middle", choices=MIDDLES, default="auto", help="format of the middle level's weights")
-    p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ", ".join(SHAPES))
-    p.add_argument("--seed", type=int, default=1, help="seed of sampled answers; each repeat adds 1")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
-    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the results to FILE.svg with matplotlib")
-    p.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    return p
 
 
 def load_session(options: argparse.Namespace) -> Session:

@@ -27,6 +27,8 @@ from engine.bench.report import Run
 from engine.errors import OptionError
 
 if TYPE_CHECKING:
+    from transformers import DynamicCache
+
     from engine.kv.full import FullCache
     from engine.model.decoder import Decoder
 
@@ -57,10 +59,7 @@ def generate(
     from transformers import DynamicCache, StoppingCriteriaList
 
     model = target.model
-    cache = DynamicCache(config=model.config, offloading=peer == "hf_offloaded")
-    for layer in range(target.num_layers):
-        k, v = full.keys(layer, 0, full.length), full.values(layer, 0, full.length)
-        cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)
+    cache = _copied(full, DynamicCache(config=model.config, offloading=peer == "hf_offloaded"))
     ids = target.ids(prompt).unsqueeze(0)
     stamps: list[tuple[int, float]] = []
     spent: list[float] = []
@@ -70,16 +69,6 @@ def generate(
         spent.append(time.process_time())
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
-    # Without these options generate would use the model's own sampling settings, which no other row uses.
-    options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
-    if options["do_sample"]:
-        options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
-        options["top_k"] = sampling.get("top_k") or 0
-    if peer == "hf_prompt_lookup":
-        options["prompt_lookup_num_tokens"] = _LOOKUP_TOKENS
-    if peer == "hf_assisted":
-        assert draft is not None
-        options["assistant_model"] = draft.model
     with _own_attention(model), _own_attention(draft.model if draft else model), _only_what_is_new(model):
         torch.manual_seed(sampling["seed"])
         out = model.generate(
@@ -90,11 +79,34 @@ def generate(
             eos_token_id=end_ids,
             pad_token_id=0,
             stopping_criteria=StoppingCriteriaList([stamp]),
-            **options,
+            **_options(peer, draft, sampling),
         )
     run = _run(out[0, len(prompt) :].tolist(), len(prompt), stamps)
     run.processor_s = spent[-1] - spent[0]
     return run
+
+
+def _copied(full: FullCache, cache: DynamicCache) -> DynamicCache:
+    """Copy the KV of all layers to an empty cache of transformers, and return that."""
+    for layer in range(full.shape.model_layers):
+        k, v = full.keys(layer, 0, full.length), full.values(layer, 0, full.length)
+        cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)
+    return cache
+
+
+def _options(peer: str, draft: Decoder | None, sampling: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of transformers' generate that a peer and its sampling need."""
+    # Without these options generate would use the model's own sampling settings, which no other row uses.
+    options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
+    if options["do_sample"]:
+        options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
+        options["top_k"] = sampling.get("top_k") or 0
+    if peer == "hf_prompt_lookup":
+        options["prompt_lookup_num_tokens"] = _LOOKUP_TOKENS
+    if peer == "hf_assisted":
+        assert draft is not None
+        options["assistant_model"] = draft.model
+    return options
 
 
 def has_llama_cpp() -> bool:

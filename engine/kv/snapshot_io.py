@@ -254,15 +254,8 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
         SnapshotUnreadable: a shard could not be opened, or the context window is too small.
         ResourceError: memory ran out.
     """
-    if full.length != snapshot.start:
-        raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
-    if snapshot.tokens > full.limit:
-        raise SnapshotUnreadable("The saved reading is longer than the window.")
+    _check_fits(snapshot, full)
     shape, window = full.shape, snapshot.window
-    needed = max(snapshot.start, snapshot.tokens - shape.sliding.window + 1) if shape.sliding else 0
-    if shape.bounded and (not window or window.start > needed):
-        what = "a sliding window" if shape.sliding else "a state"
-        raise SnapshotRefused(f"The saved reading lacks what layers with {what} hold.")
     shards: deque[Shard] = deque(shard for shard in snapshot.shards if shard.start < snapshot.tokens)
     if shape.bounded and window:
         shards.append(window)
@@ -298,6 +291,19 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
         finally:
             for check in checks:
                 check.cancel()
+
+
+def _check_fits(snapshot: Snapshot | SavedTurn, full: FullCache) -> None:
+    """Refuse a snapshot that cannot follow the tokens of a cache. Raises as ``restore``."""
+    if full.length != snapshot.start:
+        raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
+    if snapshot.tokens > full.limit:
+        raise SnapshotUnreadable("The saved reading is longer than the window.")
+    shape, window = full.shape, snapshot.window
+    needed = max(snapshot.start, snapshot.tokens - shape.sliding.window + 1) if shape.sliding else 0
+    if shape.bounded and (not window or window.start > needed):
+        what = "a sliding window" if shape.sliding else "a state"
+        raise SnapshotRefused(f"The saved reading lacks what layers with {what} hold.")
 
 
 def _is_whole(path: Path, shard: Shard) -> bool:

@@ -178,13 +178,13 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     architectures.check_architecture(model, name, window)
     devices = planner.pick_devices(config.device)
     device = devices[0]
-    shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
-    kv = config.kv if name == config.model else "model"  # a draft's KV is small, so it keeps its format
-    shape = shape.stored_as(kv)
-    if name == config.model:
+    is_target = name == config.model
+    kv = config.kv if is_target else "model"  # a draft's KV is small, so it keeps its format
+    shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device).stored_as(kv)
+    if is_target:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
     weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
-    draft = architectures.load_config(config.draft) if config.draft and name == config.model else None
+    draft = architectures.load_config(config.draft) if config.draft and is_target else None
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     size, taken = planner.model_bytes(config, model, draft, device)

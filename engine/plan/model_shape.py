@@ -137,18 +137,11 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     window = _number(config, "max_position_embeddings", name) if kind in FAMILIES else 0
     check_architecture(SimpleNamespace(**config), name, window)
     family = FAMILIES[kind]
-    width = _number(config, "hidden_size", name)
-    layers = _number(config, "num_hidden_layers", name)
-    heads = _number(config, "num_attention_heads", name)
-    kv_heads = _number(config, "num_key_value_heads", name, heads)
-    head_dim = _number(config, "head_dim", name, width // heads)
-    inner = _number(config, "intermediate_size", name, config.get("block_ff_dim", config.get("moe_intermediate_size")))
-    vocabulary = _number(config, "vocab_size", name)
+    sized = _sized(config, name)
+    layers, vocabulary = sized.num_hidden_layers, _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", family.tied)
-    embeddings = (1 if tied else 2) * vocabulary * width
+    embeddings = (1 if tied else 2) * vocabulary * sized.hidden_size
     _check_own(config, family.reads, name)
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
-    sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
     recurrent = len(recurrent_layers(sized))
     for key in STATE_NUMBERS[family.others] if recurrent else ():
         _number(config, key, name)
@@ -172,13 +165,34 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     sliding = len(windows.difference(sources))
     if sources:
         shape = replace(shape, sharing_layers=len(sources), full_sharing=len(sources.keys() - windows))
-    if own != (kv_heads, head_dim):
-        shape = replace(shape, sliding_kv=(kv_heads, head_dim))
+    if own != (usual := (sized.num_key_value_heads, sized.head_dim)):
+        shape = replace(shape, sliding_kv=usual)
     if sliding + recurrent + len(sources) >= layers:
         raise ModelError(f"{CONFIG} of {name} names layers that the model does not have.", "Download the model again.")
     width = _number(config, "sliding_window", name) if sliding else 0
     shape = replace(shape, sliding_layers=sliding, sliding_window=width)
     return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
+
+
+def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
+    """The settings of a model with the sizes of its layers, of which a family may leave some to others.
+
+    Raises:
+        ModelError: a number is missing or impossible.
+    """
+    width, layers, heads = (
+        _number(config, key, name) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    )
+    inner = config.get("block_ff_dim", config.get("moe_intermediate_size"))
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": _number(config, "num_key_value_heads", name, heads),
+        "head_dim": _number(config, "head_dim", name, width // heads),
+        "intermediate_size": _number(config, "intermediate_size", name, inner),
+    }
+    return SimpleNamespace(**{**config, **sizes})
 
 
 def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None:

@@ -274,18 +274,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     from transformers import AutoModelForCausalLM
 
     attention.register()
-    one = copy.deepcopy(config)
-    if getattr(one, "layer_types", None):
-        one.layer_types = [FULL]
-    one.num_hidden_layers = 1
-    if kv_sources(config) or inputs_of_layers(config):
-        one.num_kv_shared_layers = one.hidden_size_per_layer_input = 0
-    if getattr(one, "is_heterogeneous", False):
-        one.per_layer_config = None
-        one.num_key_value_heads, one.head_dim = kv_heads_of(config, FULL)
-    for name, every in (("num_dense_layers", 0), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
-        if hasattr(one, name):  # in a mixture the layer has experts
-            setattr(one, name, every)
+    one = _settings_of_one_layer(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
     model.requires_grad_(False).eval()
@@ -311,6 +300,25 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype
     return decoder
+
+
+def _settings_of_one_layer(config: Any) -> Any:
+    """The settings of a model with only one of its layers, which keeps the whole context. In a mixture it has
+    experts.
+    """
+    one = copy.deepcopy(config)
+    if getattr(one, "layer_types", None):
+        one.layer_types = [FULL]
+    one.num_hidden_layers = 1
+    if kv_sources(config) or inputs_of_layers(config):
+        one.num_kv_shared_layers = one.hidden_size_per_layer_input = 0
+    if getattr(one, "is_heterogeneous", False):
+        one.per_layer_config = None
+        one.num_key_value_heads, one.head_dim = kv_heads_of(config, FULL)
+    for name, every in (("num_dense_layers", 0), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
+        if hasattr(one, name):
+            setattr(one, name, every)
+    return one
 
 
 def _noise(*shape: int) -> torch.Tensor:
