@@ -299,13 +299,8 @@ class Walk:
                 stack.extend(reversed(current))
 
     def _run(self, node: ElementTree.Element, base: Look) -> None:
-        own = base
         properties = node[0] if len(node) and local(node[0].tag) == "rPr" else None
-        if properties is not None and len(properties):
-            character = _value(properties, "rStyle")
-            if character:
-                own = over(own, self._around.styles.of(character).look)
-            own = over(own, look(properties))
+        own = self._look_of(properties, base)
         script = own.script if own.script in ("superscript", "subscript") else ""
         if own.script in (RAISED, SUNK) and len("".join(node.itertext()).strip()) <= _LONGEST_SCRIPT:
             script = "superscript" if own.script == RAISED else "subscript"
@@ -341,6 +336,14 @@ class Walk:
                 self._ruby(current, own)
             elif tag not in _LEFT_OUT:
                 stack.extend(reversed(current))
+
+    def _look_of(self, properties: ElementTree.Element | None, base: Look) -> Look:
+        """The look of a run: that of its paragraph, then of its character style, then its own."""
+        if properties is None or not len(properties):
+            return base
+        character = _value(properties, "rStyle")
+        styled = over(base, self._around.styles.of(character).look) if character else base
+        return over(styled, look(properties))
 
     def _text(self, text: str, own: Look, script: str) -> None:
         if own.hidden:

@@ -173,11 +173,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             line.doubled += end - start
             continue
         suspect = suspects.is_suspect(boxes.pdfium_number(start), box)
-        gap = 0.0
-        if line is not None:
-            gap = x0 - line.x1
-            if gap < 0 < line.x0 - x1:  # the gap in right-to-left text
-                gap = line.x0 - x1
+        gap = _gap(line, x0, x1) if line is not None else 0.0
         if (
             line is None
             or suspect != line.suspect
@@ -195,6 +191,11 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         line.doubled += doubled
         written = end
     return found
+
+
+def _gap(line: Line, x0: float, x1: float) -> float:
+    """The gap between a line and the word [x0, x1] that follows, which in right-to-left text stands before the line."""
+    return line.x0 - x1 if x0 < line.x1 and x1 < line.x0 else x0 - line.x1
 
 
 def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple[str, int]:

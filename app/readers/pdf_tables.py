@@ -522,14 +522,8 @@ def _is_tabular(
     if _crossed(rows, borders) > _UNPARTED * len(rows):
         return False
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(borders) + 1)]
-    numeric = any(
-        len(column) > 2 and sum(bool(NUMBER.match(line.text)) for line in column) >= NUMBERS * len(column)
-        for column in columns
-    )
-    wide = sum(
-        any(two.x0 - one.x1 > _WIDE * height for one, two in pairwise(part for cell in row for part in cell))
-        for row in several
-    )
+    numeric = any(map(_is_numeric, columns))
+    wide = sum(_has_gap(row, _WIDE * height) for row in several)
     exact = len(several) == len(rows) > 2 and _is_exact(several, columns, height)
     if wide < 2 and not numeric and not exact:
         return False
@@ -554,10 +548,17 @@ def _is_tabular(
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:
     """Whether the cells of each column begin at the same position, and each row has a wide gap."""
     level = all(max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns)
-    return level and all(
-        max(two.x0 - one.x1 for one, two in pairwise(part for cell in row for part in cell)) > _CLEAR * height
-        for row in several
-    )
+    return level and all(_has_gap(row, _CLEAR * height) for row in several)
+
+
+def _has_gap(row: Cells, width: float) -> bool:
+    """Whether two neighbouring pieces of a row stand more than ``width`` apart."""
+    return any(two.x0 - one.x1 > width for one, two in pairwise(part for cell in row for part in cell))
+
+
+def _is_numeric(column: Sequence[Line]) -> bool:
+    """Whether a column of more than two cells consists of figures, except for a few cells."""
+    return len(column) > 2 and sum(bool(NUMBER.match(line.text)) for line in column) >= NUMBERS * len(column)
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
