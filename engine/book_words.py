@@ -422,8 +422,8 @@ class BookWords:
         return found
 
     def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
-        """Whether a capitalised word is a common first name that the book lacks."""
-        return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._names
+        """Whether a capitalised word is a common first name that the book lacks, also in lower case ("clara")."""
+        return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._known
 
     def _is_strange(self, raw: str) -> bool:
         """Whether a word is capitalised, has a meaning, and has no part in common with a word of the book."""

@@ -317,6 +317,7 @@ BOOKS = {
     "Park- und Gartenseite hin ein rechtwinklig angebauter Seitenflügel einen breiten Schatten warf.",
     "Les Misérables": "Monsieur Charles-François-Bienvenu Myriel était évêque de Digne. C’était un vieillard "
     "d’environ soixante-quinze ans; il occupait le siège de Digne depuis mille huit cent six.",
+    "Boletín": "La victoria del equipo fue clara, y el puerto la celebró durante dos días con música y con barcos.",
     "The Lamps of Orre": PAGES[0],
 }
 
@@ -346,6 +347,7 @@ BOOKS = {
         ("Les Misérables", "**Henri Myriel**", ("Henri",)),
         ("Les Misérables", "Âge Total : soixante-quinze ans.", ()),
         ("Les Misérables", "Nom : Charles Myriel", ()),
+        ("Boletín", "Clara victoria del equipo.", ()),
         ("The Lamps of Orre", "Margaret Rudd was tally clerk on the wharf.", ("Margaret",)),
         ("The Lamps of Orre", "**Working Years**: thirty-eight years on the wool wharf.", ()),
         ("The Lamps of Orre", "**Key Points**", ()),
