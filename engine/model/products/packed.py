@@ -3,9 +3,9 @@
 The weights of every linear layer are packed once (``PackedLinear``). The skinny products of
 ``engine.model.kernels.native`` read packed weights at the speed of memory, and give a row the same bits whatever other
 rows are computed. A product of more than ``MOST_ROWS`` rows (a wide product), as in reading a book, unpacks the layer's
-weights first. Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the
-values are the same in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor
-multiplies pairs (``engine.model.kernels.emit.products``).
+weights first, unless our own kernels are faster (``multiplies_all``). Weights that bfloat16 holds exactly are stored in
+bfloat16, even where activations are float32: the values are the same in half the bytes. With activations in bfloat16,
+weights are stored in pairs if the processor multiplies pairs (``engine.model.kernels.emit.products``).
 
 Each format of weights is a subclass of ``PackedLinear``. The subclass defines how weights are packed, which kernel
 calls compute the product, and how weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read
@@ -54,6 +54,8 @@ class PackedLinear(nn.Module):
     """
 
     scale: nn.Parameter | None
+    multiplies_all = False
+    """Whether our own kernels also compute wide products, because they are faster than torch's."""
 
     def __init__(self, layers: Sequence[Any], kernels: Native, unpacked: Unpacked) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
-        if rows.shape[0] > MOST_ROWS:
+        if rows.shape[0] > MOST_ROWS and not self.multiplies_all:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
             out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype than x
@@ -180,6 +182,7 @@ class PackedBlocks(PackedLinear):
         for part in (part for layer in layers for part in layer.parts):
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
+        self.multiplies_all = all(each.takes == "fixed" for each in self._segments)
         # The padding columns of a segment are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
@@ -190,16 +193,19 @@ class PackedBlocks(PackedLinear):
         return torch.bfloat16 if self._pairs else torch.float32
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        rows = rows.to(self.input_dtype).contiguous()
+        out = torch.empty(rows.shape[0], self._width)
+        for some, own in zip(rows.split(MOST_ROWS), out.split(MOST_ROWS), strict=True):
+            self._multiply(some.to(self.input_dtype).contiguous(), own)
+        return out
+
+    def _multiply(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         count = rows.shape[0]
-        out = torch.empty(count, self._width)
         held: dict[str, torch.Tensor] = {}
 
         def room(name: str, width: int, dtype: torch.dtype) -> torch.Tensor:
             return held.setdefault(name, torch.empty(count, width, dtype=dtype))
 
         self.kernels.run(count, *self._calls(rows, out, room))
-        return out
 
     def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
         out = memory.of("product", self._width)

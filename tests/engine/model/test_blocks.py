@@ -86,6 +86,13 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         assert (found - expected).abs().max() <= near * expected.abs().max(), name
         for rows in (1, 2, 3, 5, 8, 13):
             assert torch.equal(packed._product(x[:rows])[:, :70], found[:rows]), (name, rows)
+        assert packed.multiplies_all == is_fixed
+        if is_fixed:  # a book's rows too; and a number as far above the others as a real model's largest activation
+            assert torch.equal(packed(x.repeat(MOST_ROWS // 17 + 1, 1)), packed(x).repeat(MOST_ROWS // 17 + 1, 1)), name
+            large = x[:1].clone()
+            large[0, 40] = 4000
+            exact = large.double() @ layer.values().double().t()
+            assert (packed._product(large)[:, :70] - exact).norm() <= 1e-4 * exact.norm(), name
         for row, value in ((1, torch.nan), (3, torch.inf)):
             x[row, 40] = value
             found[row] = torch.nan

@@ -7,9 +7,10 @@ processor multiplies pairs of bfloat16, the bits of a power of two are put befor
 that is too large by that power, and the sum of the inputs is used to correct this. On other processors a level is
 converted to float32. For models in bfloat16 on processors with AVX2, levels and activations are instead multiplied as
 16-bit integers, which takes half the instructions: activations are in fixed point, with a unit for each 32 inputs.
-Relative to the largest of the 32, this rounds by 1.5e-5; bfloat16 rounds every number by up to 2e-3. Activations are
-never rounded to levels. As in ``products``, a row has the same bits whatever other rows are computed: every run (of
-integers, every group) is summed, then multiplied by its scale, in order.
+Relative to the largest of the 32, this rounds by 1.5e-5; bfloat16 rounds every number by up to 2e-3. With four rows or
+more a block is unpacked once for all of them, which is faster than unpacked matrix products however many there are.
+Activations are never rounded to levels. As in ``products``, a row has the same bits whatever other rows are computed:
+every run (of integers, every group) is summed, then multiplied by its scale, in order.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 _LARGEST = 32767.0  # largest number in fixed point
 _SMALLEST = 1e-30  # the largest number of a span counts as at least this, so that zeros can be divided by it
-# blocks of rows with x in fixed point: three rows take as long as a block of two and one of one
-_FIXED_ROWS = (4, 2, 1)
+_SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights; needs x in fixed point
+_FIXED_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
+# pairs of inputs whose products are emitted without a loop; with more, LLVM reorders sums and spills registers
+_PAIRS_TOGETHER = 2
 
 
 # A block in registers ------------------------------------------------------------------------------------------------
@@ -53,6 +56,7 @@ class _Block:
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value) -> None:
         self._e, self._form, self._base = e, form, base
+        self.together = RUN // 2
         self._columns = e.lanes * PANEL_VECTORS
         self._first_word = len(form.halves) * self._columns // 2
         widened = _power if form.has_exponent else _widened
@@ -148,6 +152,18 @@ class _Block:
         if form.codes:
             return _bytes_at(e, levels, [code + _CODE_OFFSET for code in form.codes])
         return levels
+
+    def integer_pairs(self, run: ir.Value) -> list[list[ir.Value]]:
+        """Emit the levels of a run as pairs of 16-bit integers, for each pair of inputs a list with one vector of the
+        panel each. Of four inputs, the first and third are the first pair, and the second and fourth the second.
+        """
+        e, found = self._e, []
+        mask = e.whole_splat(0xFF * _HALF)
+        for word in range(RUN_WORDS):
+            levels = [self.levels(run, word, vector) for vector in range(PANEL_VECTORS)]
+            found.append([e.b.and_(each, mask) for each in levels])
+            found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in levels])
+        return found
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
         """Emit a word shifted so that the wanted bits are the lowest of each byte. The caller masks the bits above
@@ -426,6 +442,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
     form, together = FORMATS[number_of_format], 2 if pairs else 1  # numbers of x in 32 bits
 
     def add_group(group: _Group) -> None:
+        assert isinstance(group.block, _Block)  # these rows share no unpacked block
         lines = [e.at(group.x, e.b.sdiv(start, long(together)), F32) for start in group.starts]
         with e.loop(long(0), long(group.runs)) as at:
             run = e.b.add(group.first_run, at)
@@ -450,13 +467,23 @@ def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_form
 
     def add_group(group: _Group) -> None:
         lines = [e.at(group.x, e.b.sdiv(start, long(2)), I32) for start in group.starts]
-        sums = _integer_sums(e, group.block, group.first_run, group.runs, lines)
+        sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
+        together = group.block.together
+        steps = RUN // 2 // together  # in a run
+        with e.loop(long(0), long(group.runs * steps)) as at:
+            step = e.b.add(e.b.mul(group.first_run, long(steps)), at)
+            for number_of_pair, pairs in enumerate(group.block.integer_pairs(step)):
+                place = e.b.add(e.b.mul(at, long(together)), long(number_of_pair))
+                for line, own in zip(lines, sums, strict=True):
+                    numbers = e.splat(e.load(e.at(line, place, I32), I32))
+                    for pair, so_far in zip(pairs, own, strict=True):
+                        so_far.value = e.b.add(so_far.value, e.pair_sums(pair, numbers))
         for start, total, some in zip(group.starts, group.totals, sums, strict=True):
             unit = e.splat(e.load(e.at(units, e.b.sdiv(start, long(SPAN)), F32), F32))
             for (step, _), so_far, part in zip(group.scales, total, some, strict=True):
-                so_far.value = e.fma(e.b.sitofp(part, e.vector), e.b.fmul(step, unit), so_far.value)
+                so_far.value = e.fma(e.b.sitofp(part.value, e.vector), e.b.fmul(step, unit), so_far.value)
 
-    _emit_groups(e, form, _offset(form, pairs=False), _FIXED_ROWS, add_group)
+    _emit_groups(e, form, _offset(form, pairs=False), _FIXED_ROWS, add_group, _Unpacked(e, form))
 
 
 class _Group(NamedTuple):
@@ -466,7 +493,7 @@ class _Group(NamedTuple):
     far, a variable for each vector of the panel.
     """
 
-    block: _Block
+    block: _Block | _Unpacked
     first_run: ir.Value
     runs: int
     x: ir.Value
@@ -476,55 +503,117 @@ class _Group(NamedTuple):
 
 
 def _emit_groups(
-    e: Emitter, form: Format, offset: int, counts: Sequence[int], add_group: Callable[[_Group], None]
+    e: Emitter,
+    form: Format,
+    offset: int,
+    counts: Sequence[int],
+    add_group: Callable[[_Group], None],
+    unpacked: _Unpacked | None = None,
 ) -> None:
     """Emit the loops over panels, rows, blocks and groups, in which ``add_group`` emits a group's part of the sums, and
     the end of the kernel. ``counts`` are the numbers of rows that are computed at once.
+
+    Args:
+        unpacked: memory for an unpacked block that blocks of ``_SHARING_ROWS`` rows share; None if no rows share one.
     """
     columns = e.lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
     inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
     blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
     runs, has_least = form.group // RUN, bool(form.least or form.adds or form.zero + offset)
+    groups = form.values // form.group
+
+    def here(panel: ir.Value, block: ir.Value) -> _Block:
+        place = e.b.mul(e.b.add(e.b.mul(panel, blocks), block), long(size))
+        return _Block(e, form, e.at(packed, place, I8))
+
+    def add(own: _Block | _Unpacked, block: ir.Value, group: ir.Value, rows: list[ir.Value], totals: Sums) -> None:
+        scales = own.scales(group, offset)
+        first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
+        starts = [e.b.add(start, first) for start in rows]
+        if has_least:
+            for start, total in zip(starts, totals, strict=True):
+                _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
+        add_group(_Group(own, e.b.mul(group, long(runs)), runs, x, starts, scales, totals))
 
     def rows_of(row: ir.Value, count: int, panel: ir.Value) -> None:
-        here = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8)
         rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(count)]
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
         with e.loop(long(0), blocks) as block:
-            own = _Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
-            with e.loop(long(0), long(form.values // form.group)) as group:
+            own = here(panel, block)
+            with e.loop(long(0), long(groups)) as group:
                 own.ask_next(group, long(size))
-                scales = own.scales(group, offset)
-                first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
-                starts = [e.b.add(start, first) for start in rows]
-                if has_least:
-                    for start, total in zip(starts, totals, strict=True):
-                        _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
-                add_group(_Group(own, e.b.mul(group, long(runs)), runs, x, starts, scales, totals))
+                add(own, block, group, rows, totals)
         store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
 
-    each_panel(e, rows_of, counts)
+    def sharing_rows(panel: ir.Value, whole: ir.Value) -> None:
+        assert unpacked is not None
+        column = e.b.mul(panel, long(columns))
+        with e.loop(long(0), e.b.select(e.b.icmp_signed(">", whole, long(0)), blocks, long(0))) as block:
+            own, begins = here(panel, block), e.b.icmp_signed("==", block, long(0))
+            with e.loop(long(0), long(groups)) as group:
+                own.ask_next(group, long(size))
+                unpacked.take(own, group, offset)
+            with e.loop(long(0), whole, _SHARING_ROWS) as row:
+                rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(_SHARING_ROWS)]
+                lines = [e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column) for at in range(_SHARING_ROWS)]
+                totals = []
+                for line in lines:
+                    known = [e.load_vector(out, e.b.add(line, long(at * e.lanes))) for at in range(PANEL_VECTORS)]
+                    totals.append([e.variable(e.b.select(begins, e.constant(0.0), some)) for some in known])
+                with e.loop(long(0), long(groups)) as group:
+                    add(unpacked, block, group, rows, totals)
+                store_sums(e, out, row, column, outputs, totals)
+
+    each_panel(e, rows_of, counts, (_SHARING_ROWS, sharing_rows) if unpacked else None)
     e.end()
 
 
-def _integer_sums(e: Emitter, block: _Block, first: ir.Value, runs: int, lines: list[ir.Value]) -> list[list[ir.Value]]:
-    """Emit, for each line of x and each vector of the panel, the sum of levels times numbers in fixed point over the
-    runs from ``first`` on. Lines begin at the first input.
+class _Unpacked:
+    """Emits access to an unpacked block on the stack: levels as pairs of 16-bit integers, and scales. It is unpacked
+    once for all rows.
     """
-    sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
-    with e.loop(long(0), long(runs)) as at:
-        here = e.b.mul(at, long(RUN // 2))
-        for word in range(RUN_WORDS):
-            for vector in range(PANEL_VECTORS):
-                levels = block.levels(e.b.add(first, at), word, vector)
-                pairs = [levels, e.b.lshr(levels, e.whole_splat(8))]
-                for half, pair in enumerate(pairs):
-                    halves = e.b.and_(pair, e.whole_splat(0xFF * _HALF))
-                    for line, own in zip(lines, sums, strict=True):
-                        numbers = e.splat(e.load(e.at(line, e.b.add(here, long(2 * word + half)), I32), I32))
-                        own[vector].value = e.b.add(own[vector].value, e.pair_sums(halves, numbers))
-    return [[total.value for total in own] for own in sums]
+
+    def __init__(self, e: Emitter, form: Format) -> None:
+        self._e, self._runs = e, form.group // RUN
+        self.together = _PAIRS_TOGETHER
+        groups = form.values // form.group
+        self._levels = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
+        self._scales = e.room(e.vector, groups * PANEL_VECTORS * 2)
+
+    def take(self, block: _Block, group: ir.Value, offset: int) -> None:
+        """Emit the unpacking of one group of ``block`` into this memory."""
+        e = self._e
+        for place, scale in zip(self._scale_places(group), _flat(block.scales(group, offset)), strict=True):
+            e.store(scale, place)
+        with e.loop(long(0), long(self._runs)) as at:
+            run = e.b.add(e.b.mul(group, long(self._runs)), at)
+            for place, pair in zip(self._level_places(run, RUN // 2), _flat(block.integer_pairs(run)), strict=True):
+                e.store(pair, place)
+
+    def scales(self, group: ir.Value, _: int) -> list[tuple[ir.Value, ir.Value]]:
+        """Load what ``_Block.scales`` gave for this group."""
+        found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def integer_pairs(self, step: ir.Value) -> list[list[ir.Value]]:
+        """Load the ``together`` pairs of a step, as ``_Block.integer_pairs`` gave them."""
+        found = [self._e.load(place, self._e.whole) for place in self._level_places(step, self.together)]
+        return [found[at : at + PANEL_VECTORS] for at in range(0, len(found), PANEL_VECTORS)]
+
+    def _scale_places(self, group: ir.Value) -> list[ir.Value]:
+        return self._places(self._scales, self._e.vector, group, 2 * PANEL_VECTORS)
+
+    def _level_places(self, step: ir.Value, pairs: int) -> list[ir.Value]:
+        return self._places(self._levels, self._e.whole, step, pairs * PANEL_VECTORS)
+
+    def _places(self, base: ir.Value, kind: ir.Type, which: ir.Value, count: int) -> list[ir.Value]:
+        first = self._e.b.mul(which, long(count))
+        return [self._e.at(base, self._e.b.add(first, long(at)), kind) for at in range(count)]
+
+
+def _flat(nested: Sequence[Sequence[ir.Value]]) -> list[ir.Value]:
+    return [value for some in nested for value in some]
 
 
 def _add_least(

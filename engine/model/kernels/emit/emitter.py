@@ -83,6 +83,11 @@ class Emitter:
         variable.value = start
         return variable
 
+    def room(self, kind: ir.Type, count: int) -> ir.Value:
+        """Reserve memory for ``count`` values on the stack. Returns its address."""
+        with self.b.goto_block(self._entry):
+            return self.b.alloca(kind, count)
+
     @contextmanager
     def loop(self, start: ir.Value, stop: ir.Value, step: int | ir.Value = 1) -> Iterator[ir.Value]:
         """Emit ``for i in range(start, stop, step)`` over i64."""

@@ -221,13 +221,18 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def each_panel(
-    e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None], sizes: Sequence[int] | None = None
+    e: Emitter,
+    rows_of: Callable[[ir.Value, int, ir.Value], None],
+    sizes: Sequence[int] | None = None,
+    before: tuple[int, Callable[[ir.Value, ir.Value], None]] | None = None,
 ) -> None:
     """Emit a loop over the panels of a tile, and within it loops over blocks of rows. The body is ``rows_of(first row,
     number of rows, panel)``.
 
     Args:
         sizes: sizes of the blocks, the largest first; None takes ``row_blocks``.
+        before: a number of rows, and a function that emits the product of a panel's first rows, as many as the largest
+            multiple of this number: ``(panel, rows)``.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -236,6 +241,10 @@ def each_panel(
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
     with e.loop(first, stop) as panel:
         done = e.variable(long(0))
+        if before is not None:
+            several, compute = before
+            done.value = e.b.sub(rows, e.b.srem(rows, long(several)))
+            compute(panel, done.value)
         for block in sizes or row_blocks(e.lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
