@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any, Literal
 
 import pypdfium2 as pdfium
@@ -33,6 +32,7 @@ from app.readers.pdf_tables import repeat_heads
 from app.readers.pdf_unseen import Layers, has_image, is_mostly_picture
 from app.readers.pdf_values import form_values
 from app.readers.recognised import RecognisedPage
+from app.readers.wrong_letters import is_garbled, is_mismapped
 
 _SCAN_CHARACTERS = 20
 """Minimum characters of a page with an image; a page with fewer is a picture, whose text can be recognised."""
@@ -55,16 +55,6 @@ _OTHER_SCRIPTS = (
 )
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-# Archaic Greek letters and modifiers, without mathematical and Coptic ones. Some programs map Arabic glyphs to them by
-# mistake.
-_NO_LETTERS = re.compile(
-    "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
-)
-_MISMAPPED_SHARE = 0.05  # share of these letters on a page above which its text is probably wrong
-_WORD = re.compile(r"\b[a-z]{4,}\b")
-_VOWELS = frozenset("aeiouy")
-_WORDS = 40  # minimum words of a page whose vowels are counted
-_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which letters are probably wrong; abbreviations reach 0.08
 _SYMBOLIC = 4  # flag of a font with its own set of characters
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
@@ -269,9 +259,9 @@ def _one_page(
     trouble = second.font_trouble(index)
     if trouble == "absent":
         pages.absent.append(index + 1)
-    elif trouble == "unmapped" and _is_garbled(" ".join(line.text for line in lines)):
+    elif trouble == "unmapped" and is_garbled(" ".join(line.text for line in lines)):
         pages.unmapped.append(index + 1)
-    elif _is_mismapped(" ".join(line.text for line in lines)):
+    elif is_mismapped(" ".join(line.text for line in lines)):
         pages.mismapped.append(index + 1)
     return lines
 
@@ -281,30 +271,6 @@ def _rescue(second: Any, index: int) -> list[Line]:
         return second.lines(index)
     except Exception:  # noqa: BLE001 - the first failure is the one that is reported
         return []
-
-
-def _is_mismapped(text: str) -> bool:
-    """Whether a text has many letters that no living language uses, or many Latin words without a vowel, because glyph
-    numbers were taken for letters.
-    """
-    words = _WORD.findall(text.casefold())
-    if len(words) >= _WORDS and sum(map(_VOWELS.isdisjoint, words)) > _WITHOUT_VOWEL * len(words):
-        return True
-    found = _NO_LETTERS.findall(text)
-    return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
-
-
-def _is_garbled(text: str) -> bool:
-    """Whether a text has few letters, or letters with too few or too many vowels."""
-    signs = "".join(text.split()).casefold()
-    letters = sum(map(str.isalpha, signs))
-    if not signs:
-        return False
-    if letters < 0.6 * len(signs):
-        return True
-    latin = sum(map(signs.count, ascii_lowercase))
-    vowels = sum(map(signs.count, _VOWELS))
-    return latin > 0.8 * letters and not 0.2 < vowels / latin < 0.65
 
 
 def _refuse_scan(pages: _Pages, count: int) -> None:

@@ -208,28 +208,7 @@ def test_accents_that_are_drawn_over_their_letters(files: Any, make_stream: Any)
     assert whole[0][2] - whole[0][0] > 0.25
 
 
-PROSE = "Maren Holt kept the north light, as her mother had kept it before her, and counted every lamp twice. " * 4
-ABBREVIATED = "Bzgl. der Lampen von Orre steht im Buch, dass jede Nacht jemand alle Lichter zählt. " * 8
-SHIFTED = "".join(chr(ord(sign) - 29) if sign > "=" else sign for sign in PROSE)  # numbers of glyphs, a common fault
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        (PROSE, False),
-        (ABBREVIATED, False),
-        (SHIFTED, True),
-        ("حَبيبي˴ ϲΒϴΒhabibi حَبيبي", True),
-        ("ΔϴΑήόϟ΍ ΔϐϠϟ΍ ϲϫ ϩάϫ", True),
-        ("Ἄνδρα μοι ἔννεπε, Μοῦσα, πολύτροπον, ὃς μάλα πολλὰ", False),
-        ("ϲτηϲαϲ δε ϲτοιχουϲ ϲυν ϲοφοιϲ", False),
-        ("ϕ(x) = ϵ² + ϑ, ϱ ≤ ϖ and ϰ > 0", False),
-        ("ϩⲛ ⲧⲉϩⲟⲩⲉⲓⲧⲉ ⲛⲉϥϣⲟⲟⲡ ⲛϭⲓ ⲡϣⲁϫⲉ", False),
-        ("", False),
-    ],
-)
-def test_numbers_of_glyphs_are_not_taken_for_letters_in_silence(text: str, wrong: bool) -> None:
-    assert pdf._is_mismapped(text) is wrong
+SHIFTED = "WKH NHHSHU RI WKH QRUWK OLJKW"
 
 
 def test_text_stays_if_its_picture_gives_no_words(files: Any) -> None:
@@ -238,8 +217,8 @@ def test_text_stays_if_its_picture_gives_no_words(files: Any) -> None:
     """
     blank = RecognisedPage(0, 0.0, (612, 792), [], 0.0).as_json()
     request = {"recognised": {"1": blank, "2": blank}, "unread": True}
-    found = pdf.parse(files.pdf("a.pdf", [[(72, 700, SHIFTED[:80])], []]), request, Limits(), lambda *_: None)
-    assert [section.text for section in found.sections] == [SHIFTED[:80], ""]
+    found = pdf.parse(files.pdf("a.pdf", [[(72, 700, SHIFTED)], []]), request, Limits(), lambda *_: None)
+    assert [section.text for section in found.sections] == [SHIFTED, ""]
     assert [section.picture for section in found.sections] == ["", "recognised"]
     with pytest.raises(Refused, match="no words could be recognised"):
         pdf.parse(files.pdf("b.pdf", [[]]), request, Limits(), lambda *_: None)
