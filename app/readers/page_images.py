@@ -75,14 +75,14 @@ def find_all_on_page(
 ) -> list[list[Rectangle]]:
     """Find several passages on a page. Return a list of rectangles for each, as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
-    recognised = recognition.load(Path(path).parent).get(number)
+    recognised = recognition.load_page(Path(path).parent, number)
     answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
     return [[(x0, y0, x1, y1) for x0, y0, x1, y1 in rectangles] for rectangles in answer]
 
 
 def words_on_page(path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
     """Return the words of a page in reading order, each with its rectangle. Raises as ``render_page`` does."""
-    recognised = recognition.load(Path(path).parent).get(number)
+    recognised = recognition.load_page(Path(path).parent, number)
     answer = _ask({"work": "words", "recognised": recognised}, Path(path), number, password)
     return [(str(text), x0, y0, x1, y1) for text, x0, y0, x1, y1 in answer]
 

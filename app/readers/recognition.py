@@ -82,13 +82,32 @@ def load(folder: Path) -> Records:
     return {record["number"]: record["page"] for record in _records(folder)}
 
 
-def _records(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the valid records in a book's folder."""
+def load_page(folder: Path, number: int) -> dict[str, Any] | None:
+    """Load a recognised page from a book's folder; None if it was not recognised. Other pages' lines are not parsed."""
+    newest = None
+    for record in _records(folder, _start(number)):
+        newest = record["page"]
+    return newest
+
+
+def _start(number: int) -> str:
+    """Return how the line of a page starts."""
+    return f"{_dumped({'made_by': _MADE_BY, 'number': number})[:-1]},"
+
+
+def _dumped(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the valid records in a book's folder whose lines begin with ``start``."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return
     for line in lines:
+        if not line.startswith(start):
+            continue
         try:
             record = json.loads(line)
             if record["made_by"] == _MADE_BY:
@@ -158,6 +177,6 @@ def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], p
         file = how.folder(sha256) / FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+            stream.write(_dumped(record) + "\n")
     except OSError as error:
         logger.warning("what was recognised on a page was not kept: %s", error)

@@ -189,7 +189,7 @@ class PageViewer:
         if page.picture not in ("unread", "doubtful") or recognition.missing():
             return False
         path, _ = self._file(of.sha256)
-        return of.number not in recognition.load(path.parent)
+        return recognition.load_page(path.parent, of.number) is None
 
     def _file(self, sha256: str) -> tuple[Path, str | None]:
         """The path of a document's file, and its password."""

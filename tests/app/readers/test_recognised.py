@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -325,6 +326,16 @@ def test_a_stop_keeps_the_pages_that_are_done(tmp_path: Path, monkeypatch: pytes
     records: recognition.Records = {}
     recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 10), how, records)
     assert sorted(records) == sorted(recognition.load(tmp_path)) == [1, 2]
+
+
+def test_a_page_is_loaded_without_parsing_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(12, 1.0))
+    recognition.recognise(tmp_path / "a.pdf", "a", None, range(1, 13), Recognition(lambda sha256: tmp_path), {})
+    pages, parse = recognition.load(tmp_path), Mock(wraps=json.loads)
+    monkeypatch.setattr(json, "loads", parse)
+    assert recognition.load_page(tmp_path, 1) == pages[1]
+    assert recognition.load_page(tmp_path, 13) is None
+    assert parse.call_count == 1
 
 
 def test_a_page_that_breaks_the_recogniser_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
