@@ -144,6 +144,46 @@ def test_lines_are_found_once_and_read_once_on_either_end(
     ]
 
 
+class Reader(Models):
+    """Is certain of a narrowed line if it is dark, and reads a number in a grey one."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.widths: list[int] = []
+
+    def recognize_txt(self, crops: list[ocr.Picture]) -> SimpleNamespace:
+        (crop,) = crops
+        self.widths.append(crop.shape[1])
+        narrow, shade = crop.shape[1] == 360, int(crop[0, 0, 0])
+        read = {PALE: ("no", 0.9), GREY: ("99", 0.99)}.get(shade, ("ok", 0.99)) if narrow else ("ok", 0.99)
+        info = SimpleNamespace(word_cols=[[0, 1]], line_txt_len=2)
+        return SimpleNamespace(txts=[read[0]], scores=[read[1]], word_results=[info])
+
+
+DARK, GREY, PALE = 10, 100, 200
+
+
+@pytest.mark.parametrize(
+    ("shades", "narrowed", "full"),
+    [
+        ([DARK] * 30, 30, 0),
+        ([DARK] * 20 + [PALE, PALE, GREY] + [DARK] * 7, 30, 3),
+        ([PALE] * 12 + [DARK] * 18, 24, 12 + 6),
+        ([GREY] * 12 + [DARK] * 18, 24, 12 + 6),
+    ],
+)
+def test_a_long_line_is_read_from_a_narrow_picture_unless_that_is_doubtful(
+    shades: list[int], narrowed: int, full: int
+) -> None:
+    lines = [np.full((48, 480, 3), shade, np.uint8) for shade in shades]
+    short = np.full((48, 400, 3), PALE, np.uint8)
+    reader = Reader()
+    with ThreadPoolExecutor(1) as pool:
+        known = ocr._read_lines(ocr._Engine(reader, reader, pool), [*lines, short], range(31), lambda: None)
+    assert [known[at][0] for at in range(31)] == ["ok"] * 31
+    assert [reader.widths.count(width) for width in (360, 480, 400)] == [narrowed, full, 1]
+
+
 # With the child ----------------------------------------------------------------------------------------------------
 
 
