@@ -47,11 +47,11 @@ without them.
 """
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
-_SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, no others, and no handwriting."
+_SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, others by OCRmyPDF, and no handwriting."
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OTHER_SCRIPTS = (
-    "Letters of Latin script, Chinese and Japanese are known here. For others, let OCRmyPDF recognise it with their "
-    "language, then open the result."
+    "Letters of Latin script, Chinese and Japanese are known here. For others, install OCRmyPDF with their language, "
+    "run it on the file (for Russian: ocrmypdf -l rus FILE words.pdf), then open the result."
 )
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
