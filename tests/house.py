@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -34,13 +34,19 @@ ROOT = Path(__file__).resolve().parents[1]
 @dataclass(frozen=True)
 class Module:
     """``imports``: modules of ours that are imported at the top; ``top``: all names imported there; ``everything``:
-    also those imported inside functions and for type checking."""
+    also those imported inside functions and for type checking; ``functions``: the lines of each function without its
+    docstring, by its name."""
 
     path: Path
     lines: int
     imports: frozenset[str]
     top: frozenset[str]
     everything: frozenset[str]
+    functions: Mapping[str, int]
+
+
+LONG_LINES = 40
+"""A function with more lines than these is long."""
 
 
 def modules(root: Path = ROOT) -> dict[str, Module]:
@@ -49,10 +55,20 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
     for name, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        top, everything = (_imported(nodes, paths) for nodes in (tree.body, list(ast.walk(tree))))
+        nodes = list(ast.walk(tree))
+        top, everything = _imported(tree.body, paths), _imported(nodes, paths)
         ours = frozenset(other for other in top if other in paths and other != name)
-        found[name] = Module(path, len(text.splitlines()), ours, top, everything)
+        found[name] = Module(path, len(text.splitlines()), ours, top, everything, dict(_functions(nodes)))
     return found
+
+
+def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            tells = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            told = (first.end_lineno or 0) - first.lineno + 1 if tells else 0
+            yield f"{node.name}:{node.lineno}", (node.end_lineno or 0) - node.lineno + 1 - told
 
 
 def module_paths(root: Path = ROOT) -> dict[str, Path]:
@@ -147,6 +163,8 @@ def report(root: Path = ROOT) -> str:
         lines.append(f"{side}: {len(part)} files, {sum(module.lines for module in part.values()):,} lines")
         small = sum(module.lines < 100 for module in part.values())
         lines.append(f"    {small} files under 100 lines, {sum(m.lines > 600 for m in part.values())} over 600")
+        long = sum(lines_of > LONG_LINES for module in part.values() for lines_of in module.functions.values())
+        lines.append(f"    {long} functions over {LONG_LINES} lines")
         if not circles(graph):
             lines.append(f"    {depth(graph)} floors: " + " > ".join(chain(graph)))
         knots = circles(all_imports(part))

@@ -15,7 +15,7 @@ from collections import Counter
 
 import pytest
 
-from tests.house import ROOT, Module, all_imports, circles, depth, module_paths, modules
+from tests.house import LONG_LINES, ROOT, Module, all_imports, circles, depth, module_paths, modules
 
 # From the ground up. A module imports only from its own layer and from those before it.
 ENGINE: tuple[tuple[str, ...], ...] = (
@@ -69,6 +69,8 @@ APP: tuple[tuple[str, ...], ...] = (
 MOST_ENGINE_FLOORS, MOST_FLOORS_WITH_BENCH = 12, 12
 # Files that a question passes on its way from the page to its last word: fewer than these.
 MOST_ON_THE_PATH = 68
+# Functions that are long because they are one sequence that is read from top to bottom: so many, and none longer.
+MOST_LONG_FUNCTIONS, MOST_LINES = 20, 60
 
 NAMES = sorted(module_paths())
 ENGINE_MODULES = [name for name in NAMES if name.split(".")[0] == "engine"]
@@ -160,6 +162,14 @@ def test_what_the_scripts_of_assets_import_is_there() -> None:
                 names = [alias.name for alias in node.names if f"{node.module}.{alias.name}" not in NAMES]
                 missing += [f"{script.name}: {name}" for name in names if not hasattr(module, name)]
     assert missing == []
+
+
+def test_functions_are_short_but_for_a_few() -> None:
+    functions = {f"{name}.{one}": lines for name, each in graph().items() for one, lines in each.functions.items()}
+    long = {one: lines for one, lines in functions.items() if lines > LONG_LINES}
+    assert len(functions) > len(NAMES)
+    assert len(long) <= MOST_LONG_FUNCTIONS, sorted(long)
+    assert max(long.values()) <= MOST_LINES, max(long, key=lambda one: long[one])
 
 
 def test_the_path_of_a_question_is_told_of_files_that_are_there() -> None:

@@ -147,11 +147,6 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
         _number(config, key, name)
     sources = _check_kv_sources(sized, name)
     _check_experts(config, family, name)
-    factor = config.get("block_ffn_dim_multiplier", 1)
-    if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
-        raise ModelError(
-            f"{CONFIG} of {name} gives an impossible block_ffn_dim_multiplier ({factor}).", "Download the model again."
-        )
     inputs = parameters_of_inputs(sized)
     embeddings += inputs
     parameters = layers * parameters_of_block(sized) + embeddings
@@ -175,7 +170,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
 
 
 def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
-    """The settings of a model with the sizes of its layers, of which a family may leave some to others.
+    """The settings of a model with the sizes of its layers. A size that they do not state is derived from other sizes.
 
     Raises:
         ModelError: a number is missing or impossible.
@@ -218,6 +213,11 @@ def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None
     if "hidden_size_per_layer_input" in own and config.get("hidden_size_per_layer_input"):
         _number(config, "hidden_size_per_layer_input", name)
         _number(config, "vocab_size_per_layer_input", name)
+    factor = config.get("block_ffn_dim_multiplier", 1)
+    if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
+        raise ModelError(
+            f"{CONFIG} of {name} gives an impossible block_ffn_dim_multiplier ({factor}).", "Download the model again."
+        )
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
