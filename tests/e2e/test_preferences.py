@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, Route
+from playwright.sync_api import APIResponse, Page, Route
 
 from app.models.catalogue import pairs
 from engine.version import VERSION
@@ -98,8 +98,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 
 
 def test_the_key_is_hidden_until_it_is_asked_for(page: Page) -> None:
-    with page.expect_response("**/preferences"):  # or the key of an earlier opening comes behind the new one
-        opened(page)
+    opened(page)
     page.click('[data-tab="api"]')
     until(page, lambda: page.input_value("#api-key").startswith("sk-trifold-"))
     assert page.get_attribute("#api-key", "type") == "password"
@@ -108,6 +107,25 @@ def test_the_key_is_hidden_until_it_is_asked_for(page: Page) -> None:
     before = page.input_value("#api-key")
     page.click("#api-renew")
     until(page, lambda: page.input_value("#api-key") != before)
+
+
+def test_a_key_from_before_does_not_replace_the_new_one(page: Page) -> None:
+    """The settings of an earlier moment came after the renewal, with the key that no longer opens anything."""
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/preferences", lambda route: held.append((route, route.fetch())), times=1)
+    page.click("#open-preferences")
+    until(page, lambda: bool(held))
+    page.click('[data-tab="api"]')
+    with page.expect_response("**/key/renew") as renewed:
+        page.click("#api-renew")
+    (key,) = renewed.value.json().values()
+    until(page, lambda: page.input_value("#api-key") == key)
+    (route, before) = held[0]
+    assert before.json()["api"]["key"] != key
+    with page.expect_event("requestfinished", lambda request: request.url.endswith("/preferences")):
+        route.fulfill(response=before)
+    page.wait_for_selector("#offers > li", state="attached")
+    assert page.input_value("#api-key") == key
 
 
 def test_another_machine_has_to_be_agreed_to(page: Page) -> None:

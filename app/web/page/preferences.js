@@ -5,6 +5,7 @@ import { byId, call, made } from "./frame.js";
 let setup = { stage: "" };
 let seen = ""; // the error that the person has seen, for which no chip is shown
 let shown = null; // newest response of /preferences
+let asked = 0; // number of the newest request for /preferences
 
 /** @param {View["setup"]} news */
 export function showSetup(news) {
@@ -42,11 +43,14 @@ function drawState() {
   byId("setup-note").textContent = setup.note || "";
 }
 
+// Draws what the newest request answers. An older answer may hold a key that has been renewed since.
 async function refresh() {
+  const mine = ++asked;
   const answer = await fetch("/preferences").catch(() => null);
-  if (!answer?.ok) return;
+  const told = answer?.ok ? await answer.json() : null;
+  if (!told || mine !== asked) return;
   const before = JSON.stringify(shown?.models);
-  shown = await answer.json();
+  shown = told;
   if (JSON.stringify(shown.models) !== before) drawOffers();
   byId("api-address").value = shown.api.address;
   byId("api-key").value = shown.api.key;
@@ -188,9 +192,14 @@ function bindHelp() {
     byId("api-key").type = hidden ? "text" : "password";
     event.target.textContent = hidden ? "Hide" : "Show";
   });
-  byId("api-renew").addEventListener("click", async () => {
+  byId("api-renew").addEventListener("click", async (event) => {
+    const button = event.currentTarget;
+    button.disabled = true; // until the answer: of two keys the first would be shown, or the second
     const said = await call("/key/renew");
-    if (said.key) byId("api-key").value = said.key;
+    button.disabled = false;
+    if (!said.key) return;
+    byId("api-key").value = said.key;
+    refresh();
   });
   byId("report-make").addEventListener("click", async (event) => {
     const button = event.target;
