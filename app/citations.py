@@ -252,7 +252,8 @@ class Notes:
 
         ``missing`` lists what the book lacks: names and numbers of the answer that occur nowhere in it, and nouns and
         names of the question that it never uses. An empty list says that no passage was found for any sentence. If
-        passages were found and nothing is missing, the record has no such key.
+        passages were found and nothing is missing, the record has no such key. ``read`` names the number of leading
+        pages that the answer is based on, if it is not based on all: "76 pages and 4 sections".
         """
         self._look_up()
         return self.sketch()
@@ -261,7 +262,10 @@ class Notes:
         """The record with the citations of the most recent look-up. Used while an answer grows, because a look-up takes
         time.
         """
-        record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
+        document = self._index.document
+        record = {"v": VERSION, "unit": document.unit, "ink": self.provenance(), "chips": self._chips}
+        if self._pages_read < len(document.pages):
+            record["read"] = document.extent(self._pages_read)
         kinds = {chip["kind"] for chip in self._chips}
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
         missing = [*(self._support.unmentioned("says" in kinds) if self._support and kinds else ()), *self._missing]

@@ -106,8 +106,7 @@ def _ending(turn: Exchange) -> list[str]:
     elif turn.interrupted:
         lines.append("Cut off when the program ended.")
     if turn.pages_read:
-        unit = str((turn.notes or {}).get("unit", "page"))
-        lines.append(f"From the first {format.counted(turn.pages_read, unit)}, read by then.")
+        lines.append(f"From the first {format.read_so_far(turn.pages_read, turn.notes)}, read by then.")
     if parts := (turn.notes or {}).get("parts"):
         mentions = " ".join(one["said"] for one in parts["mentions"])
         lines.append(

@@ -149,6 +149,14 @@ def reached_of(document: Document, read: BookRead) -> str:
     return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
 
 
+def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
+    """The number of pages that an answer is from, by unit: "76 pages and 4 sections". Notes of earlier versions lack
+    it; then all pages are counted in the unit of the book.
+    """
+    known = notes or {}
+    return str(known.get("read") or counted(pages, str(known.get("unit", "page"))))
+
+
 def reading_view(progress: ReadingProgress, document: Document, remaining: Remaining) -> View:
     """The status line and the progress bar during a reading. They show the share that is read instead of a page, since
     the model reads many pages at once, layer by layer.

@@ -338,14 +338,16 @@ def fit_of(document: Document, limit: int) -> BookFit:
     tokens, pages = sum(each), sum(end <= room for end in accumulate(each))
     sizes = [sum(guess_tokens(page.text) for page in stretch.pages) for stretch in document.stretches]
     fit = BookFit(tokens, limit, tokens <= room, pages, 0, "", page_tokens=each, room=room)
-    count = f"{len(document.pages):,} {document.unit}s, about {tokens:,} tokens"
+    count = f"{document.extent()}, about {tokens:,} tokens"
     if fit.fits:
         return replace(fit, sentence=f"{count} of {limit:,}: it fits.")
     cause = f"{count}: too long for the window of {limit:,}."
     if len(sizes) > 1:
         cause += f" {leaving_out([stretch.title for stretch in document.stretches], sizes, room)}"
         return replace(fit, sentence=cause, leave_out=to_leave_out(sizes, room))
-    return replace(fit, sentence=f"{cause} The first {pages:,} {document.unit}s fit.")
+    if pages == 0:
+        return replace(fit, sentence=f"{cause} Not even the first {document.unit} fits.")
+    return replace(fit, sentence=f"{cause} The first {pages:,} of {document.extent()} fit.")
 
 
 def guess_tokens(text: str) -> int:

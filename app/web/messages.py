@@ -395,8 +395,7 @@ def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
     if (exchange.notes or {}).get("from_notes"):
         parts.append("from your notes")
     if exchange.pages_read:
-        unit = str((exchange.notes or {}).get("unit", "page"))
-        parts.append(f"from the first {format.counted(exchange.pages_read, unit)}, read so far")
+        parts.append(f"from the first {format.read_so_far(exchange.pages_read, exchange.notes)}, read so far")
     return " · ".join(part for part in parts if part)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 
@@ -137,6 +138,17 @@ def test_an_answer_from_a_part_of_the_book_cites_no_page_beyond_it(answer: str) 
     (page,) = cited(0)
     assert cited(page) == [page]
     assert all(other < page for other in cited(page - 1)), "a passage near it may be shown, not this one"
+
+
+def test_an_answer_from_a_part_of_the_book_says_of_what_part() -> None:
+    guide = dataclasses.replace(make("Of lamps.", "Of boats."), unit="section")
+    both = Document.together([make(*PAGES), guide])
+
+    def read(pages: int) -> object:
+        return NoteTaker().begin(both, "Who came?", pages_read=pages).record().get("read")
+
+    assert read(len(PAGES) + 1) == f"{len(PAGES)} pages and 1 section"
+    assert read(0) is read(len(both.pages)) is None
 
 
 @pytest.mark.parametrize(

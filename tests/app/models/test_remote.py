@@ -14,11 +14,12 @@ import pytest
 
 from app.core.settings import Remote
 from app.models import openai_client
-from app.models.remote import RemoteEngine
+from app.models.remote import RemoteEngine, fit_of
 from engine import Question, SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, EngineError, InputError, ModelNotFound, OptionError, TrifoldError
 from engine.events import AnswerDone, BookRead, Loading, StopReason, TextDelta
+from engine.plan import MIN_CHAT_TOKENS
 from tests.app.running import Running
 
 WORDS = "Maren Holt kept the north light, and the boat came in at dusk. "
@@ -265,6 +266,19 @@ def test_the_window_of_the_server_counts() -> None:
     assert not fit.fits
     assert 0 < fit.pages_that_fit < 20
     assert sum(fit.page_tokens[: fit.pages_that_fit]) <= fit.room < sum(fit.page_tokens[: fit.pages_that_fit + 1])
+
+
+def test_sections_are_not_counted_as_pages() -> None:
+    """Of 76 pages and 4 sections "80 pages" was said."""
+    both = Document.together(
+        [Document.from_pages("Lease", ["a lamp"] * 76), Document.from_pages("Guide", ["a lamp"] * 4, unit="section")]
+    )
+    assert fit_of(both, 4096).sentence == "76 pages and 4 sections, about 160 tokens of 4,096: it fits."
+    assert fit_of(both, 400).sentence.startswith("76 pages and 4 sections, about 160 tokens: too long for the window")
+    long = Document.from_pages("Guide", ["a lamp " * 100] * 9, unit="section")
+    room = sum(fit_of(long, 4096).page_tokens[:4]) + MIN_CHAT_TOKENS
+    assert fit_of(long, room).sentence.endswith("The first 4 of 9 sections fit.")
+    assert fit_of(long, MIN_CHAT_TOKENS).sentence.endswith("Not even the first section fits.")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def test_an_interrupted_answer_is_shown_as_such() -> None:
     assert "cut off when Trifold ended · from the first 24 pages, read so far" in shown
     assert "Continue" in shown
     assert "stopped" not in shown
+    (_, mixed) = messages.messages([turn(pages_read=80, notes={"unit": "page", "read": "76 pages and 4 sections"})])
+    assert "from the first 76 pages and 4 sections, read so far" in mixed["content"]
 
 
 def test_nothing_is_offered_while_an_answer_is_written() -> None:
