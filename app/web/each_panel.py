@@ -1,16 +1,19 @@
 """Asks several documents the same question one by one: the growing table, stopping, going on, and the table as a file.
 
-Owns these routes and this key of the live stream:
+Owns these routes and these keys of the live stream:
 
-    the live key "each"    the question, the documents with their answers, the progress
-    POST /each             ask these documents
-    POST /each/stop        stop the run; its answers are kept
-    GET /each/export       the table as CSV
+    the live key "each"          the question and the progress
+    the live key "each_table"    the documents with their answers, of which only new rows are sent
+    POST /each                   ask these documents
+    POST /each/stop              stop the run; its answers are kept
+    GET /each/export             the table as CSV
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
@@ -37,6 +40,20 @@ class EachAsked(DocumentsAsked, QuestionAsked):
     """A request with a question, its options, and the documents to ask."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """The rows of the table, in the order of the documents."""
+
+    rows: tuple[View, ...] = ()
+
+    def since(self, before: object) -> View:
+        """The rows that have changed, if the documents are those of ``before``; else ``whole``, all rows."""
+        known = before.rows if isinstance(before, Table) else ()
+        if [row["id"] for row in known] != [row["id"] for row in self.rows] or not known:
+            return {"whole": True, "rows": self.rows}
+        return {"whole": False, "rows": [row for row, old in zip(self.rows, known, strict=True) if row is not old]}
+
+
 class EachPanel:
     """A panel of the page (``app.web.live``).
 
@@ -49,6 +66,9 @@ class EachPanel:
         self._state = state
         self._each = each
         self._shown: tuple[tuple[Run, int] | None, View] = None, {}
+        self._books: tuple[tuple[tuple[str, ...], int] | None, list[Book]] = None, []
+        self._rows: dict[str, tuple[str, Answer | None, View]] = {}  # title, answer and row, keyed by document
+        self._table = Table()
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -61,11 +81,29 @@ class EachPanel:
         return {"/each": self.ask, "/each/stop": self.stop}
 
     def view(self) -> View:
-        """The question, the documents in order with their answers, and the progress of the run."""
+        """The question, the progress of the run, and the documents in order with their answers."""
         run, changes = self._each.run, self._state.books.database.changes
         if self._shown[0] is None or self._shown[0][0] is not run or self._shown[0][1] != changes:
-            self._shown = (run, changes), {"each": _run_view(run, self._each.rows())}
+            if self._books[0] != (run.documents, changes):
+                self._books = (run.documents, changes), [book for book, _ in self._each.rows()]
+            books = self._books[1]
+            self._show_rows(books, run)
+            self._shown = (run, changes), {"each": _run_view(run, books), "each_table": self._table}
         return self._shown[1]
+
+    def _show_rows(self, books: Sequence[Book], run: Run) -> None:
+        """Make the rows of documents that have another answer or title than before."""
+        rows = {}
+        for book in books:
+            answer = run.answers.get(book.sha256)
+            known = self._rows.get(book.sha256)
+            if known is None or known[0] != book.shown or known[1] is not answer:
+                known = book.shown, answer, _row_view(book, answer)
+            rows[book.sha256] = known
+        self._rows = rows
+        shown = tuple(row for _, _, row in rows.values())
+        if any(map(operator.is_not, shown, self._table.rows)) or len(shown) != len(self._table.rows):
+            self._table = Table(shown)
 
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, EachAsked)
@@ -83,42 +121,41 @@ class EachPanel:
         return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _run_view(run: Run, rows: Sequence[tuple[Book, Answer | None]]) -> View:
-    ids = [book.sha256 for book, _ in rows]
+def _run_view(run: Run, books: Sequence[Book]) -> View:
+    ids = [book.sha256 for book in books]
     at = ids.index(run.at) + 1 if run.at in ids else 0
+    done = len(ids) - run.left + (_READING_SHARE * run.read if run.running else 0.0)
     return {
         "question": run.question,
         "running": run.running,
-        "line": _line(run, rows, at) if run.question else "",
-        "done": round(
-            (len(rows) - run.left + (_READING_SHARE * run.read if run.running else 0.0)) / max(1, len(rows)), 3
-        ),
+        "line": _line(run, ids, at) if run.question else "",
+        "done": round(done / max(1, len(ids)), 3),
         "left": 0 if run.running else run.left,
         "unkept": run.unkept,
-        "rows": [_row_view(book, answer, run) for book, answer in rows],
+        "at": run.at,
     }
 
 
-def _line(run: Run, rows: Sequence[tuple[Book, Answer | None]], at: int) -> str:
+def _line(run: Run, ids: Sequence[str], at: int) -> str:
     if not run.running:
-        answered = sum(answer is not None and not answer.error for _, answer in rows)
-        return f"{answered} of {counted(len(rows), 'document')} answered"
+        answers = map(run.answers.get, ids)
+        answered = sum(answer is not None and not answer.error for answer in answers)
+        return f"{answered} of {counted(len(ids), 'document')} answered"
     if run.stopping:
         return "Stopping…"
-    where = f"Document {at} of {len(rows)}"
+    where = f"Document {at} of {len(ids)}"
     if run.is_answering:
         return f"{where}: it is being asked"
     return f"{where}: {round(100 * run.read)} % read" if run.read else f"{where}: it is being opened"
 
 
-def _row_view(book: Book, answer: Answer | None, run: Run) -> View:
+def _row_view(book: Book, answer: Answer | None) -> View:
     row, places = (answer.row, answer.places) if answer else ({}, [])
     missing = tuple(filter(None, row.get("not_found_in_document", "").split("; ")))
     doubtful = row.get("evidence_level") == "not found" or bool(missing)
     return {
         "id": book.sha256,
         "title": row.get("title") or book.shown,
-        "busy": book.sha256 == run.at,
         "answer": rendered(harmless(row.get("answer", "")), str),
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",

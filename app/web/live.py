@@ -2,9 +2,9 @@
 
 Owns the page as plain data, with the names that the page's scripts use (``page_view``), and the times of sending. A key
 is sent when its value has changed, at most ten times a second (``Throttle``), and figures less often. Nothing is sent
-while no page is open. Every key except the growing answer is sent whole, so values that change often have other keys
-than large values. Only this stream sends an answer that is being written (``RunningAnswer``); Gradio shows the chat
-again when the answer has ended.
+while no page is open. Every key is sent whole, unless its value says what is new in it (``Growing``), so values that
+change often have other keys than large values. Only this stream sends an answer that is being written
+(``RunningAnswer``); Gradio shows the chat again when the answer has ended.
 
 To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
 ``server.make_panels``, put its markup into ``page/frame.html``, its style into its own file under ``assets/style``
@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -58,6 +58,15 @@ class Panel(Protocol):
 
 
 _LOADING = "The model is being loaded. You can open a book already."
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A value of the live stream of which a tab is sent only what is new."""
+
+    def since(self, before: object) -> View:
+        """The changes for a tab that was last sent ``before``; None was sent nothing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -459,7 +468,7 @@ async def changes(
         }
         if changed:
             news = {
-                key: value.since(sent.get(key)) if isinstance(value, RunningAnswer) else value
+                key: value.since(sent.get(key)) if isinstance(value, Growing) else value
                 for key, value in changed.items()
             }
             yield f"data: {json.dumps(news, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -7,7 +7,8 @@ import { byId, call, made, post, tell } from "./frame.js";
 import { openPage } from "./pages.js";
 
 /** @type {View["each"]} */
-let now = { question: "", running: false, line: "", done: 0, left: 0, unkept: false, rows: [] };
+let now = { question: "", running: false, line: "", done: 0, left: 0, unkept: false, at: "" };
+let rows = []; // the documents with their answers
 let library = []; // the documents of the library
 let open = ""; // id of the open book
 let coming = null; // page to show when its document has been opened: { id, number, passage }
@@ -22,11 +23,31 @@ export function showEach(each) {
   byId("each-stop").hidden = !each.running;
   byId("each-ask").disabled = each.running;
   byId("each-on").hidden = !each.left;
-  byId("each-save").hidden = !each.rows.some((row) => row.answer || row.error);
   byId("each-unkept").hidden = !each.unkept;
   byId("each-asked").textContent = each.question;
-  byId("each-table").hidden = !each.rows.length;
-  drawRows();
+  markRows();
+}
+
+// Shows new rows: all of them, or those that have changed. The focused button gets the focus back.
+/** @param {View["each_table"]} table */
+export function showEachTable(table) {
+  const body = byId("each-rows");
+  const buttons = () => [...body.querySelectorAll("button")];
+  const focused = buttons().indexOf(document.activeElement);
+  if (table.whole) {
+    rows = table.rows;
+    body.replaceChildren(...rows.map(rowOf));
+  } else {
+    for (const row of table.rows) {
+      const at = rows.findIndex((one) => one.id === row.id);
+      rows[at] = row;
+      body.children[at].replaceWith(rowOf(row));
+    }
+  }
+  if (focused >= 0) buttons()[focused]?.focus();
+  byId("each-table").hidden = !rows.length;
+  byId("each-save").hidden = !rows.some((row) => row.answer || row.error);
+  markRows();
 }
 
 /** @param {View["books"]} books */
@@ -51,17 +72,16 @@ export function showEachPaging(paging) {
 
 // The table -----------------------------------------------------------------------------------------------------------
 
-// Redraws all rows. The focused button gets the focus back.
-function drawRows() {
-  const body = byId("each-rows");
-  const buttons = () => [...body.querySelectorAll("button")];
-  const focused = buttons().indexOf(document.activeElement);
-  body.replaceChildren(...now.rows.map(rowOf));
-  if (focused >= 0) buttons()[focused]?.focus();
+// Marks the document that is being asked.
+function markRows() {
+  const at = now.running ? rows.findIndex((row) => row.id === now.at) : -1;
+  const line = byId("each-rows").children[at];
+  for (const other of byId("each-rows").querySelectorAll(".busy")) if (other !== line) other.classList.remove("busy");
+  line?.classList.add("busy");
 }
 
 function rowOf(row) {
-  const line = made("tr", "", row.busy ? "busy" : "");
+  const line = made("tr");
   const title = made("th", row.title, "title");
   title.scope = "row";
   const answer = made("td", "", "answer");
@@ -69,6 +89,7 @@ function rowOf(row) {
   words.translate = false;
   words.innerHTML = row.answer; // the server removes HTML from the model's text
   answer.append(row.error ? made("p", row.error, "trouble") : words);
+  if (!row.answer && !row.error) answer.append(made("p", "Not asked yet", "unasked"));
   if (row.missing) answer.append(made("p", row.missing, "missing"));
   const places = made("td", "", "places");
   if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));
@@ -136,7 +157,7 @@ function count() {
 // Opens the dialog. The open documents come ticked, or the documents of the last question if a single book is open.
 function openEach() {
   const together = documentsShown().map((one) => one.id);
-  const last = now.rows.map((row) => row.id);
+  const last = rows.map((row) => row.id);
   const chosen = together.length ? together : last;
   byId("each").showModal();
   drawChoice(chosen);
@@ -173,5 +194,5 @@ export function bindEach() {
     byId("each-form").requestSubmit();
   });
   byId("each-stop").addEventListener("click", () => post("/each/stop").then(tell));
-  byId("each-on").addEventListener("click", () => ask(now.question, now.rows.map((row) => row.id)));
+  byId("each-on").addEventListener("click", () => ask(now.question, rows.map((row) => row.id)));
 }

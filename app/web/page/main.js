@@ -7,7 +7,7 @@ import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindContents, showContents, showContentsGlow, showContentsPaging } from "./contents.js";
 import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js";
-import { bindEach, showEach, showEachBook, showEachBooks, showEachPaging } from "./each.js";
+import { bindEach, showEach, showEachBook, showEachBooks, showEachPaging, showEachTable } from "./each.js";
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers, showRates } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
@@ -83,6 +83,7 @@ const show = {
     showMapDocuments(documents);
   },
   each: showEach,
+  each_table: showEachTable,
   parts: showParts,
   suggestions: showSuggestions,
   language: showBookLanguage,

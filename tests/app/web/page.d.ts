@@ -90,14 +90,18 @@ interface View {
     done: number;
     left: number;
     unkept: boolean;
+    at: string;
+  };
+  each_table: {
+    whole: boolean;
     rows: {
       id: string;
       title: string;
-      busy: boolean;
       answer: string;
       error: string;
       missing: string;
       near: boolean;
+      recognised: boolean;
       places: { passage: string; pages: { number: number; name: string }[] }[];
     }[];
   };

@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from app.core.books import Book
-from app.core.each import AskEach, Run
+from app.core.each import Answer, AskEach, Run
 from app.core.state import AppState
-from app.web.each_panel import EachPanel, _run_view
+from app.web.each_panel import EachPanel, Table, _run_view
 from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
@@ -54,7 +54,7 @@ def test_the_table_and_its_file(state: AppState, tmp_path: Path) -> None:
     wait_for(lambda: not (each.run.running or state.current.asking))
     view = panel.view()["each"]
     assert (view["line"], view["done"], view["left"], view["running"]) == ("2 of 2 documents answered", 1.0, 0, False)
-    (first, second) = view["rows"]
+    (first, second) = panel.view()["each_table"].rows
     assert (first["title"], second["title"], first["error"]) == ("Lease 2023", "Lease 2024", "")
     assert "<strong>rent</strong>" in first["answer"]
     assert "<b>" not in first["answer"]
@@ -81,6 +81,30 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
 
 def test_a_document_that_is_being_asked_is_not_done() -> None:
     run = Run("What?", ("a", "b"), running=True, at="a", read=1.0, is_answering=True)
-    view = _run_view(run, [(Book("a", "a.txt", "a.txt"), None), (Book("b", "b.txt", "b.txt"), None)])
+    view = _run_view(run, [Book("a", "a.txt", "a.txt"), Book("b", "b.txt", "b.txt")])
     assert view["line"] == "Document 1 of 2: it is being asked"
     assert 0.4 < view["done"] < 0.5
+
+
+def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
+    """Every row of the table was made anew, and all were sent, at each step of a reading: 0.3 s for 1,000 documents."""
+    each, ids = AskEach(state), []
+    panel = EachPanel(state, each)
+    for name in ("2023", "2024", "2025"):
+        (tmp_path / f"{name}.txt").write_text(name)
+        ids.append(state.books.copy_in(tmp_path / f"{name}.txt").sha256)
+    one, other = (Answer({"answer": text}) for text in ("One.", "Other."))
+    each.run = Run("What?", tuple(ids), {ids[0]: one}, running=True, at=ids[1])
+    first = panel.view()["each_table"]
+    assert [row["id"] for row in first.since(None)["rows"]] == ids
+    assert first.since(None)["whole"]
+    each.run = replace(each.run, read=0.5)
+    assert panel.view()["each"]["line"] == "Document 2 of 3: 50 % read"
+    assert panel.view()["each_table"] is first
+    each.run = replace(each.run, answers={**each.run.answers, ids[1]: other})
+    second = panel.view()["each_table"]
+    assert second.rows[0] is first.rows[0]
+    assert second.since(first) == {"whole": False, "rows": [second.rows[1]]}
+    state.delete(ids[2])
+    assert panel.view()["each_table"].since(second) == {"whole": True, "rows": second.rows[:2]}
+    assert Table().since(second) == {"whole": True, "rows": ()}

@@ -15,7 +15,7 @@ from app.core.chats import Chats
 from app.core.open_book import Stage
 from app.core.settings import make_settings
 from app.core.state import AppState
-from app.web.live import Live, RunningAnswer
+from app.web.live import Growing, Live
 from app.web.server import make_panels
 from engine.config import SamplingParams
 from tests.app.scripted import ScriptedEngine, book, wait_for
@@ -27,7 +27,7 @@ _PAGE = "".join(
 
 
 def keys(view: object) -> Iterator[str]:
-    if isinstance(view, RunningAnswer):
+    if isinstance(view, Growing):
         yield from keys(view.since(None))
     elif isinstance(view, dict):
         for key, value in view.items():
