@@ -27,7 +27,7 @@ NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
-_REPLAY_OF_SEVERAL = REPLAY.replace("the first token", "each first token")
+_REPLAY_OF_SEVERAL = "A replay of two runs, one after the other on this book, on one clock from each first token on."
 
 
 class RaceAsked(Asked):
@@ -131,7 +131,8 @@ def recording(result: RaceResult, lookup: bool = False) -> View:
     more = len(shown) - 1
     return {
         "number": result.number,
-        "question": f"{shown[0].question} … and {more} more" if more else shown[0].question,
+        "question": shown[0].question,
+        "more": f"… and {more} more" if more else "",
         "runs": runs,
         "same": result.same,
         "identical": result.identical,

@@ -90,7 +90,8 @@ function chapter(entry) {
     const button = made("button", words, "tf-link");
     button.type = "button";
     button.title = entry.asks[index];
-    button.setAttribute("aria-label", `${words.replace("Summarize", "Summarize this chapter:")} ${entry.title}`);
+    button.dataset.own = "title"; // the question as it is asked
+    button.setAttribute("aria-label", `${words} “${entry.title}”`);
     button.addEventListener("click", () => {
       if (narrow.matches) side.close();
       askQuestion(entry.asks[index]);
@@ -118,7 +119,7 @@ function choose(on) {
 
 function addTick(item, at) {
   const { box, title } = ticks.boxes[at];
-  box.setAttribute("aria-label", `Read ${title}`);
+  box.setAttribute("aria-label", `Read “${title}”`);
   const open = item.querySelector("button.open");
   open.before(box);
   open.querySelector("small").textContent = ticks.sizeOf(at);

@@ -53,7 +53,7 @@ function entry(one, at) {
   const tool = (sign, label, wanted, off) => {
     const button = made("button", sign, "tf-tool");
     button.type = "button";
-    button.setAttribute("aria-label", `${label} ${one.title}`);
+    button.setAttribute("aria-label", `${label} “${one.title}”`);
     button.title = label;
     button.disabled = off;
     button.addEventListener("click", () => change(wanted(), `${label} “${one.title}”?`));

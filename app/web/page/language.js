@@ -2,7 +2,8 @@
 // English texts to translations. A text is replaced wherever it appears: in the HTML, from scripts, and from the server,
 // errors included.
 //
-// Words of books, chats and persons are never translated. Their elements have translate="no" or match ANOTHERS.
+// Words of books, chats and persons are never translated. Their elements have translate="no" or match ANOTHERS; where an
+// attribute alone has such words, data-own names it.
 
 import { ENGLISH, load, translated } from "./translation.js";
 
@@ -67,7 +68,7 @@ function showText(node) {
 function showAttribute(element, name) {
   const value = element.getAttribute(name);
   const before = sources.get(element) ?? {};
-  if (!value || before[name]?.shown === value || !isOurs(element.parentElement ?? element)) return;
+  if (!value || element.dataset.own === name || before[name]?.shown === value || !isOurs(element.parentElement ?? element)) return;
   const shown = translated(value);
   sources.set(element, { ...before, [name]: { source: value, shown } });
   if (shown !== value) element.setAttribute(name, shown);

@@ -68,7 +68,7 @@ function entryOf(id, title, more, ...parts) {
   dots.dataset.id = id;
   dots.dataset.more = more;
   dots.dataset.title = title;
-  dots.setAttribute("aria-label", `More about ${title}`);
+  dots.setAttribute("aria-label", `More about “${title}”`);
   dots.setAttribute("aria-haspopup", "menu");
   entry.append(button, dots);
   return entry;

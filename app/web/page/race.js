@@ -47,7 +47,7 @@ async function start() {
   opener = byId("race-start");
   const asked = question();
   show("running");
-  byId("race-question").textContent = asked;
+  showQuestion(asked);
   byId("race-line").textContent = "Starting…";
   for (const item of document.querySelectorAll("#race-running li")) item.dataset.state = "later";
   wanted = true;
@@ -55,6 +55,11 @@ async function start() {
   if (!trouble) return;
   wanted = false;
   drawTrouble(`${trouble.cause} ${trouble.remedy}`);
+}
+
+function showQuestion(question, more = "") {
+  byId("race-question").textContent = question;
+  byId("race-more").textContent = more;
 }
 
 function show(part) {
@@ -80,7 +85,7 @@ function stop() {
 }
 
 function drawRunning() {
-  byId("race-question").textContent = state.question;
+  showQuestion(state.question);
   byId("race-line").textContent = state.line;
   for (const item of document.querySelectorAll("#race-running li")) {
     const run = Number(item.dataset.run);
@@ -98,7 +103,7 @@ async function replay() {
   if (!answer?.ok) return drawTrouble("The recording of the race is gone. Start it again.");
   recorded = await answer.json();
   show("replay");
-  byId("race-question").textContent = recorded.question;
+  showQuestion(recorded.question, recorded.more);
   byId("race-note").textContent = recorded.replay;
   byId("race-verdict").textContent = recorded.verdict;
   byId("race-detail").textContent = recorded.detail;

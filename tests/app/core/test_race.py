@@ -224,7 +224,7 @@ def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> N
     found = RaceResult(1, "0" * 64, 0.0, (asked((1, 2), (1, 2), 4.0), asked((3, 4, 5), (3, 4, 5), 1.5, "Where?")))
     assert found.times == pytest.approx((2 * 40.0 + 3 * 15.0) / (5 * 10.0))
     told = race_panel.recording(found)
-    assert told["question"] == "Who? … and 1 more"
+    assert (told["question"], told["more"]) == ("Who?", "… and 1 more")
     assert "replay of two runs" in told["replay"]
     assert "from each first token on" in told["replay"]
     plain = told["runs"][0]

@@ -74,7 +74,6 @@ NOT_SHOWN = frozenset(
         "Cantarell", "Cascadia Mono", "DejaVu Sans", "DejaVu Sans Mono", "Roboto", "Segoe UI", "Ubuntu", "False",
         "action aloud", "action main", "missing nearly", "attachment; filename*=utf-8''{}",
         # What the model is asked.
-        "Summarize this chapter:",
         "These are answers to one question, each from another part of one book, in the order of the book. Put them "
         "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
         # Words that are looked for.
@@ -393,6 +392,37 @@ def composed(module: Path) -> set[str]:
     return {text for name, texts in made.items() if name not in followed for text in texts}
 
 
+# What a script only compares, looks for or takes apart.
+_NOT_PUT_IN = re.compile(
+    r"""[!=]==\s*"[^"]*"|\b(?:replaceAll|replace|split|join|get|getAttribute|includes|toLocaleString|byId)\("[^"]*",?"""
+)
+_OF_STYLE = re.compile(r"(?:calc|color-mix|linear-gradient|transparent)\b|.*sans-serif$|.*\binput:")
+_BINDS = r"""\b(?:const|let) {name} = ([^;]*);|(\[[^\[\];]*\])\.(?:forEach|map)\(\({name}\b"""
+_TAKES = r"""(?:const (\w+) = \(|function (\w+)\()((?:\w+, )*){name}\b"""
+
+
+def put_together(source: str, script: str) -> Iterator[str]:
+    """What the templates of a script become, with every string that its places may have."""
+    for found in _LITERAL.finditer(source):
+        if found[2] is not None:
+            pieces = _INNER.split(found[2])
+            parts = [put_in(part, script) if at % 2 else [part] for at, part in enumerate(pieces)]
+            yield from ("".join(each) for each in itertools.islice(itertools.product(*parts), MOST_FORMS))
+
+
+def put_in(place: str, script: str) -> list[str]:
+    """The strings that a template's place may have, without names of things; ``PLACE`` if none is known."""
+    if re.fullmatch(r"[a-z]\w*", place):
+        found = [bound[1] or bound[2] for bound in re.finditer(_BINDS.format(name=place), script)]
+        for const, function, before in re.findall(_TAKES.format(name=place), script):
+            given = re.findall(rf"\b{const or function}\(((?:[^(),]+, ){{{before.count(',')}}})(\"[^\"]*\")", script)
+            found += [argument for _, argument in given]
+        place = "; ".join(found)
+    shown = _NOT_PUT_IN.sub("", place)
+    plain = [text for found in _LITERAL.finditer(shown) if (text := found[1]) and not re.fullmatch("[a-z-]+", text)]
+    return [*plain, *put_together(shown, script)] or [PLACE]
+
+
 def blackened(texts: Sequence[Sequence[str]]) -> list[list[str]]:
     """What the page makes of texts, with its translations blackened."""
     script = f"""
@@ -416,14 +446,19 @@ def blackened(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     """A count, a time and what is said only sometimes made sentences that no entry was for: "31,753 tokens are read,
-    about 5 s." stayed English though each of its strings looked like a part of some entry.
+    about 5 s." stayed English though each of its strings looked like a part of some entry. The scripts' templates made
+    others: "Summarize this chapter: Loomings", which only a screen reader says.
     """
     patterns = (*WRITES_FOR_THE_PAGE, *WARN)
     modules = [file for pattern in patterns for file in ROOT.glob(pattern) if file.stem not in OTHERS]
     begun = re.compile(rf"^{PLACE} (?=[A-Z“])")  # by a sentence of its own
     made = {begun.sub("", text): file.name for file in sorted(modules) for text in composed(file)}
+    for script in sorted(PAGE.glob("*.js")):
+        source = script.read_text(encoding="utf-8")
+        made |= dict.fromkeys(map(begun.sub, itertools.repeat(""), put_together(source, source)), script.name)
     texts = [text for text in made if is_sentence(text.replace(PLACE, "{}")) and not NOT_TRANSLATED.match(text)]
-    assert len(texts) > 200
+    texts = [text for text in texts if not _OF_STYLE.match(text) and text.replace(PLACE, "{}") not in NOT_SHOWN]
+    assert len(texts) > 240
     # The parts of a line are translated one by one: this one's end was taken for "{} repeated itself".
     texts.append("9 words · 2.8 times faster than plain · stopped, it only repeated itself")
     made[texts[-1]] = "format.py"
