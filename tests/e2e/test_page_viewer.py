@@ -269,7 +269,7 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     page.click("[data-speed='4']")
     page.wait_for_selector('#race-end[data-state="over"]')
     page.wait_for_timeout(400)
-    assert page.text_content("#race-verdict") == "identical 122/122 tokens, 2.9 times faster over 2 answers"
+    assert page.text_content("#race-verdict") == "identical 122/122 tokens, 2.9 times faster, over 2 answers"
     assert "replay of two runs" in page.inner_text("#race-note")
     texts = page.locator("#race .words").all_inner_texts()
     assert texts[0] == texts[1]

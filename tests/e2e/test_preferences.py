@@ -63,16 +63,27 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
     speak(page, "", "Settings")
 
 
-def test_what_takes_a_while_is_said_meanwhile(scripted: Server, open_page: Open) -> None:
-    """The machine is measured when the settings are opened for the first time."""
+def test_what_takes_a_while_is_said_and_what_comes_late_is_not_shown(scripted: Server, open_page: Open) -> None:
+    """The machine is measured when the settings are opened for the first time. Their answer came after the key had been
+    renewed, and with it the key that no longer opens anything.
+    """
     page = open_page(scripted)
-    held: list[Route] = []
-    page.route("**/preferences", lambda route: held.append(route))
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/preferences", lambda route: held.append((route, route.fetch())), times=1)
     page.click("#open-preferences")
     until(page, lambda: bool(held))
     assert page.inner_text("#offers-wait") == "Looking at this machine…"
-    held[0].continue_()
-    page.wait_for_selector("#offers > li")
+    page.click('[data-tab="api"]')
+    with page.expect_response("**/key/renew") as renewed:
+        page.click("#api-renew")
+    (key,) = renewed.value.json().values()
+    until(page, lambda: page.input_value("#api-key") == key)
+    (route, before) = held[0]
+    assert before.json()["api"]["key"] != key
+    with page.expect_event("requestfinished", lambda request: request.url.endswith("/preferences")):
+        route.fulfill(response=before)
+    page.wait_for_selector("#offers > li", state="attached")
+    assert page.input_value("#api-key") == key
 
 
 @pytest.fixture
@@ -107,25 +118,6 @@ def test_the_key_is_hidden_until_it_is_asked_for(page: Page) -> None:
     before = page.input_value("#api-key")
     page.click("#api-renew")
     until(page, lambda: page.input_value("#api-key") != before)
-
-
-def test_a_key_from_before_does_not_replace_the_new_one(page: Page) -> None:
-    """The settings of an earlier moment came after the renewal, with the key that no longer opens anything."""
-    held: list[tuple[Route, APIResponse]] = []
-    page.route("**/preferences", lambda route: held.append((route, route.fetch())), times=1)
-    page.click("#open-preferences")
-    until(page, lambda: bool(held))
-    page.click('[data-tab="api"]')
-    with page.expect_response("**/key/renew") as renewed:
-        page.click("#api-renew")
-    (key,) = renewed.value.json().values()
-    until(page, lambda: page.input_value("#api-key") == key)
-    (route, before) = held[0]
-    assert before.json()["api"]["key"] != key
-    with page.expect_event("requestfinished", lambda request: request.url.endswith("/preferences")):
-        route.fulfill(response=before)
-    page.wait_for_selector("#offers > li", state="attached")
-    assert page.input_value("#api-key") == key
 
 
 def test_another_machine_has_to_be_agreed_to(page: Page) -> None:

@@ -286,8 +286,10 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, ope
     assert page.locator("#confirm[open]").count() == 0, "there is nothing left to ask"
 
 
-def test_several_files_are_read_together_when_that_is_wanted(scripted: Server, open_page: Open) -> None:
-    """They are offered, what reading them takes is said, and each is there with its own pages; none is lost."""
+def test_several_files_are_read_together_and_asked_one_by_one(scripted: Server, open_page: Open) -> None:
+    """They are offered, what reading them takes is said, and each is there with its own pages; none is lost. A
+    question to each of them has a row for each.
+    """
     page = open_page(scripted)
     page.evaluate(
         """() => {
@@ -313,6 +315,16 @@ def test_several_files_are_read_together_when_that_is_wanted(scripted: Server, o
     page.wait_for_selector("#confirm[open]")
     page.click("#confirm-yes")
     until(page, lambda: page.locator("#documents .title").all_inner_texts() == ["Dropped three", "Dropped one"])
+    until(page, lambda: page.locator("[data-stage=ready]").count() == 1)
+    page.click("#open-each")
+    assert page.evaluate("document.activeElement.id") == "each-question"
+    page.keyboard.type("Who kept the north light?")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#each-line") == "2 of 2 documents answered")
+    assert page.locator("#each-rows th").all_inner_texts() == ["Dropped three", "Dropped one"]
+    answers = page.locator("#each-rows .answer > div").all_inner_texts()
+    assert answers == ["Maren Holt kept the north light, and nobody after her."] * 2
+    page.wait_for_selector('#trifold[data-asking="no"]')
 
 
 def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server, open_page: Open) -> None:

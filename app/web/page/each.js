@@ -6,6 +6,8 @@ import { documentsShown } from "./documents.js";
 import { byId, call, made, post, tell } from "./frame.js";
 import { openPage } from "./pages.js";
 
+const narrow = matchMedia("(max-width: 820px)");
+
 /** @type {View["each"]} */
 let now = { question: "", running: false, line: "", done: 0, left: 0, unkept: false, at: "" };
 let rows = []; // the documents with their answers
@@ -160,6 +162,7 @@ function openEach() {
   const last = rows.map((row) => row.id);
   const chosen = together.length ? together : last;
   byId("each").showModal();
+  if (!narrow.matches) byId("each-question").focus(); // on a phone its keyboard would hide the table
   drawChoice(chosen);
   byId("each-choice").open = chosen.length < 2;
   if (!byId("each-question").value) byId("each-question").value = now.question;

@@ -58,7 +58,7 @@ def test_tokens_are_compared_one_by_one(
 def test_the_verdict_and_what_is_said_when_the_texts_part() -> None:
     assert race_panel.verdict(result((1, 2, 3), (1, 2, 3), 1.42)) == "identical 3/3 tokens, 1.4 times faster"
     several = RaceResult(1, "0" * 64, 0.0, (asked((1, 2), (1, 2), 3.0), asked((3, 4), (3, 4), 1.0, "What?")))
-    assert race_panel.verdict(several) == "identical 4/4 tokens, 2.0 times faster over 2 answers"
+    assert race_panel.verdict(several) == "identical 4/4 tokens, 2.0 times faster, over 2 answers"
     parted = result((1, 2, 3), (1, 5, 3))
     assert race_panel.verdict(parted) == "the texts part: identical 1/3 tokens, then different"
     assert "almost equally likely" in race_panel.detail(parted)
