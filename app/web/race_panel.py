@@ -118,8 +118,10 @@ def verdict(result: RaceResult) -> str:
         return f"the texts part: identical {words}, then different"
     if not result.counted:
         return f"identical {words}, no speed to compare"
-    over = f", over {len(result.counted)} answers" if len(result.counted) > 1 and result.times is not None else ""
-    return f"identical {words}, {speed.speed_in_words(result.times)}{over}"
+    times = speed.speed_in_words(result.times)
+    if len(result.counted) > 1 and result.times is not None:
+        return f"identical {words}, {times}, over {len(result.counted)} answers"
+    return f"identical {words}, {times}"
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
