@@ -7,7 +7,8 @@ run.
 
 Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
 is asked the same question twice, even after a stop or a restart, except after an error. During a run no other question
-can be asked. Stopping the answer, or opening another book, stops the run. After the run the open book is read again.
+can be asked. Stopping the answer, or opening another book, stops the run. After the run the open book is read again. A
+run that is started while the open book is being opened or read waits for its end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ FILE = "asked.json"
 """The file with a document's answers, keyed by question, in the document's folder."""
 _RUN = "each"  # the key in the table ``app_state``
 _MOST_KEPT = 200  # maximum questions of one document that are kept
+_POLL_S = 0.05  # seconds between two looks at whether the open book has been read
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ class Answer:
 class Run:
     """A question, the hashes of its documents, and its progress.
 
-    ``answers`` are keyed by document. ``at`` is the document that is being asked, ``read`` the share of it that has
-    been read, and ``is_answering`` says that its answer has begun. ``stopping``: whether the run is to end. ``unkept``:
-    whether the answers could not be written to disk, so that they are lost when the program ends.
+    ``answers`` are keyed by document. ``at`` is the document that is being asked ("" while the run waits for the open
+    book), ``read`` the share of it that has been read, and ``is_answering`` says that its answer has begun.
+    ``stopping``: whether the run is to end. ``unkept``: whether the answers could not be written to disk, so that they
+    are lost when the program ends.
     """
 
     question: str = ""
@@ -94,7 +97,7 @@ class AskEach:
         """Ask the documents with these hashes, in this order. The documents of a collection are asked one by one.
 
         Raises:
-            Busy: a book is being read, or another question answered.
+            Busy: another question is being answered, or the model loaded.
             DocumentError: a document is no longer in the library.
             ModelError: no model is loaded.
             OptionError: there is no document.
@@ -110,11 +113,10 @@ class AskEach:
             raise Busy("The model is still being loaded.", "Ask when it is there.")
         if status.model is None:
             raise ModelError("No model is loaded.", "Choose one in the settings.")
-        if state.current.stage.is_on_the_way:
-            raise Busy("A book is still being read.", "Wait for its end, or stop it.")
         self._claim = claim = state.claim()
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
-        self.run = Run(question, wanted, known, running=True)
+        with self._lock:
+            self.run = Run(question, wanted, known, running=True)
         keep_value(state.chats.database, _RUN, {"question": question, "documents": wanted})
         asked = Question(question, sampling=sampling, mode=mode)
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
@@ -138,7 +140,10 @@ class AskEach:
     # The run -------------------------------------------------------------------------------------------------
 
     def _go(self, question: Question, claim: threading.Event) -> None:
-        document = self.state.current.document
+        state = self.state
+        while state.current.stage.is_on_the_way and not claim.wait(_POLL_S):
+            pass
+        document = state.current.document
         try:
             for sha256 in self.run.documents:
                 if claim.is_set():
@@ -147,8 +152,15 @@ class AskEach:
                     self._show(at=sha256, read=0.0, is_answering=False)
                     self._ask(sha256, question, claim)
         finally:
-            self._show(running=False, stopping=False, at="", read=0.0, is_answering=False)
-            self.state.read_back(claim, document)
+            try:
+                state.read_back(claim, document)
+            finally:  # last, so that whoever sees the end can ask again at once
+                self._end(claim)
+
+    def _end(self, claim: threading.Event) -> None:
+        with self._lock:
+            if self._claim is claim:  # not if the next run has begun
+                self.run = replace(self.run, running=False, stopping=False, at="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
         """Ask one document. An error is written into its row; a document whose answer was stopped gets no row."""

@@ -143,6 +143,8 @@ def _line(run: Run, ids: Sequence[str], at: int) -> str:
         return f"{answered} of {counted(len(ids), 'document')} answered"
     if run.stopping:
         return "Stopping…"
+    if not at:
+        return "Waiting until the open book has been read"
     where = f"Document {at} of {len(ids)}"
     if run.is_answering:
         return f"{where}: it is being asked"

@@ -135,6 +135,32 @@ def test_the_open_book_is_read_back_and_nobody_asks_meanwhile(
     assert (len(refused), state.current.document, state.current.chat) == (1, document, chat)
 
 
+def test_the_rest_can_be_asked_as_soon_as_the_run_has_ended(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b"])
+    state.open(state.books.get(ids[0]))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    read_back, engine.reading_seconds = state.read_back, None  # the open book is read back until somebody stops it
+    at_release = []
+
+    def released(claim: threading.Event, document: Document | None) -> None:
+        read_back(claim, document)
+        at_release.append((each.run.running, state.current.asking, state.current.stage.is_on_the_way))
+
+    monkeypatch.setattr(state, "read_back", released)
+    each.start(ASKED, ids, GREEDY, "hierarchical")
+    each.stop()
+    wait_for(lambda: not each.run.running)
+    assert at_release == [(True, False, True)], "who sees the end of the run can ask"
+    each.start(ASKED, ids, GREEDY, "hierarchical")
+    assert (each.run.running, each.run.at, engine.asked) == (True, "", []), "it waits for the open book"
+    engine.reading_seconds = 0.001
+    state.stop_reading()
+    wait_for(lambda: not each.run.running)
+    assert answers(each) == [ANSWER, ANSWER]
+
+
 def test_a_book_that_is_opened_meanwhile_ends_it_and_stays(
     state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
