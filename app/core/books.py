@@ -2,8 +2,8 @@
 
 Owns the folder ``books`` inside the data folder: one folder per book, named by the SHA-256 of the file, with the file
 itself, the text cache (``text.json``, or ``text-alone.json`` for the text without comments), the image of its first
-page, and ``book.json`` with the file's name. A library whose database is lost is rebuilt from these. All other facts
-about a book are in the database.
+page, and ``book.json`` with the file's name. If the database is lost, the library is rebuilt from these folders. All
+other facts about a book are in the database.
 
 Several documents that are read as one are a book too (a collection). Its folder has a random name in place of a hash,
 and a file ``COLLECTION`` that lists the hashes of the documents in their order. A collection is opened, asked about,
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20
-_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending that is no part of its name, unlike "v1.2"
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
@@ -77,7 +77,7 @@ class Book:
 
     @property
     def shown(self) -> str:
-        """The book's title. If it has none, its name: that of a file without the ending, that of a collection whole."""
+        """The book's title, or else its name. The name of a file is shown without its ending."""
         ending = PurePath(self.name).suffix
         cut = not self.is_collection and _ENDING.fullmatch(ending)
         return self.title or (self.name.removesuffix(ending) if cut else self.name)
@@ -133,12 +133,12 @@ class Books:
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
     def collect(self, documents: Sequence[Book], known: Book | None = None) -> Book:
-        """Store several documents as one book. A document given twice counts once, and a collection among them is
-        replaced by its documents.
+        """Store several documents as one book. A document given twice counts once, and a collection in
+        ``documents`` is replaced by its own documents.
 
         Args:
-            known: the collection that gets these documents; without it, a collection of exactly these documents is
-                found or made.
+            known: the collection that gets these documents. If None, a collection of exactly these documents is found,
+                or else made.
 
         Raises:
             DocumentError: no document is given, or one is no longer in the library.

@@ -94,8 +94,8 @@ def ask(
 
     Args:
         position: index of an earlier question that this one replaces; the earlier question stays as another version.
-        tab: the tab that asks. The answer continues when this tab closes, but only briefly when all have closed
-            (``AppState.leave``).
+        tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
+            closed (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
         every: whether the question goes to all parts of a book that is read in parts, or only to those it needs.
 
@@ -119,8 +119,8 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position`` if it was cut off, or put its question to those parts of the book that it has
-    not been put to yet. Yields and raises as in ``ask``.
+    """Continue the answer at ``position`` if it was cut off, or put its question to the parts of the book that have not
+    been asked yet. Yields and raises as in ``ask``.
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
@@ -303,8 +303,8 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
-    """Send the question to the engine as soon as the engine has released a cancelled request. Return None if the
-    question was stopped before that.
+    """Send the question to the engine. If the engine is still busy with an earlier, cancelled request, wait up to
+    ``HANDOVER_S`` for it. Return None if the question was stopped before it was sent.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():

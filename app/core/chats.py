@@ -224,7 +224,7 @@ class Chats:
         Returns:
             the position of the question.
         """
-        # the page can send half of a surrogate pair, which SQLite cannot store
+        # the page can send a lone surrogate, which SQLite cannot store
         question = question.encode("utf-8", "replace").decode("utf-8")
         with self._lock:
             chat = self._known(chat_id)

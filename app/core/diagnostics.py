@@ -48,7 +48,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and the system. Sizes in bytes; ``gpus``: the GPUs that NVIDIA's driver lists. ``amd_gpus``: the
+    """The hardware and the system. Sizes are in bytes. ``gpus``: the GPUs that NVIDIA's driver lists. ``amd_gpus``: the
     compiler targets of AMD's GPUs. ``intel_gpus``: the PCI ids of Intel's GPUs.
     """
 
@@ -250,7 +250,7 @@ def log_tail(path: Path) -> list[str]:
 
 
 def harmless(lines: Iterable[str]) -> Iterable[str]:
-    """Yield the lines of a log without anything that could quote a document. Other lines are left out."""
+    """Yield a log's messages and tracebacks without anything that could quote a document. Leave out all other lines."""
     for line in lines:
         if entry := _ENTRY.fullmatch(line):
             said = _said(entry[2].split(".")[0], entry[4])

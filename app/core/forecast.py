@@ -50,8 +50,8 @@ _MINUTE, _HOUR = 60, 3600
 _MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five
 
 Point = tuple[float, float]
-"""An observation: the number of context tokens, and a measured value: seconds of a reading, or tokens per second of an
-answer.
+"""An observation: the number of context tokens, and the value measured with them (the seconds of a reading, or the
+tokens per second of an answer).
 """
 
 

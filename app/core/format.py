@@ -104,7 +104,7 @@ def moment(when: float, now: float) -> str:
 View = dict[str, Any]
 PacePoint = tuple[float, float, float, int]
 """A point of the pace curve: milliseconds per token over the newest tokens, median and 95th percentile (ms) of the
-answer so far, and the answer's tokens.
+answer so far, and its number of tokens.
 """
 
 SCORE_LEVELS = 100
@@ -145,13 +145,13 @@ def reached(document: Document, pages: int) -> str:
 
 
 def reached_of(document: Document, read: BookRead) -> str:
-    """The result of ``reached`` with the number of all pages, if there is one document: "page 84 of 212"."""
+    """``reached``, followed by the number of all pages unless the book has several documents: "page 84 of 212"."""
     return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
-    """The number of pages that an answer is from, by unit: "76 pages and 4 sections". Notes of earlier versions lack
-    it; then all pages are counted in the unit of the book.
+    """How many pages had been read for an answer, by unit: "76 pages and 4 sections". Notes of earlier versions lack
+    these words; then all pages are counted in the unit of the book.
     """
     known = notes or {}
     return str(known.get("read") or counted(pages, str(known.get("unit", "page"))))
@@ -434,7 +434,7 @@ def _pace(figures: Figures, tokens: int) -> str:
 
 
 def _ended(stopped: StopReason | None) -> str:
-    """Why an answer ended; "" if it was complete, or is not known."""
+    """Why an answer ended; "" if it was complete, or if the reason is not known."""
     return WHY_STOPPED[stopped] if stopped is not None else ""
 
 

@@ -269,7 +269,7 @@ def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple
     """Find a passage in a page's text, ignoring spacing, as (start, end); (0, 0) if it is not there.
 
     Args:
-        before, after: the text around the passage, which decides if it occurs several times.
+        before, after: the text around the passage, which decides between several places.
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
     found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))

@@ -142,8 +142,8 @@ def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bo
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
-    """The answers to join, in the order of the book: all except empty ones, refusals, and answers for which their part
-    has no evidence.
+    """The answers to join, in the order of the book: all except empty ones, refusals, and answers without evidence in
+    their part.
     """
     said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
     return sorted(said, key=lambda one: one.part)

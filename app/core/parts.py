@@ -42,7 +42,8 @@ PROMISING = 4
 AROUND = 160
 """Characters before and after the first place of a name that are shown to the model."""
 _FEWEST_LETTERS = 3  # minimum letters of a word that can be a name
-_FEWEST_TITLES = 4  # minimum titles of other pages' chapters on a page that make it a table of contents
+# minimum chapter titles on a page, of chapters that begin on other pages, for the page to be a table of contents
+_FEWEST_TITLES = 4
 _SHORTEST_TITLE = 6  # minimum letters of a title, so that it does not occur on a page by chance
 
 _SEEN = (
@@ -352,8 +353,8 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """The first or last places of a question's subjects within one part. ``places`` has for each subject the place of
-    the whole subject, and the places of its words, as far as they were found.
+    """The first or last places of a question's subjects within one part. ``places`` holds, for each subject, the
+    places found, keyed by the words found there: the whole subject, or one of its words.
     """
 
     part: Part

@@ -222,7 +222,9 @@ class Race:
         return run
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
-        """Send the question to the engine as soon as the engine has released a cancelled request."""
+        """Send the question to the engine. If the engine is still busy with an earlier, cancelled request, wait up to
+        ``HANDOVER_S`` for it.
+        """
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
         return self._app_state.engine.ask(asked, cancel=claim)

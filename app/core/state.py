@@ -71,8 +71,8 @@ class Job:
 
 
 class AppState:
-    """The state of the program. Every method may be called from any thread; ``delete``, ``close`` and ``stop_asking``
-    with a wait may take time; all others return at once.
+    """The state of the program. Every method may be called from any thread. ``delete``, ``close``, and ``stop_asking``
+    with a ``wait`` may take time. All other methods return at once.
 
     Args:
         engine: the engine of this machine, a server, or a proxy of either.
