@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from app.readers.parsed import Limits, Refused, damaged
 
 _ENCRYPTED = 1  # flag bit of an encrypted entry
-_RATIO_FROM = 1 << 20  # bytes; the compression ratio of smaller entries is not checked
+_RATIO_FROM = 1 << 20  # minimum bytes of an entry whose compression ratio is checked
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It is damaged, or made to harm the program that opens it. Get it from another source."
 

@@ -27,7 +27,7 @@ _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
 _FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
 _LONGEST_CELL = 120  # maximum characters of a cell in a file without an extension in ``NAMES``
-# maximum line breaks in a row; with more, a quotation mark was not closed, so all are read as ordinary characters
+# maximum line breaks in a row; with more, a quotation mark was not closed, and all such marks are ordinary characters
 _LONGEST_ROW = 60
 _SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells, for text with tabs to be a table
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row

@@ -30,7 +30,7 @@ _COMMON = 0.7  # minimum share of common characters and punctuation, for escaped
 _SAMPLE = 256 << 10
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
 _NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters
-_ONE_SCRIPT = 0.95  # minimum share of the high bytes that ``_leading`` counts in UTF-16 text
+_ONE_SCRIPT = 0.95  # in UTF-16 text, minimum share of the high bytes that ``_leading`` must count
 _MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes of Latin text in UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
@@ -72,7 +72,7 @@ def is_text(data: bytes) -> bool:
 
 
 def _mixed(data: bytes) -> str | None:
-    """Decode UTF-8 that contains pieces in cp1252; None if it is not mostly UTF-8."""
+    """Decode UTF-8 that contains pieces in cp1252; None if the bytes are no such mixture."""
     text = data.decode("utf-8", errors=_WESTERN_PIECES)
     wrong = data.decode("utf-8", errors="replace").count("\ufffd")
     right = sum(sign > "\x7f" for sign in text) - wrong

@@ -97,7 +97,7 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
-    # whether a row has only gaps of two spaces, as justified text has
+    # whether the only gaps of some row are two spaces wide, as in justified text
     loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)
     piped = [False, *(CELLS in row for row in rows), False]
     marked = [

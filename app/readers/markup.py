@@ -31,7 +31,8 @@ _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
 # Tags with very long attributes, which are an embedded image or an attack. The attributes are dropped, because older
 # versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# Every "<" that begins no tag would cause an event of its own. So it is replaced by a private-use character meanwhile.
+# Matches "<" that begins no tag. Each is replaced by a private-use character during parsing, because it would cause an
+# event of its own.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
 # a character reference by its number in Windows' code page; older versions of libxml2 drop it
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")

@@ -171,9 +171,9 @@ Read = tuple[str, float, list[int], float]
 def _read_lines(
     engine: _Engine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
 ) -> dict[int, Read]:
-    """Read lines in this order. A long line is read from a narrower picture, which takes less time in proportion. If
-    that is not certain, the line is read again at its full width. So are lines with numbers, because one of several
-    equal digits in a row can be lost in a narrow picture.
+    """Read lines in this order. A long line is read from a narrower picture, which takes less time in proportion. It
+    is read again at its full width if the reading is not certain, or if it has digits, because one of several equal
+    digits in a row can be lost in a narrow picture.
     """
     known: dict[int, Read] = {}
     unsure: list[int] = []

@@ -29,7 +29,7 @@ _LONG_CELL = 300  # minimum characters of a long cell
 _LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is in a frame
 _FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be rows of the table
 _MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are rows of the table even without figures
-_MANY = 0.6  # minimum share of the printed rows with a cell in a column
+_MANY = 0.6  # minimum share of the printed rows in which a column must have a line
 
 
 def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:

@@ -47,8 +47,10 @@ _NEAR = 5.0  # maximum distance in points of a character above or below a bar
 _BESIDE = 1.5  # maximum distance in line heights to the text next to a fraction
 # maximum vertical offset of the centre of the text next to a fraction from the bar, as a share of the text's height
 _AXIS = 0.3
-_CLOSE = 1.2  # maximum distance of the centre of a numerator or denominator from the bar, as a factor of its height
-# maximum horizontal offset of the centre of a numerator or denominator from the bar's centre, as a factor of its height
+# maximum distance of the centre of a numerator or denominator from the bar, as a factor of the text's height
+_CLOSE = 1.2
+# maximum horizontal offset of the centre of a numerator or denominator from the bar's centre, as a factor of the text's
+# height
 _CENTRED = 0.5
 # maximum width of the bar beyond the wider of numerator and denominator, as a factor of the greater height
 _OVERHANG = 1.2

@@ -412,7 +412,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
 
 
 def _is_column(filled: Sequence[bool]) -> bool:
-    """Whether a column has two cells, or only a filled header in a table of many rows."""
+    """Whether a column has at least two filled cells, or only a filled header in a table of many rows."""
     return sum(filled) > 1 or (filled[0] and len(filled) > _FEW_ROWS)
 
 

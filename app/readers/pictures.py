@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x00*"), (8, b"WEBP"))
-"""Offset and leading bytes of each format."""
+"""The magic bytes of each format, with their offset in the file before them."""
 
 _HEAD = 16  # leading bytes of a file that are read to detect its format
 _LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4

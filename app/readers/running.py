@@ -369,7 +369,7 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 def _fill(numbers: dict[int, int]) -> None:
     """Number the pages between two pages whose numbers differ by as much as their positions. The first page of a
-    chapter seldom shows its number. Number also a few pages before the first number.
+    chapter seldom shows its number. Also number a few pages before the first numbered page.
     """
     known = sorted(numbers)
     for one, two in pairwise(known):
