@@ -85,8 +85,8 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """Sizes for choosing chapters: the tokens of each page, those around the pages (``around``), the tokens of a
-        book that fit, and the minimum and maximum seconds per token. None for several documents.
+        """Sizes for choosing chapters. ``tokens``: tokens of each page. ``around``: tokens outside of the pages.
+        ``room``: maximum tokens of a book. ``seconds``: minimum and maximum per token. None for several documents.
         """
         fit = current.whole_fit
         if fit is None or not fit.page_tokens or current.whole is None:

@@ -293,7 +293,7 @@ class Library:
 
 
 def _partly(book: Book) -> str:
-    """How far a book was read whose reading was stopped; "" for every other book."""
+    """How far a book was read, if its reading was stopped; "" otherwise."""
     if not 0 < book.pages_read < book.pages:
         return ""
     return "read in part" if book.is_collection else f"read to {book.unit} {format.count(book.pages_read)}"

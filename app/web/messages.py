@@ -1,11 +1,11 @@
 """The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
 
 Owns the two kinds of buttons among the words. Message actions are under a question and an answer (versions, copy, edit,
-ask again, go on). Their values name the action ("edit:12" asks question 12 in other words), which the page's ``ask.js``
-executes. Citations follow sentences, in words that claim no more than is known: "verified" and "not found" are facts
-about the text of the book. A page alone supports the sentence; a page with "near" is only related to it. "drew on"
-states the model's attention, which is a hint. Names and numbers that occur nowhere in the book are listed above the
-answer. Pure.
+ask again, go on). The value of a button names its action and message ("edit:12" asks question 12 in other words); the
+page's ``ask.js`` executes it. Citations follow sentences, in words that claim no more than is known: "verified" and
+"not found" are facts about the text of the book. A page alone supports the sentence; a page with "near" is only related
+to it. "drew on" states the model's attention, which is a hint. Names and numbers that occur nowhere in the book are
+listed above the answer. Pure.
 """
 
 from __future__ import annotations

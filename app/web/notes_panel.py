@@ -3,7 +3,7 @@
 Owns these routes and this key of the live stream:
 
     the live key "notes"        the number of notes, and whether answers come from them
-    POST /notes/list            the notes that have some words
+    POST /notes/list            the notes that contain the given words
     POST /notes/add             note a passage of a page, or a sentence of an answer
     POST /notes/sentences       the sentences of an answer, each with its page
     POST /notes/change          change the words or the colour of a note

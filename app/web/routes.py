@@ -72,7 +72,7 @@ def json_object(sent: bytes) -> dict[str, Any]:
 
 
 def _text(value: Any, info: ValidationInfo) -> str:
-    """Replace half of a surrogate pair, which can be sent but is not valid text, by "?"."""
+    """Replace lone surrogates, which JSON can carry but UTF-8 cannot, by "?"."""
     if not isinstance(value, str):
         raise OptionError(f"{info.field_name} must be text.")
     return value.encode("utf-8", "replace").decode("utf-8")

@@ -5,7 +5,8 @@ import { byId, made, post } from "./frame.js";
 const FEWEST = 2;
 
 // Checkboxes for chapters. ``sizes``: { first, tokens, around, room, seconds }: number of the first page, tokens of
-// each page from there on, tokens around the pages, how many tokens fit, and the lowest and highest seconds per token.
+// each page from there on, tokens outside of the pages, maximum tokens that fit, and minimum and maximum seconds per
+// token.
 // ``counted``: called with the size of the choice in words, and whether the choice can be read.
 export class Ticks {
   constructor(entries, sizes, counted) {

@@ -7,7 +7,7 @@ export const byId = (id) => document.getElementById(id);
 // Handles of the animation frames that the page's scripts have requested.
 const asked = new Set();
 
-// Calls ``then`` with the screen's next frame, and keeps the frame from ``endForeignFrames``.
+// Calls ``then`` with the screen's next frame, and protects the frame from ``endForeignFrames``.
 export function nextFrame(then) {
   const handle = requestAnimationFrame((time) => {
     asked.delete(handle);

@@ -25,7 +25,7 @@ import { bindSearch } from "./search.js";
 
 const RETRY_MS = 1500;
 const GONE_MS = 1200; // a shorter loss of the connection is not reported
-// how long a hidden tab stays connected; long enough to learn that its question is being answered
+// time for which a hidden tab stays connected; long enough to learn that its question is being answered
 const HIDDEN_MS = 2000;
 const IN_SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
 // without a graphics card the server sends less often, because drawing takes time from the engine

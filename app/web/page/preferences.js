@@ -43,7 +43,7 @@ function drawState() {
   byId("setup-note").textContent = setup.note || "";
 }
 
-// Draws what the newest request answers. An older answer may hold a key that has been renewed since.
+// Draws the response to the newest request. An older response may hold a key that has been renewed since.
 async function refresh() {
   const mine = ++asked;
   const answer = await fetch("/preferences").catch(() => null);
@@ -194,7 +194,7 @@ function bindHelp() {
   });
   byId("api-renew").addEventListener("click", async (event) => {
     const button = event.currentTarget;
-    button.disabled = true; // until the answer: of two keys the first would be shown, or the second
+    button.disabled = true; // a second click would renew the key again, and the replaced key could be shown last
     const said = await call("/key/renew");
     button.disabled = false;
     if (!said.key) return;

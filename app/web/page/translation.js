@@ -11,7 +11,7 @@ let language = ENGLISH;
 let kinds = new Intl.PluralRules(ENGLISH);
 let texts = {};
 let patterns = [];
-let known = new Map(); // cache of translations, and how much English they left; at most MOST_KNOWN
+let known = new Map(); // cache of at most MOST_KNOWN translations, each with the number of letters that stayed English
 let left = 0; // letters that no entry translated, summed while a text is translated
 const MOST_KNOWN = 3000;
 
@@ -32,7 +32,7 @@ export function load(name, found) {
     .sort((one, other) => other.letters - one.letters);
 }
 
-// End of a sentence. The period in "p. 7" is none.
+// End of a sentence. The period in "p. 7" does not end one.
 const END = "(?<![ (]pp?)[.!?…](?=\\s+[A-Z“\\d])";
 const SENTENCES = new RegExp(`.+?(?:${END}|$)\\s*`, "gs");
 // What a placeholder matches: a number, or any text without the end of a sentence or of a part of a line.
