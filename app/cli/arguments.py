@@ -391,6 +391,6 @@ def _port(text: str) -> int:
 
 
 def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
-    bare = {each.lstrip("-"): each for each in known}  # equal dashes do not make two options alike
+    bare = {each.lstrip("-"): each for each in known}  # without dashes, which would make options similar
     near = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1)
     return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {otherwise}"

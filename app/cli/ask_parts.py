@@ -1,6 +1,6 @@
 """``ask BOOK QUESTION --parts``: asks a question of a book that is too long, part by part.
 
-The parts' answers go to stderr while they are asked, the final answer to stdout; with ``--json`` only one object goes
+The parts' answers go to stderr one after another, the final answer to stdout; with ``--json`` only one object goes
 to stdout. A stopped command continues when it is repeated: a part that was read is restored from disk.
 """
 

@@ -258,7 +258,7 @@ def read_health(port: int) -> dict[str, Any]:
 
 
 def pick_port(wanted: int) -> int:
-    """Choose the wanted port, or a free one where another program has it."""
+    """Return the wanted port, or a free port if another program uses the wanted one."""
     for port in (wanted, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if os.name != "nt":  # on Windows the option would let two programs share a port

@@ -59,7 +59,7 @@ class Environment:
     """The environment in ``home``/.venv. ``home`` also holds the log and the lock of its install. Its stamps are inside
     the environment.
 
-    ``program`` is the set that it is made for; other sets are added to it.
+    ``program``: the set of packages that the environment is made for. Other sets are added to the environment later.
     """
 
     def __init__(self, home: Path, program: PackageSet = PROGRAM) -> None:
