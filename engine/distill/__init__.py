@@ -118,7 +118,7 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
 
     Raises:
         OptionError: an option is wrong.
-        ModelError: the target cannot be distilled: it has recurrent layers or experts, among others.
+        ModelError: the target cannot be distilled, for example because it has recurrent layers or experts.
     """
     for name in ("layers", "head_tokens", "shards", "epochs", "threads"):
         if (value := getattr(options, name)) is not None and value < 1:

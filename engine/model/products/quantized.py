@@ -132,11 +132,11 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @functools.cache
 def computes_in_half() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. The test takes 0.1 s and runs
-    once.
+    """Whether a matrix product in bfloat16 takes this CPU less than ``_FAR_SLOWER`` times as long as in float32. The
+    test takes 0.1 s and runs once.
 
-    The test measures the processor time of one thread, because elapsed time misled it on a busy machine: float32
-    products had to wait for a core, and bfloat16 products seemed equally fast although they were 30 times slower.
+    The test measures the CPU time of one thread. Elapsed time misled it on a busy machine: float32 products had to wait
+    for a core, so that bfloat16 products seemed equally fast although they were 30 times slower.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)

@@ -242,7 +242,7 @@ def _hide(
 
     Args:
         begin, limit: as in ``_soften``.
-        stop: number of the scores, whole steps of the loop.
+        stop: number of scores, rounded up to whole steps of the loop.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]

@@ -10,7 +10,7 @@ converted to float32. For models in bfloat16 on processors with AVX2, levels and
 Relative to the largest of the 32, this rounds by 1.5e-5; bfloat16 rounds every number by up to 2e-3. With four rows or
 more a block is unpacked once for all of them, which is faster than unpacked matrix products however many there are.
 Activations are never rounded to levels. As in ``products``, a row has the same bits whatever other rows are computed:
-every run (of integers, every group) is summed, then multiplied by its scale, in order.
+each run (in fixed point, each group) is summed, then multiplied by its scale, in order.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class _Block:
         return levels
 
     def integer_pairs(self, run: ir.Value) -> list[list[ir.Value]]:
-        """Emit the levels of a run as pairs of 16-bit integers, for each pair of inputs a list with one vector of the
-        panel each. Of four inputs, the first and third are the first pair, and the second and fourth the second.
+        """Emit the levels of a run as pairs of 16-bit integers: for each pair of inputs, a list with one vector of
+        pairs for each vector of the panel. Of four inputs, the first and third are paired, and the second and fourth.
         """
         e, found = self._e, []
         mask = e.whole_splat(0xFF * _HALF)

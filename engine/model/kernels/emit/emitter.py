@@ -292,8 +292,8 @@ class Emitter:
         return turned
 
     def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
-        """Interleave groups of ``width`` lanes of a and b within every four lanes. Returns a vector of their first
-        halves, and one of their second halves.
+        """Within every four lanes, interleave groups of ``width`` lanes of a and b. Return a vector made from the first
+        two lanes of every four, and a vector made from the last two.
         """
         masks: list[list[int]] = [[], []]
         for quad in range(0, self.lanes, 4):

@@ -231,8 +231,8 @@ def each_panel(
 
     Args:
         sizes: sizes of the blocks, the largest first; None takes ``row_blocks``.
-        before: a number of rows, and a function that emits the product of a panel's first rows, as many as the largest
-            multiple of this number: ``(panel, rows)``.
+        before: a number n, and a function (panel, rows) that emits the product of a panel with the first ``rows`` rows,
+            the largest multiple of n. The loops compute the remaining rows.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)

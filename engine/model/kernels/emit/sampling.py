@@ -148,7 +148,7 @@ def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value,
 
 
 def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Choose the tokens that weigh at least half of the module's bound for top-p; ``mass`` sums all weights."""
+    """Choose the tokens that weigh at least half of (1 - top_p) * W / V (see the module's docstring)."""
     rest = e.b.fsub(F64(1.0), top_p)
     # Halved, so that rounding cannot make the bound too high.
     share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, chosen.mass.value), F64(0.5)), e.b.sitofp(chosen.width, F64))
