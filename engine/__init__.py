@@ -7,7 +7,7 @@
         print(engine.ask("Who kept the light?").result().text)
 
 The names in ``__all__`` are stable, including their fields and arguments; everything else in this package may change. A
-name is imported when it is first used. Importing them does not import torch, which the engine's thread loads. Read
+name is imported when it is first used. No such import loads torch, because the engine's thread loads it later. Read
 ``engine.session`` first.
 
 If Trifold is installed by pip, write ``from trifold.engine import ...``.
@@ -49,7 +49,7 @@ if __name__ != "engine":
 
 from engine.version import VERSION as __version__
 
-# Without it, a program that sets up no logging gets the traceback of an error that it handles.
+# Without this handler, a program that sets up no logging would print the tracebacks of errors that it handles.
 logging.getLogger("engine").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:

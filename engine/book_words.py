@@ -7,8 +7,8 @@ A passage is a sentence or a row of a table. Passages are ranked by BM25 (Robert
 compared without case, accents and endings, numbers by their value: "thirteen" is 13, and 1,912 is 1912. Names and
 numbers weigh most.
 
-Knows no model. Words without meaning of their own are listed for English, German, French and Spanish. In other
-languages only rarity distinguishes words.
+Knows no model. Stop words are listed for English, German, French and Spanish. In other languages only rarity
+distinguishes words.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ German does.
 FAVOUR = 0.1
 """Maximum share by which a favoured page raises the score of its passages."""
 FEW_LETTERS = 4
-"""Minimum letters of a book's word that counts as the abbreviation or the first part of a longer word: "Prof." of
-"Professor".
+"""Minimum letters of a word of the book that counts as the beginning of a longer word, such as "Prof." of "Professor";
+also of a verb that a noun is made of.
 """
 FEW_WORDS = 2
 """Maximum words of an answer that counts as a fragment, in which each capitalised word is a fact."""
@@ -114,7 +114,7 @@ def is_title(sentence: str) -> bool:
 
 
 def _labels(text: str) -> list[tuple[int, int]]:
-    """The spans of labels, whose words are capitalised or without meaning, as in "Name: Karl Lindemann"."""
+    """The spans of labels, such as "Name" in "Name: Karl Lindemann". Their words are capitalised or stop words."""
     return [
         match.span(1)
         for match in _LABEL.finditer(text)
@@ -153,8 +153,8 @@ class Term:
 
 @dataclass
 class Place:
-    """The words of one passage, the characters [start, end) of the document's text. ``negated``: whether the passage
-    negates something. ``denied``: keys that occur in it only negated.
+    """The words of one passage, which is the characters [start, end) of the document's text. ``negated``: whether the
+    passage negates something. ``denied``: keys that occur in the passage only negated.
     """
 
     start: int
@@ -210,7 +210,7 @@ class BookWords:
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """The key of the first meaningful word after each "not", unless the word occurs in the passage once more."""
+        """Yield the key of the first meaningful word after each "not", unless the word occurs twice in the passage."""
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
@@ -272,8 +272,8 @@ class BookWords:
         return term.kind == "name" and without_ending(term.whole) not in self._names
 
     def is_joined(self, term: Term) -> bool:
-        """Whether a word is part of one of the book's words or begins with one, or one of them begins with its verb, as
-        "Wohnfläche" with that of "Wohnung".
+        """Whether a word of the book contains this word, is its beginning, or begins with the verb that this word is
+        made of. So "Wohnung" is joined to "Wohnfläche".
         """
         joined = self._joined.get(term.whole)
         if joined is None:
@@ -370,8 +370,8 @@ class BookWords:
 
         If the book also writes the word in lower case, or capitalises every noun, only a quoted word that the book
         never capitalises is a name. Otherwise, at the start of a sentence and in a heading, a word is a name if the
-        book capitalises it within sentences; elsewhere it always is. A single word in quotation marks starts no
-        sentence.
+        book capitalises it within sentences; elsewhere it always is. A word alone in quotation marks does not
+        count as the start of a sentence.
 
         Args:
             before: the sentence up to the word.
@@ -388,14 +388,15 @@ class BookWords:
     def _unknown_names(
         self, tokens: Sequence[tuple[str, int]], text: str, labels: Sequence[tuple[int, int]]
     ) -> set[int]:
-        """The offsets of names that the book lacks, in a sentence about a book that capitalises every noun.
+        """The offsets of names that the book lacks, if the book's language capitalises every noun, so that a capital
+        does not mark a name.
 
-        There, a capital does not tell a name from a noun. Two capitalised words in a row are a name if the book has no
-        part of either ("Karl Lindemann"), and so is one such word after a form of address ("Herr Lindemann"), after
-        "heißt", or after a first name that begins the sentence ("Tony Lindemann fragt"). A number before them makes a
-        quantity of them ("fünf Liter Milch"). At the start of a longer sentence, the first one may be an adjective,
-        judged by its ending ("Hohe Mieten sind ..."), or a preposition. In a heading and in a label, only a first name
-        or a form of address makes a name.
+        Two neighbouring capitalised words are a name if no part of either is in the book ("Karl Lindemann"). One such
+        word is enough after a form of address ("Herr Lindemann"), after "heißt", or after a first name that begins the
+        sentence ("Tony Lindemann fragt"). Two words are not a name after a number, as a quantity is ("fünf Liter
+        Milch"), or at the start of a longer sentence if the first word has an adjective's ending ("Hohe Mieten sind
+        ...") or is a preposition. In a heading or a label, a name is recognised only after a first name or a form of
+        address.
         """
         found: set[int] = set()
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
@@ -426,7 +427,9 @@ class BookWords:
         return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._known
 
     def _is_strange(self, raw: str) -> bool:
-        """Whether a word is capitalised, has a meaning, and has no part in common with a word of the book."""
+        """Whether a word is capitalised, is no stop word or number word, and has no part in common with a word of the
+        book.
+        """
         terms = [Term(key, whole, raw) for key, whole, _ in self._words(raw) if raw[0].isupper()]
         return bool(terms) and not any(
             self.has(term) or self.is_joined(term) or ROMAN.fullmatch(term.whole) for term in terms
@@ -440,8 +443,8 @@ class BookWords:
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the key, the folded form and the letters of a word that has a meaning. In scripts without spaces, each
-        pair of characters counts as a word.
+        """Yield the key, the folded form and the raw form of a word; nothing for a stop word or a number word. In
+        scripts without spaces, each pair of neighbouring characters is yielded as a word.
         """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):
@@ -452,7 +455,7 @@ class BookWords:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
-        """The folded form of a word, and the key that is compared, which is "" for a word without meaning."""
+        """The folded form of a word, and the key that is compared, which is "" for a stop word."""
         known = self._forms.get(raw)
         if known is None:
             whole = fold_word(raw)

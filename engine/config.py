@@ -98,10 +98,11 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
-        retrieval_share: raises the budget, up to 8,192, to the book's tokens divided by this number; 0 does not raise
-            the budget. If neither option is given, a share is chosen if the model computes on a processor.
-        chunk_size: neighbouring tokens that are selected together; if not given, small if the model computes on a
-            processor with enough memory for the additional mean keys.
+        retrieval_share: if the number of tokens in the book, divided by this number, exceeds the budget, it becomes the
+            budget, but at most 8,192; 0 never raises the budget. If neither ``retrieval_budget`` nor
+            ``retrieval_share`` is given, a share is chosen if the model runs on a CPU.
+        chunk_size: neighbouring tokens that are selected together; if not given, small if the model runs on a CPU with
+            enough memory for the additional mean keys.
         refresh: when the retrieval selection is refreshed: "every" (after a fixed number of verifications), "drop"
             (when acceptance drops) or "never".
         refresh_every: number of verifications between two refreshes, for "every"; if not given, two, and four before
@@ -247,9 +248,9 @@ def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
     """The sampling that a model's maker wants.
 
     Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` are read. ``exact_quotes`` is
-    Trifold's own key, which other programs ignore. Options that the file leaves out stay None, because transformers'
-    defaults for them (a top-k of 50, say) were not chosen for this model; only the temperature becomes 1 if the model
-    samples. Values out of range are ignored.
+    Trifold's own key, which other programs ignore. Options that ``settings`` leaves out stay None, because the defaults
+    of transformers (a top-k of 50, say) were not chosen for this model. Only a missing temperature becomes 1 if the
+    model samples. Values out of range are ignored.
 
     Args:
         settings: content of the model's ``generation_config.json``.

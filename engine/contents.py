@@ -1,9 +1,9 @@
 """Adds chapter titles from the book's table of contents to a question about the whole text or one of its chapters.
 
 A model asked for a summary of a long book retells its beginning; asked for chapter 3, it has to find the chapter first.
-Where the book has contents, the question names the chapters to follow, or the title of the chapter that is asked for.
-(A chapter's first words in the question would make a model copy the text after them.) The book before the question
-stays unchanged, token for token, and equal questions give equal words.
+If the book has a table of contents, the titles of the chapters to follow, or of the chapter that is asked for, are
+added to the question. (A chapter's first words in the question would make a model copy the text after them.) The book
+before the question stays unchanged, token for token, and equal questions give equal words.
 
 Knows no model and no tokens.
 """
@@ -96,8 +96,8 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
     """Choose the chapters among the outline entries of the pages read so far. Only levels with entries on at least
-    ``FEWEST_CHAPTERS`` pages count. Of these the level with the most numbered entries is chosen, or, if no entries are
-    numbered, the outermost one.
+    ``FEWEST_CHAPTERS`` pages count. Of these levels, the level with the most numbered entries is chosen, or the
+    outermost level if no entries are numbered.
     """
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]

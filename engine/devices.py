@@ -86,7 +86,7 @@ def name_of(device: torch.device) -> str:
 
 
 def total_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory; for Apple's GPU the most that the system recommends to use."""
+    """Bytes of a GPU's memory; for Apple's GPU the maximum that the system recommends to use."""
     if device.type == "mps":
         return torch.mps.recommended_max_memory()
     return int(_module(device).get_device_properties(device).total_memory)

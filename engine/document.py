@@ -127,8 +127,8 @@ class Document:
     def together(cls, documents: Sequence[Document], *, title: str = "", sha256: str = "") -> Document:
         """Join several documents to one book. Pages are numbered consecutively, and each keeps its own label.
 
-        A title that an earlier document has already gets a number. The text of a document does not depend on the
-        documents after it.
+        If an earlier document has the same title, a number is added to the title. The text of a document does not
+        depend on the documents after it.
 
         Args:
             title: the book's title; made from the documents' titles if empty.
@@ -242,8 +242,8 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence continues across a page border, unless pages between were
-        left out.
+        """The text of all pages, joined. A sentence may continue on the next page, but not across pages that were left
+        out.
         """
         return self._text[0]
 

@@ -13,22 +13,22 @@
         VocabularyMismatch  draft and target do not share a vocabulary
       ResourceError         this machine lacks memory, disk space or a port
       SnapshotRefused       a saved reading of a book cannot be used; the book is read again
-        SnapshotUnreadable  it could not be opened this time; it may be intact
+        SnapshotUnreadable  the saved reading could not be opened this time; it may be intact
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
         Closed              the engine thread has been shut down
 
 A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses
-the program: they name files and numbers, never classes. They may hold words of strangers, from a file or a library, so
-both are one line without control characters. Nothing here knows how an error is shown.
+the program: they name files and numbers, never classes. They may quote a file or a library, so they are put on one line
+without control characters. Nothing here knows how an error is shown.
 """
 
 from __future__ import annotations
 
 import re
 
-# Phrases in out-of-memory errors. Two are from torch's allocators for GPUs and from CUDA, one is from the allocator of
-# processors, one from Windows, one from Metal (if a buffer is too large), three are from Intel's driver.
+# Phrases in out-of-memory errors, in this order: torch's allocators for GPUs, cuBLAS, torch's allocator on a CPU,
+# Windows, Metal (a buffer is too large), and Intel's driver (three phrases).
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",

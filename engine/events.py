@@ -1,5 +1,5 @@
-"""Defines the events that the engine yields while it works, and its records about itself: frozen, without tensors or
-behaviour.
+"""Defines the events that the engine yields while it works, and the records that describe the engine. All are frozen
+dataclasses without tensors.
 
 A page, a terminal or a client shows figures from these events alone. Times are taken in the engine thread, so a slow
 page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.generation``.
@@ -116,8 +116,9 @@ class Figures:
     """The live figures of one answer, cumulative since its first token.
 
     ``ms_per_token`` values are milliseconds. ``plain_ms`` is the estimated time per token of plain decoding while the
-    answer was written. The estimate rests on ``plain_steps`` timed steps, the newest ``plain_age_s`` seconds ago, and
-    is None while there are too few of them. ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
+    answer was written. It is estimated from ``plain_steps`` timed steps, of which the newest was ``plain_age_s``
+    seconds ago, and is None if these steps are too few. ``speedup_vs_plain`` is ``plain_ms`` divided by the mean decode
+    time per token.
     """
 
     mode: str
@@ -146,15 +147,17 @@ class Figures:
 
 @dataclass(frozen=True)
 class Loading:
-    """A model is being loaded; ``what`` is a plain sentence."""
+    """Work before the first result of a request, such as prefilling a question or sending a book to a server. ``what``
+    is a sentence for the person.
+    """
 
     what: str
 
 
 @dataclass(frozen=True)
 class ReadingProgress:
-    """Progress of a book's prefill. ``pages_done`` counts the pages whose tokens are all in the cache. They stay usable
-    if reading stops.
+    """Progress of a book's prefill. ``pages_done`` counts the pages whose tokens are all in the cache. These pages stay
+    usable if reading stops.
     """
 
     tokens_done: int

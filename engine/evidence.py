@@ -170,7 +170,8 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self.words.passage(best.place),))
-        # A word that the book has only as a part of others ("Wohnung" in "Wohnfläche") can be neither near nor far.
+        # Words that the book has only as a part of other words ("Wohnung" in "Wohnfläche") are left out, because they
+        # have no place in the book.
         located = [term for term in asked if self.words.has(term) or self._absence.is_unknown(term)]
         subject = [term for term in located if term.raw in nouns and not is_generic(term)]
         # If the best passage has nearly all new words of the sentence (``is_sure``), only the question's names decide

@@ -7,10 +7,10 @@ library. A chat template is a program. The child compiles and renders it, once, 
 model is tried only at its first start. ``begin`` starts the trials of a model while this process imports its libraries;
 the use of a tokenizer or a template waits for the result.
 
-A tokenizer that the child found harmless may still be slow on a particular text, through an expression or a model that
-takes more than linear time. Tokenizers of known models take linear time. With any other tokenizer each text is encoded
-in a child first (``Texts``), within a time that grows with the text's length, because thirty characters can be enough
-to stall such a tokenizer.
+A tokenizer that the child found harmless may still be slow on a particular text, if a regular expression or the
+tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other tokenizer each text is
+encoded in a child first (``Texts``), within a time that grows with the text's length, because thirty characters can be
+enough to stall such a tokenizer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # Limits for converting a GGUF vocabulary. A vocabulary of 260,000 SentencePiece tokens needs the most memory
 # and time. The number of tokens, which the header states, is checked first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-# maximum seconds for a text: a constant, and per character; ten times the time of an ordinary tokenizer
+# Maximum seconds for a text: a constant plus seconds per character, ten times the time of an ordinary tokenizer.
 _TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
 _TEXT_BYTES_PER_CHARACTER = 300  # memory of an encoding with its offsets, per character
 _SHORT = 10_000  # maximum characters of a text for the permanent child
@@ -270,7 +270,9 @@ def keep(folder: Path, found: Sequence[str], kept: str) -> None:
 
 @lru_cache(maxsize=1)
 def _versions() -> bytes:
-    """The versions of the code that tries, as part of a result's name."""
+    """The versions of the libraries that a trial uses, and of the stored results. They are part of every hash under
+    which a result is stored.
+    """
     from importlib.metadata import version
 
     named = [_FORMAT, *(version(package) for package in ("transformers", "tokenizers", "jinja2"))]
@@ -378,7 +380,9 @@ def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """What a trial is about, its limits, and for a text the words that name its length in an error, else ""."""
+    """The name of the tried part, the limits of the trial, and the words that state a text's length in an error ("" if
+    no text is tried).
+    """
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
     of_text = Bounds(

@@ -3,9 +3,9 @@
     python -m engine.foreign_child        started by ``engine.foreign``, as a child of ``engine.sandbox``
 
 A tokenizer's numbers are checked before they can make a library allocate memory. Then the tokenizer is loaded, and used
-on prose and on runs of many characters. A GGUF file's vocabulary is converted to transformers' format first. A chat
-template is cut into pieces; the program uses only the pieces. The program loads a tokenizer only after it has passed
-here.
+on prose and on runs of a repeated character. A GGUF file's vocabulary is converted to transformers' format first. A
+chat template is cut into pieces; the program uses only the pieces. The program loads a tokenizer only after it has
+passed here.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
-    """Convert the vocabulary of a GGUF file, and save the tokenizer in the folder ``out``. Gives transformers the
-    header, because transformers would read the file twice, and 300,000 words one by one.
+    """Convert the vocabulary of a GGUF file, and save the tokenizer in the folder ``out``. The header is read here and
+    given to transformers, which would read the file twice, and 300,000 tokens one by one.
 
     Returns:
         The tokenizer and its JSON, as ``_load_tokenizer``.

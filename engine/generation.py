@@ -332,9 +332,9 @@ class PlainSteps:
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
     the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
     step's time at that moment. Each round's time is divided by this estimate, because a slow moment of the
-    machine slows rounds and plain steps alike. A plain token takes longer than its pass. The factor is the lower median
-    over rounds that are one plain step, or 1 without such rounds. It is not the median, because an answer's second
-    round also starts the cheap levels.
+    machine slows rounds and plain steps alike. A plain token takes longer than its pass, by a factor that is measured
+    in rounds of one plain step (1 without such rounds). It is their lower median, because an answer's second round
+    takes longer: it also starts the cheap levels.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """

@@ -30,11 +30,12 @@ _ASKING: dict[Language, str] = {
 }
 
 
-# Words of the lists that are also words of another of the languages, so that one of them tells nothing of a question:
-# "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
+# Words of the lists that also occur in questions in another of the languages, so that they do not identify the
+# language: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
 _TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
-# A question for an answer in another language than its own: it names a language, or asks for the book's words.
+# Words of a question that may want its answer in a different language: names of languages, and requests for the book's
+# own words.
 _WISH = re.compile(
     r"\b(?:english|german|french|spanish|englisch|deutsch|französisch|spanisch|anglais|allemand|français|espagnol"
     r"|inglés|alemán|francés|español|quot|cit[ae]|zitier|zitat|wörtlich|wortlaut|word for word|verbatim|mot à mot)",
@@ -43,14 +44,15 @@ _WISH = re.compile(
 
 
 def language_of(text: str) -> Language | None:
-    """The language of a text. None if it has too few common words, or as many of a second language."""
+    """The language of a text. None if the text has too few common words, or equally many of two languages."""
     words = Counter(word.lower() for word in _WORD.findall(text[: _LOOKED_AT * 6])[:_LOOKED_AT])
     return _most(words, _COMMON, _FEWEST)
 
 
 def language_of_question(question: str) -> Language | None:
-    """The language in which a question wants its answer, told by its words outside of quoted titles; a single common
-    word is enough. None also if the question may want an answer in another language.
+    """The language in which a question wants its answer, detected by its common words outside of quoted titles. A
+    single common word is enough. None if two languages are equally likely, or if the question may want its answer in a
+    different language.
     """
     if _WISH.search(question):
         return None

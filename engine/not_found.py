@@ -1,8 +1,8 @@
 """The rules by which a sentence is "not found" in a book, and which words of its question the book never uses.
 
-A sentence is *not found* in three cases. The book never mentions the subject of the question. Or it mentions the
-subject, or a thing that the question counts or names with its owner, only far from the best passage. Or the sentence
-only repeats the question.
+A sentence is *not found* in three cases. The book never mentions the subject of the question. Or the book mentions only
+far from the best passage the subject, or a thing that the question counts ("how many horses") or names with its owner
+("David's horse"). Or the sentence only repeats the question.
 
 Knows nothing of levels: takes the question's words and the place of the best passage (``engine.evidence``).
 """
@@ -17,18 +17,16 @@ from engine.passages import asks_for_whole
 from engine.words import fold_word, tokenize, without_ending
 
 FAR = 8
-"""Number of passages before and after an answering passage in which the question's names and nouns may occur."""
+"""Maximum distance, in passages, of the question's names and nouns from the best passage."""
 ELSEWHERE = 0.4
 """Minimum share of a question's names and nouns within ``FAR`` of a passage. Below it, the passage is about a different
 subject.
 """
 ABOUT = 0.5
-"""Minimum share of the question's known words that the surroundings of a passage must have to be about the question."""
+"""Minimum share of the question's known words near a passage, for the passage to count as about the question."""
 
 ABOUT_IT = 0.7
-"""Share of the question's known words that the surroundings of a passage must have to be about the question even if
-its names are far away: the book may say "he".
-"""
+"""Like ``ABOUT``, if the question's names are far from the passage, because the book may say "he"."""
 
 _ASKING = (
     "happen happened happens narrator author writer writers animal job work works earn earned income person "
@@ -110,8 +108,8 @@ class Absence:
     def is_unknown(self, term: Term) -> bool:
         """Whether the book never uses a word of the question.
 
-        If the book's language joins words, a word also counts as known if it is part of one of the book's words, or
-        begins with one. Only nouns count as unknown, because verbs change too much.
+        If the book's language joins words, as German does, a word also counts as known if ``BookWords.is_joined``; and
+        only nouns count as unknown, because the forms of verbs differ too much.
         """
         if self._words.has(term) or is_generic(term) or ROMAN.fullmatch(term.whole):
             return False
@@ -159,8 +157,9 @@ def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Seq
     """Whether a sentence answers "who", "which" or the like with no words but the question's: "The barber attended a
     university."
 
-    A heading introduces the answer. The answer may also be a word that is not compared: "no", "nobody", "one". A
-    question with "or", with "which of ... and ...", or with a second part such as "and is it ...?" contains its answer.
+    False for a heading, which introduces the answer; for a sentence with an answer that is not compared, such as "no",
+    "nobody" or "one"; and for a question that contains its answer: with "or", with "which of ... and ...", or with a
+    second part such as "and is it ...?".
     """
     if _OPEN.match(question) is None or _YES_OR_NO.search(question) or _CHOICE.match(question):
         return False

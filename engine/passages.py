@@ -6,7 +6,7 @@ case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. 
 question, so equal questions give equal tokens. A question about the whole text gets the text's beginning, and from each
 later part the passage that is most typical of the text.
 
-Knows no model. The list of words without meaning is English; in other languages only rarity distinguishes words.
+Knows no model. The list of stop words is English; in other languages only rarity distinguishes words.
 Questions about the whole text are known in English, German, French and Spanish.
 """
 
@@ -37,8 +37,8 @@ MOST_PASSAGES = 16
 """Maximum number of passages, for any model."""
 POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
 """Numbers of parameters of models that are pointed to a passage. Measured with 1.5 billion (``assets/evaluation``).
-Smaller models need training for it, which the starter had. For larger models it has not been measured whether the
-passage is worth its tokens.
+Smaller models need training for it, which the bundled starter model had. For larger models it has not been measured
+whether the passage is worth its tokens.
 """
 STEM = 5
 """Maximum number of first letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted"

@@ -37,11 +37,11 @@ _REPLACEMENT = "\ufffd"
 # Number of tokens that decoding looks back over, so that joins between tokens come out as in a single decode.
 _LOOKBACK = 8
 _BYTES = 4  # maximum bytes of a character, and so its maximum tokens
-# Characters for each token of the window, twice as many as in prose. If a text has more, only this much of it is
-# encoded first.
+# Maximum characters of a text for each token of the window, twice as many as in prose. Of a longer text, only a
+# beginning with this many characters is encoded first.
 _LONG = 8
-# A text is surely too long if this beginning has more tokens than the window times this factor. A factor of 1 would not
-# do, because tokens at the cut may differ.
+# If this beginning has more tokens than the window times this factor, the whole text is surely too long. The factor is
+# above 1, because tokens at the cut may differ.
 _SURELY = 1.5
 
 
@@ -103,7 +103,7 @@ class BookTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
             raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
-        # Splitting special tokens is a state of the tokenizer, and the pages and the engine encode from two threads.
+        # Whether special tokens are split is a state of the tokenizer, which the app's and the engine's threads share.
         self._lock = threading.Lock()
         # Books naturally exceed a model's limit. The session itself checks whether a book fits.
         logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
@@ -214,7 +214,7 @@ class BookTokenizer:
         return self._ids(text, split_special_tokens=False) if text else []
 
     def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
-        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may contain half of a surrogate pair
+        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may contain a lone surrogate
         ids: list[int] = self._encode(text, split_special_tokens=split_special_tokens)["input_ids"]
         return ids
 
@@ -496,7 +496,9 @@ class Conversation:
         return known
 
     def kv_start(self, turn: int) -> int:
-        """Number of tokens whose KV existed before the turn at index ``turn``. The last token before it had none."""
+        """Number of tokens whose KV existed before the turn at index ``turn``. The last token of the turn before had no
+        KV yet.
+        """
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
     def forget_from(self, position: int) -> None:

@@ -4,8 +4,8 @@
     fold_word("l’Été")                          "ete"
     without_ending("lamps")                     "lamp"
 
-Words are compared without case, accents and endings, numbers by their value. Words without meaning of their own are
-listed for English, German, French and Spanish.
+Words are compared without case, accents and endings, numbers by their value. Stop words are listed for English, German,
+French and Spanish.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 
 
 def says_nothing(word: str) -> bool:
-    """Whether a word has no meaning of its own, such as "the", "der", "les"."""
+    """Whether a word is a stop word, such as "the", "der", "les"."""
     return fold_word(word) in SILENT_WORDS
 
 
