@@ -61,7 +61,7 @@ SHAPES = {
 }
 
 
-# The draft's shape for each target's shape, unless another is named.
+# The draft's shape, keyed by the target's shape, unless ``draft_shape`` names another.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",

@@ -34,7 +34,7 @@ _KEY_WORDS = 6
 # ``_SPREAD`` chooses further places.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
 _SPREAD = 0.618  # golden ratio: its multiples modulo 1 are spread evenly and do not repeat
-# Number of tokens, from such a place on, among which a sentence is chosen.
+# Number of tokens after a place (``_DEPTHS``) among which a sentence is chosen.
 _REACH = 400
 # Maximum words of a quoted sentence, because the demo model does not quote longer sentences.
 _MOST_WORDS = 60
@@ -169,7 +169,7 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """The words that are most often capitalised within sentences, one for each of ``_DEPTHS``."""
+        """The words that are most often capitalised within sentences: as many as ``_DEPTHS`` has entries."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 

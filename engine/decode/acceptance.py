@@ -82,7 +82,7 @@ class FadingRate:
 
     Args:
         prior: acceptance before any trial.
-        memory: number of trials that are remembered; None takes the usual number.
+        memory: number of trials that are remembered; None takes ``Tuning.memory``.
     """
 
     def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
@@ -465,8 +465,8 @@ class PassCostEstimate:
 
     @property
     def undisturbed_one(self) -> float:
-        """Milliseconds of the fastest of the newest passes over one token: what other programs slowed down is left
-        out.
+        """Milliseconds of the fastest of the newest passes over one token, which other programs probably did not slow
+        down.
         """
         return min(self._newest_ones)
 

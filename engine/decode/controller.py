@@ -224,8 +224,8 @@ class FixedDraft(FixedLengths):
 
 
 class Unclocked:
-    """A controller that uses assumed costs of passes instead of measured ones. Its choices therefore depend only on the
-    tokens, as sampling needs that a seed must repeat.
+    """A controller that uses assumed costs of passes instead of measured costs, so that its choices depend only on the
+    tokens. Used for sampling that a seed must repeat.
 
     Args:
         costs: assumed costs, which must be equal for every answer to this question.
@@ -302,8 +302,8 @@ class Controller:
         self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
-        """Begin another answer. What earlier answers gained pays for nothing in this answer, because each answer must
-        not be slower than plain decoding. What they lost still counts.
+        """Begin another answer. Time that earlier answers gained may not be lost in this answer, because no answer may
+        be slower than plain decoding. Time that they lost still counts.
 
         Args:
             draft_start_ms: time of starting the draft model in its first round, in addition to its steps.
@@ -483,8 +483,9 @@ class Controller:
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     def _may_copy(self, copy: int, match: LookupMatch) -> bool:
-        """Whether speculation may lose the time of a copy that is rejected whole, as far as the belief in the match
-        rests on no trial in this answer: a copy of sixteen tokens of a match never tried cost six plain steps.
+        """Whether speculation may risk a copy. The risk is the time lost if the whole copy is rejected, times the doubt
+        in the match's acceptance rate (``FadingRate.doubt``). When a copy of sixteen tokens was rejected, with a match
+        never tried before, it cost six plain steps.
         """
         verify = self._verify.cost
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
@@ -534,7 +535,8 @@ class Controller:
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repaid_within) * (1.0 / now - 1.0 / then)
-        # A selection that puts speculation in debt needs the promise with which it may go on in debt.
+        # If the selection puts speculation in debt, the plan must promise as much as speculation that continues in
+        # debt.
         indebted = self._selecting * plain > self._may_lose
         risky = indebted and then < self._tuning.worth_risking * plain
         return other if risky or saved_ms < self._selecting else best

@@ -368,8 +368,8 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def _start_if_new(self, context: Sequence[int]) -> None:
-        """Read the committed tokens, before the first proposal. Later tokens of ``context`` may be taken back, so they
-        are fed like a proposal.
+        """Start on the committed tokens if the start was delayed. Later tokens of ``context`` may be taken back, so
+        they are fed like a proposal.
         """
         if self._not_started_on is not None:
             self._start(context[: self._not_started_on])

@@ -57,8 +57,8 @@ _ROW_SHARE = 0.27
 # billion parameters in 4 bits on two cores).
 _SELECTION_STEPS = 4.0
 
-# Maximum product of the draft model's parameters and the tokens that it reads to start, for which it is started with
-# every answer on a processor: this takes about 50 ms. Above the maximum, the start is delayed to the first proposal.
+# Maximum product of the draft model's parameters and the tokens that it reads to start, up to which a CPU starts it
+# with every answer, in about 50 ms. Above the maximum, the start is delayed to the first proposal.
 _STARTED_AT_ONCE = 5e9
 
 # Minimum bytes of weights read by a step, for the lengths of a seeded text to be chosen by the bytes of passes. A

@@ -82,9 +82,9 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
 
     Args:
         segment: the usual size.
-        moves: whether every segment fetches the spilled KV of all earlier segments over a bus that is slower than its
-            computation. Segments then grow with the context, so that each byte is fetched about twice in total, however
-            long the book is. In return, a stopped reading loses more tokens after its last border.
+        moves: whether every segment fetches the spilled KV of all earlier segments over a bus, which takes longer than
+            the computation. Segments then grow with the context, so that each byte is fetched about twice in total,
+            however long the book is. In return, a stopped reading loses more tokens after its last border.
     """
     return max(segment, start // 2) if moves else segment
 

@@ -24,12 +24,12 @@ class Tuning:
     match_edges: tuple[int, ...] = (6, 12, 24)
     """Borders, in tokens, of the classes of a match's length."""
     memory: float = 40.0
-    """Number of trials after which older trials have faded. A few rounds make this many trials, so that a change of the
-    text shows within a paragraph.
+    """Time constant, in trials, with which older trials fade. A few rounds make this many trials, so that a change of
+    the text shows within a paragraph.
     """
     lookup_memory: float = 16.0
-    """Number of lookup trials after which older trials have faded. It is smaller than ``memory``, because the end of a
-    copy must be noticed at once.
+    """Time constant, in lookup trials, with which older trials fade. It is smaller than ``memory``, because the end of
+    a copy must be noticed at once.
     """
     prior_trials: float = 2.5
     """Number of trials that the prior of a rate weighs at first. The weight suffices for sensible first rounds, but
@@ -220,7 +220,7 @@ class Tuning:
     loss_share: float = 0.005
     """Further time that speculation may lose, in plain steps for each token of the text."""
     loss_memory: float = 512.0
-    """Number of newest tokens over which losses and gains are summed, with older tokens fading."""
+    """Time constant, in tokens, with which earlier losses and gains fade from their sum."""
     credit_rounds: float = 2.0
     """Maximum gain that is remembered: the time of this many average rounds. With it, a few rounds may lose time before
     speculation counts as losing.

@@ -76,8 +76,7 @@ class Sampler:
         params: settings of sampling; an option that is None means greedy, or off.
         seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None if nothing depends
             on them.
-        quotations: the point that the text has reached within a quotation, if it is in one; None if quotations are not
-            checked.
+        quotations: the state of the text, within a quotation or outside; None if quotations are not restricted.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Manages layers whose memory has a fixed size, however long the context is: windows and states.
 
-They stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The full and
-the middle level share these layers, so both compute with exactly the same windows and states. Verification overwrites
+Such layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
+full and the middle level share them, so both compute with exactly the same windows and states. Verification overwrites
 the middle level's entries after the committed tokens before any other pass reads them.
 
 A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places for

@@ -44,7 +44,7 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes that are moved at once. On a processor a piece stays in the cache between file and buffer; a bus needs larger
+# Bytes that are moved at once. On a CPU the piece stays in the CPU's cache between file and buffer; a bus needs larger
 # pieces.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
 # Minimum number of pieces in which a layer is moved, so that the two device buffers for rows take at most a quarter of
@@ -137,7 +137,7 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory. If there is a CUDA GPU, the memory is pinned if the system allows it, so that it can be copied
+    """KV in host memory. For a CUDA GPU, the memory is pinned where the system allows it, so that it can be copied
     while the GPU computes.
 
     Memory that cannot be pinned is copied through small pinned buffers, like a file, which is slower.

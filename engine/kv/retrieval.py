@@ -99,8 +99,8 @@ class RetrievalCache:
         self.boundary = 0
         self.length = 0
         self.num_exact = 0
-        """The tail holds the full cache's KV for the tokens before this one. The middle level computed the KV of later
-        tokens.
+        """Index of the first token whose KV in the tail is the middle level's own. Earlier tokens of the tail have the
+        full cache's KV.
         """
         size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
         devices = [shape.of_layer(layer).device for layer in range(shape.layers)]
@@ -309,8 +309,8 @@ class RetrievalCache:
             index.forget_after(length // self.chunk_size)
 
     def _place(self, layers: list[int], chosen: torch.Tensor, chunks: int) -> None:
-        """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our processor kernel copies all of them,
-        which takes less time than finding those that are not held yet.
+        """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our CPU kernel copies all of them, which
+        takes less time than finding the chunks that are not held yet.
         """
         found = [self.full.resident(layer) for layer in layers]
         held = [kv for kv in found if kv is not None]
@@ -470,7 +470,7 @@ class FixedRetrievalPass(FixedView):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor:
-        assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
+        assert k is not None and v is not None  # noqa: PT018 - models that share KV between layers are not recorded
         keys, values = self._cache._parts(layer)
         places = self._places[keys.device]
         keys.index_copy_(1, places, k[0])

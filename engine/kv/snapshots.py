@@ -86,11 +86,11 @@ class SnapshotStore:
         return snapshot
 
     def beginning(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """Find the snapshot with the longest common prefix with a text, whatever book it was saved for. The returned
-        snapshot counts only the tokens of this prefix; None if there is none.
+        """Find the snapshot that has the longest prefix in common with a text, whatever book it was saved for. The
+        returned snapshot counts only the tokens of this prefix; None if there is none.
 
-        A prefix may end at the border of a document. Windows and states exist only at the end of a snapshot. Damaged
-        snapshots are skipped.
+        A prefix may end at the border of a document, or only at the snapshot's end if the model has windows or states,
+        which are saved only there. Damaged snapshots are skipped.
         """
         best: Snapshot | None = None
         hashes: dict[int, str] = {}

@@ -1,6 +1,6 @@
 """Frees memory in a fixed order when it runs out, so that the engine can continue. First, prefill uses smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled one after another (``spill_more``): from a GPU to
-host memory if it has room, else to disk. Only when no resident layer is left does the request fail, with an error that
+host memory if there is room, else to disk. The request fails only when no resident layer is left, with an error that
 states the numbers. Committed tokens stay committed, so the chat is never lost.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engine.model.kv_shape import KvShape
 
 SMALLEST_BLOCK = 16
-"""Minimum tokens of a block of a prompt."""
+"""Minimum tokens of a block of prefill."""
 
 # Number of buffers through which spilled layers are moved. A buffer can be larger than a layer in 8 bits, so the first
 # spill must free memory for the buffers too.

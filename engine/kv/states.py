@@ -98,7 +98,7 @@ class RecurrentLayer:
         """Do nothing, because the state after the committed tokens is always stored."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return 0, because a state covers all tokens from the first on."""
+        """Return 0, because a state covers all tokens from the first on; None if the layer does not reach ``stop``."""
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:

@@ -2,10 +2,10 @@
 
 Axis order (kv_heads, slot, head_dim); keys are stored after RoPE.
 
-A buffer holds the newest tokens without gaps. The number of its first token is a multiple of ``SLIDING_BORDER``,
-because processor kernels split their sums at such positions. So a token's result has the same bits whatever other
-tokens are in the pass. A full buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond the window
-stay, so that speculated tokens or the last question can be cropped.
+A buffer holds the newest tokens without gaps. Its slot 0 belongs to a position that is a multiple of
+``SLIDING_BORDER``, because CPU kernels split their sums at such positions. So a token's result has the same bits
+whatever other tokens are in the pass. A full buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond
+the window stay, so that speculated tokens or the last question can be cropped.
 
 A segment of a prompt passes through the layers one after another, and its tokens evict the committed window from the
 layers that it has passed. Until ``commit`` these layers keep a copy of the committed window, because a reading that is
@@ -102,7 +102,7 @@ class WindowedLayer:
         self.origin, self.first = origin, max(self.first, origin)
 
     def put(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Hold only the KV (kv_heads, n, head_dim) of the tokens from ``start`` on."""
+        """Replace the whole content by the KV (kv_heads, n, head_dim) of the tokens from ``start`` on."""
         self.origin, self.first, self.stop = _aligned(start), start, start + k.shape[1]
         for buffer, part in zip((self.keys, self.values), (k, v), strict=True):
             buffer[:, : start - self.origin] = 0

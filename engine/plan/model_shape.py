@@ -122,7 +122,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> ModelShape:
-    """Compute the numbers of a model from its settings.
+    """Compute the sizes of a model from its settings.
 
     Args:
         weights_bytes: size of the model's files; 0 estimates it from the shape, at two bytes a parameter.
@@ -191,7 +191,7 @@ def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
 
 
 def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None:
-    """Check the numbers of experts, and those of MLPs that only families with experts have."""
+    """Check the settings of experts: their number, and the sizes of MLPs that only families with experts have."""
     chooses = "enable_moe_block" in family.reads
     # settings of a model without experts, in a family with experts, give 0 experts or do not enable the MoE block
     has_experts = family.experts and config.get("num_local_experts") != 0

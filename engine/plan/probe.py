@@ -3,8 +3,8 @@ of a model.
 
 One layer of the model's shape is built with meaningless weights and run over a few lengths. No file of the model is
 loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens. ``cost_model`` draws conclusions
-from the results. The rates at the end of this file take longer to measure. ``hardware`` and the bench use them; the
-bench compares attention and prefill with them.
+from the results. The rates at the end of this file take longer to measure. They are used by ``hardware``, and by the
+bench, which compares attention and prefill with them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     except (RuntimeError, MemoryError):  # the device has no memory for one more layer
         _log.exception("this machine could not be probed")
         return None
-    gc.collect()  # the probe's layer and cache refer to themselves, and a real model's take 200 MB
+    gc.collect()  # reference cycles keep the probe's layer and cache alive: 200 MB with a real model
     quiet = cost_model.is_quiet(others.share())
     rough = cost_model.load_rough(file, key, time.time())
     if not quiet and rough is not None:
