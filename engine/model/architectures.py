@@ -179,7 +179,7 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """The value of a setting if the model's family reads it; otherwise, or if the setting is missing, ``otherwise``."""
+    """The value of a setting; ``otherwise`` if the model's family does not read the setting, or if it is missing."""
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 

@@ -40,8 +40,8 @@ class Router(nn.Module):
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # The softmax is over all experts (Qwen) or over the chosen ones only. ``_to_whole``: whether the shares of the
-        # chosen experts are then scaled to sum 1.
+        # The softmax is over all experts (Qwen) or only over the chosen experts. ``_to_whole``: whether the shares of
+        # the chosen experts are then scaled to a sum of 1.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
         # Factor that shares are multiplied by. Only routers that use a sigmoid instead of the softmax have one.

@@ -277,9 +277,9 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """The index in the file's tensor of each row of transformers' tensor, or of each number if it has one axis; None if
-    the order is equal. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas transformers' RoPE
-    pairs the two halves of a head.
+    """The index in the file's tensor of each row of transformers' tensor, or of each number if the tensor has one axis;
+    None if both tensors have one order. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas
+    transformers' RoPE pairs the two halves of a head.
     """
     import numpy as np
 

@@ -55,7 +55,7 @@ class Sliding:
     """The layers of a model with a sliding window: a token sees only the newest ``window`` tokens, including itself.
 
     Args:
-        layers: numbers of these layers in the model, without layers that read the KV of another layer.
+        layers: indices of these layers in the model, without layers that read the KV of another layer.
         kv_heads, head_dim: of these layers; layers that keep the whole context may differ.
     """
 
@@ -79,7 +79,7 @@ class Recurrent:
     """The layers of a model with a state of fixed size instead of KV.
 
     Args:
-        layers: numbers of these layers in the model.
+        layers: indices of these layers in the model.
         size: size of one layer's state.
     """
 
@@ -91,8 +91,8 @@ class Recurrent:
 class KvShape:
     """Shape and format of one model's KV.
 
-    Layers that keep the whole context have their own numbering; ``place_of`` maps a layer of the model to its number.
-    Other layers are numbered as in the model.
+    Layers that keep the whole context have indices of their own; ``place_of`` maps a layer of the model to this index.
+    Other layers have their index in the model.
 
     Args:
         layers: number of layers that keep the whole context.
@@ -121,7 +121,7 @@ class KvShape:
 
     @property
     def bounded(self) -> tuple[int, ...]:
-        """Numbers, in the model, of the layers with memory of fixed size (``engine.kv.bounded``)."""
+        """Indices, among the model's layers, of the layers with memory of fixed size (``engine.kv.bounded``)."""
         return tuple(sorted(layer for kind in (self.sliding, self.recurrent) if kind for layer in kind.layers))
 
     @property
@@ -143,8 +143,8 @@ class KvShape:
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
-        """Map a layer of the model to its number among the layers that keep the whole context; None if it is not one
-        of them. A layer without KV of its own gets the number of the layer whose KV it reads.
+        """Map a layer of the model to its index among the layers that keep the whole context; None if it does not keep
+        the whole context. A layer without KV of its own gets the index of the layer whose KV it reads.
         """
         return self._places.get(self.source_of(layer))
 
@@ -188,7 +188,7 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers that keep the whole context and are on the device with index ``part``, in their own numbering."""
+        """The layers, as ``place_of`` numbers them, that are on the device with index ``part``."""
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property

@@ -314,7 +314,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 
 def _refused(name: str, config: Any, error: Exception) -> ModelError:
-    """The error for a person, of an exception that transformers raised while it loaded weights."""
+    """Make an error for the person from an exception that transformers raised while it loaded weights."""
     # an unknown activation or kind of RoPE
     if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
         return UnsupportedModel(
@@ -329,8 +329,8 @@ def _refused(name: str, config: Any, error: Exception) -> ModelError:
 
 @contextmanager
 def _without_output() -> Iterator[None]:
-    """Within this context transformers shows no progress bar and no warning: what goes wrong is raised by this module,
-    and a program that uses the engine decides itself what it prints.
+    """Within this context transformers shows no progress bar and no warning, because this module raises errors, and the
+    program that uses the engine decides what is printed.
     """
     from transformers.utils import logging
 

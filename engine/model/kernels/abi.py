@@ -45,7 +45,7 @@ BLOCK = 64
 """Keys between two steps of the online softmax."""
 
 COPIED = 64
-"""Bytes that ``gathered`` copies at once. The size of a chunk must be a multiple."""
+"""Bytes that ``gathered`` copies at once. The size of a chunk must be a multiple of this number."""
 
 JOB_WORDS = 3
 """Words of a job in the pool: the addresses of the kernel and of its arguments, and the number of tiles."""

@@ -1,4 +1,4 @@
-"""Keeps compiled kernels on disk. Without them LLVM would take one to four seconds of every start.
+"""Keeps compiled kernels on disk. If none are kept, LLVM takes one to four seconds of every start.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
 files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel need not be

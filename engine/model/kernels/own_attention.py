@@ -111,7 +111,7 @@ class OwnAttention:
         cap: float | None = None,
     ) -> list[int]:
         """Make the arguments of both kernels of ``addresses``. The arguments refer to working memory, so use them only
-        while holding ``lock``.
+        while holding the ``lock`` of the kernels.
 
         Args:
             q, out: (kv_heads, rows, head_dim), which is ``size``.
@@ -172,7 +172,7 @@ class OwnAttention:
 
 
 def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The addresses (kinds, layers) of caches' memory, such as keys and values. All callers get them from here."""
+    """The addresses (kinds, layers) of the memory of caches; keys and values, for example, are two kinds."""
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
 

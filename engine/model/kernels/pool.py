@@ -40,7 +40,7 @@ _PATIENT, _IMPATIENT = 50_000, 4_000
 _LOOKS = 64
 
 
-# Names of x86 features that most desktop processors lack.
+# Prefixes of the names of x86 features that most desktop processors lack.
 _ABOVE_AVX2 = ("avx512", "avx10", "amx", "avxvnni", "evex")
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
