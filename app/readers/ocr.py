@@ -40,6 +40,8 @@ _LONG = 5.0  # minimum length in line heights of a line that is used to measure 
 _FEWEST = 0.5  # minimum certainty of a line that is kept
 _WIDEST = 1.2  # maximum width of a letter in line heights; a line with wider letters has letters that were not read
 _READ = 0.5  # minimum share of the lines' width that was read; below, the script is unknown
+_LEGIBLE = 0.9  # minimum certainty of a line in a known script; Greek, read as Latin, has 0.8 to 0.88
+_FRAGMENT = 4.0  # maximum length in line heights of a box that may be a page number or a speck, and is not counted
 _KNOWN = 0.86  # minimum certainty on a page in a known script
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
@@ -79,10 +81,13 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     known |= _read_lines(engine, crops, others, beat)
     for at, (text, certainty, columns, count) in known.items():
         signs, certain = signs + len(text), certain + certainty * len(text)
+        is_whole = len(text) * _height(quads[at]) * _WIDEST > _width(quads[at])
         if certainty >= _FEWEST and text.strip():
             page.lines.append(_line(page, quads[at] * scale, text, columns, count))
-            if len(text) * _height(quads[at]) * _WIDEST > _width(quads[at]):
+            if is_whole:
                 width_read += _width(quads[at])
+        if _width(quads[at]) >= _FRAGMENT * _height(quads[at]) and not (is_whole and certainty >= _LEGIBLE):
+            page.illegible += 1
     page.lines.sort(key=lambda line: (line.top, line.words[0].x0))
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)

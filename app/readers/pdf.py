@@ -419,6 +419,11 @@ def _of_pictures(pages: _Pages, count: int) -> list[str]:
         numbers = _listed(read)
         which = f"Page {numbers} was" if len(read) == 1 else f"Pages {numbers} were"
         said.append(f"{'Its page was' if count == 1 else which} recognised from a picture and may have slips.")
+    if illegible := {n: page.illegible for n, page in pages.recognised.items() if page.lines and page.illegible}:
+        said.append(
+            f"Lines that could not be read reliably on {_pages(list(illegible))}: {sum(illegible.values())}. "
+            "They are blurred, handwritten, or in a script that is not known here."
+        )
     if foreign := sorted(n for n in nothing if not pages.recognised[n].is_blank):
         said.append(f"No words could be recognised on {_pages(foreign)}: {_SCRIPTS}")
     if pages.images:

@@ -52,7 +52,8 @@ class RecognisedPage:
 
     ``turns``: quarter turns counterclockwise that made the picture upright. ``slant``: slant of the lines on the
     upright page, in radians, clockwise. ``size``: width and height of the upright page in points. ``certainty``: the
-    recogniser's mean certainty, 0 to 1.
+    recogniser's mean certainty, 0 to 1. ``illegible``: number of lines that could not be read reliably; some of them
+    are missing in ``lines``.
     """
 
     turns: int
@@ -61,6 +62,7 @@ class RecognisedPage:
     lines: list[RecognisedLine]
     certainty: float
     is_blank: bool = False  # whether no text was detected
+    illegible: int = 0
 
     def straightened(self, x: float, y: float) -> tuple[float, float]:
         """Convert a point of the upright page to the straightened page."""
@@ -85,6 +87,7 @@ class RecognisedPage:
             "size": [round(side, 2) for side in self.size],
             "certainty": round(self.certainty, 4),
             "blank": self.is_blank,
+            "illegible": self.illegible,
             "lines": [
                 [
                     round(line.top, 2),
@@ -104,7 +107,12 @@ class RecognisedPage:
         ]
         width, height = record["size"]
         places = int(record["turns"]), float(record["slant"]), (float(width), float(height))
-        return cls(*places, lines, float(record["certainty"]), bool(record["blank"]))
+        return cls(*places, lines, float(record["certainty"]), bool(record["blank"]), illegible_lines(record))
+
+
+def illegible_lines(record: dict[str, Any]) -> int:
+    """The number of illegible lines of a page as JSON; 0 for a page of an earlier version, which did not count them."""
+    return int(record.get("illegible", 0))
 
 
 def pieces_of(page: RecognisedPage) -> list[Line]:

@@ -33,6 +33,7 @@ from app.core.state import AppState
 from app.quoted import excerpt
 from app.readers import recognition
 from app.readers.page_images import PageImages, Passage, Rectangle
+from app.readers.recognised import illegible_lines
 from app.web import messages
 from app.web.auth import MOST_DIGITS, AllowedRoute
 from app.web.library import WordsAsked
@@ -128,7 +129,7 @@ class PageViewer:
                 "name": page_name(page.label, of.unit, long=True),
                 "picture": f"/pages/{of.sha256}/{of.number}" if of.kind == _DRAWN else "",
                 "text": page.text,
-                "origin": _ORIGINS.get(page.picture, ""),
+                "origin": self._origin(of, page),
                 "recognisable": self._is_recognisable(of, page),
                 "marks": [[start, end] for start, end in marked],
                 "tables": [[table.rows[0][0], table.rows[-1][1]] for table in _tables(page.text, marked)],
@@ -183,6 +184,15 @@ class PageViewer:
         if current.book is None or document is None or not document.pages:
             raise InputError("No book is open.", "Open one first.")
         return current.book, document
+
+    def _origin(self, of: _Own, page: Page) -> str:
+        """How the text of a page relates to its picture, in words; "" for text of the file."""
+        said = _ORIGINS.get(page.picture, "")
+        if page.picture == "recognised":
+            path, _ = self._file(of.sha256)
+            count = illegible_lines(recognition.load_page(path.parent, of.number) or {})
+            said += f" {counted(count, 'line')} could not be read reliably." if count else ""
+        return said
 
     def _is_recognisable(self, of: _Own, page: Page) -> bool:
         """Whether recognising a page may give its text. False if that was tried and gave no words."""

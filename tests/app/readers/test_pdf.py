@@ -11,7 +11,7 @@ import pytest
 from app.readers import detect, pdf, pdf_signs, read_document
 from app.readers.page_images import find_on_page, render_page
 from app.readers.parsed import Limits, Refused
-from app.readers.recognised import RecognisedPage
+from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 from tests.app.readers.conftest import assembled
 
@@ -222,6 +222,16 @@ def test_text_stays_if_its_picture_gives_no_words(files: Any) -> None:
     assert [section.picture for section in found.sections] == ["", "recognised"]
     with pytest.raises(Refused, match="no words could be recognised"):
         pdf.parse(files.pdf("b.pdf", [[]]), request, Limits(), lambda *_: None)
+
+
+@pytest.mark.parametrize(("illegible", "said"), [((0, 0), ""), ((1, 0), "page 1: 1."), ((2, 3), "pages 1-2: 5.")])
+def test_lines_that_could_not_be_read_are_said(files: Any, illegible: tuple[int, int], said: str) -> None:
+    words = [RecognisedLine(20.0, 30.0, [Word("Rent", 10.0, 40.0)])]
+    pages = {str(at): RecognisedPage(0, 0.0, (612, 792), words, 0.9, False, n) for at, n in enumerate(illegible, 1)}
+    request = {"recognised": {at: page.as_json() for at, page in pages.items()}}
+    warnings = pdf.parse(files.pdf("a.pdf", [[], []]), request, Limits(), lambda *_: None).warnings
+    why = "They are blurred, handwritten, or in a script that is not known here."
+    assert warnings[1:] == ([f"Lines that could not be read reliably on {said} {why}"] if said else [])
 
 
 def test_password(files: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +99,7 @@ def test_words_of_a_leaning_page_are_marked_where_its_picture_has_them() -> None
 
 
 def test_what_is_kept_comes_back_the_same() -> None:
-    found = page(columns(), 3, 0.02)
+    found = replace(page(columns(), 3, 0.02), illegible=2)
     assert RecognisedPage.from_json(json.loads(json.dumps(found.as_json()))) == found
 
 
@@ -142,6 +144,34 @@ def test_lines_are_found_once_and_read_once_on_either_end(
     assert [(line.words[0].text, line.top, line.words[0].x0) for line in found.lines] == [
         ("line", 20.0 + 30 * at, 10.0) for at in range(5)
     ]
+
+
+class Scripts(Models):
+    """Reads lines of 200 pixels in Latin script, Cyrillic, Greek and Arabic, and a page number."""
+
+    READ = (("a line of Latin words", 0.99),) * 8 + (("      .", 0.95), ("ενι ρτη ηρα ε να", 0.86), ("00 000", 0.3))
+
+    def __init__(self) -> None:
+        ends = [*(210 for _ in self.READ), 50]
+        super().__init__(
+            [[[10, y], [x, y], [x, y + 20], [10, y + 20]] for y, x in zip(count(0, 30), ends, strict=False)]
+        )
+
+    def recognize_txt(self, crops: list[ocr.Picture]) -> SimpleNamespace:
+        (crop,) = crops
+        text, certainty = dict(enumerate(self.READ)).get(int(crop[0, 0, 0]), ("-7-", 0.8))
+        info = SimpleNamespace(word_cols=[list(range(len(text)))], line_txt_len=len(text))
+        return SimpleNamespace(txts=[text], scores=[certainty], word_results=[info])
+
+
+def test_lines_in_an_unknown_script_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were left out, or read as other letters, and nothing said so."""
+    models = Scripts()
+    picture = np.repeat(np.arange(600) // 30, 300 * 3).reshape(600, 300, 3).astype(np.uint8)
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(ocr, "_engine", lambda: ocr._Engine(models, models, pool))
+        found = ocr.recognise(picture, (300.0, 600.0), lambda: None)
+    assert (len(found.lines), found.illegible) == (11, 3)
 
 
 class Reader(Models):

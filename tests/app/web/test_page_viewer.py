@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from app.core import chat_run, settings
 from app.core.books import Books
 from app.core.chats import Chats
 from app.core.state import AppState
-from app.readers import read_document
+from app.readers import read_document, recognition
 from app.readers.page_images import MOST_BYTES, WIDTHS, PageImages
 from app.web.page_viewer import _outline, _tables
 from engine.config import SamplingParams
@@ -76,6 +77,25 @@ def test_a_page_has_its_text_its_marks_and_its_picture(client: TestClient) -> No
     assert picture.headers["content-type"] == "image/png"
     assert struct.unpack(">I", picture.content[16:20])[0] == pytest.approx(900, abs=1)  # the next width that is drawn
     assert "immutable" in picture.headers["cache-control"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "more"),
+    [(0, ""), (1, " 1 line could not be read reliably."), (3, " 3 lines could not be read reliably.")],
+)
+def test_a_recognised_page_says_how_many_lines_were_illegible(
+    lines: int, more: str, served: tuple[TestClient, AppState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, state = served
+    document = state.current.document
+    assert document is not None
+    pages = list(document.pages)
+    pages[38] = replace(pages[38], picture="recognised")
+    document = replace(document, pages=tuple(pages))
+    monkeypatch.setattr(state, "_current", replace(state.current, whole=document))
+    monkeypatch.setattr(recognition, "load_page", lambda *_: {"illegible": lines})
+    assert client.get("/pages/39").json()["origin"] == f"Recognised from a picture; may have slips.{more}"
+    assert client.get("/pages/40").json()["origin"] == ""
 
 
 def test_without_a_citation_nothing_is_marked(client: TestClient) -> None:
