@@ -125,9 +125,9 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
     """Join two lines, the first of which ends in a hyphen.
 
-    The hyphen is dropped if the second line starts with a lowercase letter. Even then it stays if the
-    book has the word more often with the hyphen than without, or if the book has both halves as words but not the
-    joined word.
+    The hyphen is dropped if the second line starts with a lowercase letter. Even then it stays if the book has the word
+    more often with the hyphen than without, if another hyphen follows, or if both halves are words of the book that can
+    form a compound, and the book lacks the joined word.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():

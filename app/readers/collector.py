@@ -496,8 +496,8 @@ class BlockCollector:
             self._parts.append("")
 
     def _spell_images(self) -> None:
-        """Write the alternative texts of a block's pictures. Initials and formulas become text, other pictures "[Image:
-        ...]".
+        """Write the alternative texts of a block's pictures. A picture that is a whole heading, and a picture of a
+        formula or a letter within text, become text. Any other picture becomes "[Image: ...]".
         """
         around = any(sign.isalnum() for part in self._parts for sign in part)
         for place, alt in self._images.items():
@@ -586,8 +586,8 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link. If the link leads to a note, set the note's mark apart from the word before. Drop links from a
-        note back to the text.
+        """Close a link. If the link leads to a note, put the note's mark in brackets, unless the mark is a superscript.
+        Drop links from a note back to the text.
         """
         if not text or len(text) > 8:
             return

@@ -1,7 +1,8 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors of an element, a class, or both, and of a list item in such an element. The last rule wins. Other
-selectors, rules for certain media and other properties are ignored. Runs only in the child.
+Understands selectors of an element, a class, or both, and of a list item in such an element. A class overrides an
+element, and both together override a class. Among rules with the same selector, the last one wins. Other selectors,
+rules for certain media and other properties are ignored. Runs only in the child.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ def read_document(
     """Read a file in a child process.
 
     Args:
-        path: a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF). Its content decides the
-            format.
+        path: a document or a scan, in a format that ``app.readers.detect`` detects by the content.
         password: password of an encrypted PDF.
         comments: whether to read the comments of readers and reviewers too.
         recognition: how to recognise the text of pages that are pictures; None to skip recognition.
@@ -151,7 +150,9 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
-    """Record a bad page so that the next child avoids it, or raise DocumentError to give the file up."""
+    """Record a bad page, so that the next child reads it with pypdf or leaves it out. Raise DocumentError if the file
+    has to be given up.
+    """
     page = failure.page
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):
         trouble[page] = _said(failure, limits) if page in trouble else SECOND_READER

@@ -243,8 +243,8 @@ class _File:
         return "\n\n".join(lines)
 
     def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
-        """Return the shown headers and footers, each once. Omit those that repeat a paragraph or hold only a page
-        number.
+        """Return the shown headers and footers, each once. Omit those that repeat a paragraph or hold little
+        more than a page number.
         """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}

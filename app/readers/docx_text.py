@@ -505,7 +505,7 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
 
 
 def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """Choose between stored alternatives: the first choice, or the fallback if the first choice has no text."""
+    """Choose between stored alternatives: the first choice, or the fallback if nothing in it can be read."""
     choices = [part for part in node if local(part.tag) == "Choice"]
     fallback = [part for part in node if local(part.tag) == "Fallback"]
     wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")

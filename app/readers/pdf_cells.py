@@ -116,8 +116,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Move a piece that spans several columns, such as a total, to the last of these columns if their right edges are
-    aligned.
+    """Move a piece that spans several columns, such as a total, to the last of these columns if the piece ends at the
+    right edge of that column's cells.
     """
     ends = []
     for at in range(len(borders) + 1):

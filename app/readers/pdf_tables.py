@@ -121,8 +121,8 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Yield the tables among rows, as (rows of pieces, lines). Tables between horizontal lines of one width come first,
-    with or without a header above the lines.
+    """Yield the tables among rows, as (rows of pieces, lines). Rows between horizontal lines with the same ends are
+    tried first, with or without the row above and the row below the lines.
     """
     start = 0
     for top, bottom, _ in pdf_grids.frames(drawn):

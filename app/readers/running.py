@@ -287,7 +287,7 @@ def _type_size(page: Sequence[Line]) -> float:
 
 
 def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
-    """Whether a block of rows at the edge is further from the text than one line pitch."""
+    """Whether a block of rows at the edge is more than ``_APART`` line pitches away from the text."""
     inside = {at for row in block for at in row.lines}
     others = [line for at, line in enumerate(page) if at not in inside and line.shown]
     if not others:
@@ -333,8 +333,8 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
     """Return the label of each page: the file's label, or else the printed number, or else the position in the file.
 
     Printed numbers are used only if they increase through most of the book, so that no two pages share one. A page
-    without a number, between two pages that differ by the right amount, gets the number between. Any other page is
-    named after the numbered page before it.
+    without a number, between two pages that differ by the right amount, gets the number between. Any other page has
+    its Roman number, or is named after the numbered page before it, or as front matter if there is none.
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]

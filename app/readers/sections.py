@@ -43,7 +43,9 @@ class Chapter:
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
-    """Split blocks into chapters at headings of level ``deepest`` or less. The heading stays in the text."""
+    """Split blocks into chapters at headings of level ``deepest`` or less. The heading stays in the text. A heading
+    right after a heading of a higher rank starts no chapter of its own.
+    """
     chapters: list[Chapter] = []
     texts: list[str] = []
     title, level = "", 0

@@ -210,7 +210,9 @@ def _grid(table: Table) -> list[list[str]]:
 
 
 def _header(table: Table, lines: list[tuple[str, bool]]) -> str:
-    """Return the header lines to repeat; "" if there is no header or it is too long."""
+    """Return the header lines to repeat; "" if there is no header or it is too long. If no row is marked as a header, a
+    first row of names above numbers is one.
+    """
     marked = 0
     while marked < len(lines) and lines[marked][1]:
         marked += 1

@@ -251,7 +251,9 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _title(paragraphs: list[str], at: int) -> str:
-    """Return a heading's title. If the heading is only a number, the short line below it is added."""
+    """Return a heading's title. If the heading has one or two words, such as "CHAPTER IV", a short line below it is
+    added.
+    """
     title = " ".join(paragraphs[at].split())
     bare = len(title.split()) <= 2
     below = paragraphs[at + 1] if bare and at + 1 < len(paragraphs) else ""
@@ -324,7 +326,7 @@ def _lines(rows: list[str], hanging: bool) -> list[Line]:
 
 
 def markdown_blocks(text: str) -> list[Block]:
-    """Split Markdown into headings and paragraphs. Everything else stays as written."""
+    """Split Markdown into headings and paragraphs with joined lines. Everything else stays as written."""
     blocks: list[Block] = []
     current: list[str] = []
     fenced = False

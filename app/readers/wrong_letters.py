@@ -44,7 +44,7 @@ def _has_sentences(text: str) -> bool:
 
 
 def is_garbled(text: str) -> bool:
-    """Whether a text has few letters, or letters with too few or too many vowels."""
+    """Whether a text has few letters, or mostly Latin letters with too few or too many vowels."""
     signs = "".join(text.split()).casefold()
     letters = sum(map(str.isalpha, signs))
     if not signs:
