@@ -163,8 +163,8 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
 
 
 def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
-    """Return the place that begins at letter ``at`` of the book; None if the book's words begin and end there at other
-    letters than those of the phrase.
+    """Return the place that begins at letter ``at`` of the book; None if the gaps between words do not fit the
+    phrase there, or if ``phrase.exact`` is set and the place begins or ends inside a word.
     """
     spans = index.spans(at, at + len(phrase.letters))
     if not spans:

@@ -378,7 +378,9 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> Plan:
-    """The parts that name every subject, beginning at one end of the book."""
+    """Plan a question about a first or last place: ask the parts that name every subject that occurs in the book,
+    beginning at that end of the book. If no subject occurs, ask the parts that are ranked highest.
+    """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
     aside = listing_pages(words.document)

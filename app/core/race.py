@@ -111,7 +111,7 @@ class Race:
                 used. If there is no such question, the model is asked for a passage of the book.
 
         Raises:
-            InputError: there is no question, or no book has been read.
+            InputError: there is no question, no book that was read whole, or no model on this machine.
             Busy: another question is being answered.
         """
         chat = self._app_state.chat
@@ -156,7 +156,7 @@ class Race:
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
         """Run both modes on a question before the next question begins, so that a slowdown of the machine affects both
-        modes. The race ends at the first difference.
+        modes. The race ends at the first difference, or after ``ENOUGH_TOKENS``.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
@@ -349,7 +349,7 @@ class RaceResult:
         """By what factor the run with speculation was faster per token.
 
         None without a measurement, or if the texts differ. Also None if the factor disagrees with the engine's own
-        figure, which comes from plain steps timed during that run: then other work disturbed one of the runs.
+        figure, which comes from plain steps timed during the run with speculation: then other work disturbed a run.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))

@@ -94,7 +94,7 @@ LOG_NAME = "trifold.log"
 
 @dataclass(frozen=True)
 class Remote:
-    """A server elsewhere that answers instead of a local model. If ``model`` is empty, the first model that the server
+    """A server that answers instead of this program's engine. If ``model`` is empty, the first model that the server
     offers is used.
     """
 

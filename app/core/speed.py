@@ -69,7 +69,8 @@ def speeds_agree(one: float | None, other: float | None) -> bool:
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
-    """The reason why an answer's speed does not count, because it says nothing about the book; empty if it counts.
+    """The reason why an answer's speed does not count: a refusal or repeated text is fast with any book. Empty if it
+    counts.
 
     Args:
         earlier: the answers before it.

@@ -328,7 +328,9 @@ def _commonness(phrase: str, known: Counter[str]) -> float:
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the two outermost levels that say what their chapter is about, in order."""
+    """Headings of the outermost level that say what their chapter is about, in order. If these are few, headings of the
+    second level follow.
+    """
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
     for level in (0, 1):
