@@ -70,7 +70,7 @@ class DocumentsPanel:
         return {"/documents": self.arrange, "/documents/cost": self.cost}
 
     def view(self) -> View:
-        """The documents in order, each with the numbers of its pages on the map; empty for a single book."""
+        """The documents in order, each with its first page on the map and its number of pages; empty for one book."""
         current = self._state.current
         document = current.whole or current.document
         if document is None:

@@ -141,10 +141,10 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
     Candidates chat, need no account and are among the newest of their size.
 
-    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. Otherwise leave such
-    files out, because a GPU expands their weights to compute. Among pairs with memory for a book of 300 pages, choose
-    the strongest for a GPU, and the smallest for a processor, where the time to read a book matters most. If no pair
-    has that memory, choose the pair with memory for the longest text.
+    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. If there is no such
+    file, or if there is a GPU, which expands 4-bit weights to compute, leave these files out. Among pairs with memory
+    for a book of 300 pages, choose the strongest for a GPU, and the smallest for a processor, where the time to read a
+    book matters most. If no pair has that memory, choose the pair with memory for the longest text.
 
     A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
     a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.

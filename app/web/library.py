@@ -155,7 +155,7 @@ class Library:
 
     def suggestions(self) -> list[str]:
         """Questions worth asking about the pages read so far. If the model's card lists refusals, only questions that
-        it has answered in a trial, after the whole book was read.
+        the model has answered in a trial after the reading.
         """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model

@@ -222,7 +222,7 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body up to the limit. The length that the request states is not trusted."""
+    """Read the body up to the limit. A stated length above it is refused at once, a smaller one is not trusted."""
     too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
@@ -331,7 +331,9 @@ _CHOICES = {
 
 
 async def _book(state: AppState, wanted: str | None) -> None:
-    """Open and read the book, if it is not the open one."""
+    """Open and read the book ``wanted`` unless it is open; None means the open book. Raises an error if the book cannot
+    be asked about.
+    """
     current = state.current
     if wanted is not None and not (
         current.book and current.book.sha256 == wanted and current.stage is not Stage.FAILED
