@@ -35,8 +35,9 @@ _FETCHING = ("ask", "read", "bench")  # commands that download here; the app has
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
-    """Return the settings with models that the engine can load without a network. For a command of ``_FETCHING``,
-    missing models are downloaded first.
+    """Return the settings with models that the engine can load without a network. A command of ``_FETCHING`` downloads
+    missing models first. The app takes the demo if its saved model is gone. The doctor keeps the names of missing
+    models.
 
     Raises:
         TrifoldError: a model is missing and cannot be fetched.

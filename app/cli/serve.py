@@ -184,7 +184,9 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def hold(held: ExitStack, path: Path) -> bool:
-    """Lock a file until ``held`` is closed or the process ends in any way. Return whether the file was free."""
+    """Lock a file until ``held`` is closed or the process ends in any way. Return whether the file was free. A file
+    that cannot be opened counts as free.
+    """
     try:
         file = held.enter_context(path.open("ab"))
     except OSError as error:

@@ -149,8 +149,8 @@ def running_version() -> str:
 
 
 def find_environment() -> Environment:
-    """Find the environment of this checkout: next to the checkout, or in the person's data folder if the checkout is
-    read-only.
+    """Find the environment of this checkout: in the checkout, or in the person's data folder if the checkout has none
+    and is read-only.
 
     If ``TRIFOLD_HOME`` is set, the environment is in that folder instead.
     """

@@ -231,7 +231,9 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once, so that a missing system library is reported now, with a sentence, and not during work."""
+    """Import torch once, so that a missing system library, or a GPU that torch cannot use, is reported now, with a
+    sentence, and not during work.
+    """
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
     with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:

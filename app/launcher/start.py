@@ -36,7 +36,7 @@ def start(arguments: Sequence[str]) -> int:
 def prepare(
     environment: Environment, package_sets: Sequence[PackageSet], arguments: Sequence[str], repair: bool
 ) -> int:
-    """Complete the environment, then run the command inside it."""
+    """Complete the environment, then run the command inside it. A command that needs no packages runs here at once."""
     if not repair and needs_no_packages(arguments):
         return run_command(arguments)
     if environment.is_running():  # an environment cannot rebuild the Python that it runs on

@@ -101,8 +101,9 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     Args:
         gpus: result of ``find_gpus``.
         system: ``platform.system()``.
-        amd: result of ``find_amd_gpus``; used if there is no NVIDIA GPU.
-        intel: result of ``find_intel_gpus``; used if there is neither an NVIDIA nor an AMD GPU.
+        amd: result of ``find_amd_gpus``; used on Linux if there is no NVIDIA GPU.
+        intel: result of ``find_intel_gpus``; used on Linux if there is neither an NVIDIA GPU nor an AMD GPU that torch
+            has a build for.
     """
     fitting = next((target for target in amd if target in AMD_TARGETS), None)
     if not gpus and fitting and system == "Linux":
