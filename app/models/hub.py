@@ -1,7 +1,7 @@
 """Downloads a model from the Hugging Face hub.
 
-This module is a program of its own. It, ``hub_gguf``, ``starter`` and ``reader`` are the only ones that use the network
-for models. The app starts, watches and stops it through the class ``Download``.
+This module is a program of its own. Only this program, ``hub_gguf``, ``starter`` and ``reader`` use the network for
+models. The app starts, watches and stops these programs through the class ``Download``.
 
     python -m app.models.hub about OWNER/NAME            its settings, licence and size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it
@@ -263,10 +263,10 @@ def about(name: str, say: Say) -> None:
 
 
 def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
-    """Download the missing files of a model, small files first.
+    """Download the missing files of a model, small files first. ``weights`` is whether to download the weights too.
 
     Raises:
-        ModelError: the model has no safetensors weights, or a file arrived damaged twice.
+        ModelError: the model has no safetensors weights or no settings, or a file arrived damaged twice.
         ResourceError: the disk is too full.
         Exception: any exception of huggingface_hub; ``error_words`` explains them.
     """

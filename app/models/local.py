@@ -77,7 +77,7 @@ class LocalModels:
         return name if cached is not None and _is_whole(cached) else None
 
     def folder(self, name: str) -> Path | None:
-        """Return the folder with a model's settings; None if it is not on this machine."""
+        """Return the folder with a model's settings; None if it is not on this machine. A path is not checked."""
         if name in SHORT_NAMES:
             return self._made(name)
         if is_any_gguf(name):

@@ -51,7 +51,7 @@ def parse_address(text: str) -> Address:
     """Parse an address that the user typed.
 
     Raises:
-        OptionError: the text is no address, or contains a password.
+        OptionError: the text is no address, or contains more than a server and a path, such as a password.
     """
     text = text.strip()
     if "://" not in text:

@@ -227,7 +227,9 @@ class ModelSwitch:
             self.again()
 
     def _change(self, wanted: ModelChoice) -> str:
-        """Bring the models onto this machine and replace the engine. Return a note for the user; "" for none."""
+        """Bring the models onto this machine and replace the engine. If that fails, load the former model again. Return
+        a note for the user; "" for none.
+        """
         former = self.present
         make, note = self._maker(wanted)
         self._show(stage="loading", progress=None)
