@@ -76,7 +76,7 @@ class Prompts:
     """Makes the beginnings of rows, and the continuation of a row whose text has ended.
 
     Args:
-        tokenizer: the target's.
+        tokenizer: the target's tokenizer.
         texts: texts of the books.
         num_sink_tokens: number of first tokens of every prompt, which a draft always sees.
     """

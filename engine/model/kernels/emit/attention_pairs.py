@@ -191,8 +191,8 @@ def _soften(
     head_dim: int,
 ) -> None:
     """Compute the softmax weights of one row: overwrite the float32 scores by bfloat16 weights, which take half the
-    space. Zero the head_dim sums of ``line``, and write after them the row's maximum and the sum of its weights (before
-    ``value_scales``).
+    space. Zero the head_dim sums of ``line``, and write after them the row's maximum and the sum of its weights (not
+    multiplied by ``value_scales``).
 
     Args:
         begin, limit: the row sees the keys [begin, limit), counted from the piece's first key. Both may lie outside of
