@@ -320,7 +320,9 @@ _BITS = {Linear8: 8, Linear4: 4}
 
 
 def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype) -> None:
-    """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place. Its recurrent layers get
+    the kernels.
+    """
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
     capped = any(getattr(layer, "attn_logit_softcapping", None) for layer in model.modules())
     for head_dim in head_dims(model):

@@ -218,8 +218,8 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx2.pmadd.wd", self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Load ``lanes`` pairs of bfloat16, from the ``index``-th number after ``base`` on. Each pair takes one float32
-        lane.
+        """Load ``lanes`` pairs of bfloat16, or of levels that become bfloat16, from the ``index``-th number after
+        ``base`` on. Each pair takes one float32 lane.
         """
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])

@@ -87,7 +87,7 @@ def _emit_rotated(
     module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
 ) -> None:
     """Emit queries, keys and values of row ``tile`` from their joint product, in the model's dtype. Queries and keys
-    are rotated.
+    are rotated. ``UNTURNED``, unless it is 0, gets the keys before their rotation.
 
     Args:
         lanes: a divisor of half of ``rotary``, and of ``head_dim``.
@@ -174,7 +174,7 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit SiLU of the gates times the values that follow the gates, with the dtype ``made``."""
+    """Emit piece ``tile`` of SiLU of the gates times the values that follow the gates, with the dtype ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
