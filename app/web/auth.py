@@ -36,15 +36,14 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from app.core.atomic_upload import write_whole
-from engine.errors import OptionError, ResourceError
+from app.web import secret_file
+from engine.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
 SECRET_FILE = "page.key"
 USED_FILE = "page.used"
 TOKEN_SECONDS = 24 * 3600
-
-_SECRET_LENGTH = 32
 
 
 def opening_address(data: Path, port: int) -> str:
@@ -58,29 +57,7 @@ def load_secret(data: Path) -> str:
     Raises:
         ResourceError: the data folder cannot be read or written.
     """
-    path = data / SECRET_FILE
-    try:
-        return _read_secret(path) or _make_secret(path)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ResourceError(f"Trifold cannot use {path} ({reason}).", "Set TRIFOLD_DATA to another folder.") from error
-
-
-def _read_secret(path: Path) -> str | None:
-    try:
-        secret = path.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    return secret if len(secret) >= _SECRET_LENGTH else None
-
-
-def _make_secret(path: Path) -> str:
-    secret = secrets.token_urlsafe(_SECRET_LENGTH)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(secret, encoding="ascii")
-    return secret
+    return secret_file.load(data / SECRET_FILE)
 
 
 class LoginTokens:

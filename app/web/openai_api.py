@@ -12,8 +12,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
-import secrets
 import threading
 import time
 import uuid
@@ -32,6 +30,7 @@ from app.core.abilities import Abilities, abilities
 from app.core.format import View
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.web import secret_file
 from app.web.auth import MEGABYTE, AllowedRoute
 from app.web.openai_schema import (
     MESSAGES,
@@ -46,7 +45,7 @@ from app.web.openai_schema import (
 from engine import HANDOVER_S, Question, Turn
 from engine import Request as EngineRequest
 from engine.document import Document, Page
-from engine.errors import Busy, ResourceError, TrifoldError
+from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, BookRead, Event, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
@@ -64,8 +63,6 @@ _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
 _PREFIX = "sk-trifold-"
-_RANDOM_BYTES = 32
-_SHORTEST = len(_PREFIX) + 32
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -443,35 +440,15 @@ def load(data: Path) -> str:
     Raises:
         ResourceError: the data folder cannot be read or written.
     """
-    try:
-        key = (data / FILE).read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        key = ""
-    except OSError as error:
-        raise _unusable(data, error) from error
-    return key if key.startswith(_PREFIX) and len(key) >= _SHORTEST else renew(data)
+    return secret_file.load(data / FILE, _PREFIX)
 
 
 def renew(data: Path) -> str:
     """Make a new key, which replaces the old one. Raises as in ``load``."""
-    key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    written = data / f"{FILE}.{secrets.token_hex(4)}"
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        written.touch(mode=0o600)
-        written.write_text(key, encoding="ascii")
-        os.replace(written, data / FILE)
-    except OSError as error:
-        raise _unusable(data, error) from error
-    return key
+    return secret_file.renew(data / FILE, _PREFIX)
 
 
 def opens(header: str, key: str) -> bool:
     """Whether an Authorization header has the key."""
     scheme, _, shown = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), key.encode())
-
-
-def _unusable(data: Path, error: OSError) -> ResourceError:
-    reason = error.strerror or type(error).__name__
-    return ResourceError(f"Trifold cannot use {data} ({reason}).", "Set TRIFOLD_DATA to another folder.")

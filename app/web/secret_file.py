@@ -1,0 +1,82 @@
+"""Stores a secret in a file that this person alone can read.
+
+The file is written under a temporary name and is never seen half written. If two programs use a missing file at once,
+both get the secret of the faster one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from engine.errors import ResourceError
+
+RANDOM_BYTES = 32
+
+
+def load(path: Path, prefix: str = "") -> str:
+    """Read the secret. It is made if the file is missing or damaged.
+
+    Args:
+        path: the file.
+        prefix: the beginning of every valid secret.
+
+    Raises:
+        ResourceError: the folder cannot be read or written.
+    """
+    return _or_refusal(path, lambda: _read(path, prefix) or _make(path, prefix))
+
+
+def renew(path: Path, prefix: str = "") -> str:
+    """Replace the secret by a new one. Arguments and errors are those of ``load``."""
+    return _or_refusal(path, lambda: _replace(path, prefix))
+
+
+def _or_refusal(path: Path, work: Callable[[], str]) -> str:
+    try:
+        return work()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ResourceError(f"Trifold cannot use {path} ({reason}).", "Set TRIFOLD_DATA to another folder.") from error
+
+
+def _read(path: Path, prefix: str) -> str:
+    """Return the stored secret; "" if there is none, or a damaged one."""
+    try:
+        secret = path.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
+    return secret if secret.startswith(prefix) and len(secret) >= len(prefix) + RANDOM_BYTES else ""
+
+
+def _make(path: Path, prefix: str) -> str:
+    if path.exists():
+        return _replace(path, prefix)  # it is damaged
+    written = _written(path, prefix)
+    try:
+        with suppress(FileExistsError):  # another program was faster
+            os.link(written, path)
+    except OSError:  # a file system without hard links
+        os.replace(written, path)
+    finally:
+        written.unlink(missing_ok=True)
+    return _read(path, prefix)
+
+
+def _replace(path: Path, prefix: str) -> str:
+    written = _written(path, prefix)
+    secret = _read(written, prefix)
+    os.replace(written, path)
+    return secret
+
+
+def _written(path: Path, prefix: str) -> Path:
+    """Write a new secret into a temporary file next to ``path``."""
+    written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written.touch(mode=0o600)
+    written.write_text(prefix + secrets.token_urlsafe(RANDOM_BYTES), encoding="ascii")
+    return written
