@@ -38,7 +38,7 @@ if __name__ != "engine":
     sys.modules[__name__] = sys.modules["engine"]
 
     class OneDoor:
-        """Refuses imports such as trifold.engine.events, which would make a second copy of the module's classes."""
+        """Refuses imports such as trifold.engine.events, which would load a second copy of that module's classes."""
 
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:

@@ -41,7 +41,7 @@ from engine.words import (
 CANDIDATES = 12
 """Number of best passages by BM25 that are compared with a sentence word by word."""
 LENGTH_SHARE = 0.4
-"""BM25's parameter b. There is no k1, because passages are sentences, in which a word counts once."""
+"""BM25's parameter b. BM25's k1 is not needed, because a word counts only once in a sentence."""
 NEIGHBOURS = 0.3
 """Weight in BM25 of a word that occurs only in the passage before or after."""
 AROUND = 3
@@ -167,7 +167,7 @@ class Place:
 class BookWords:
     """Indexes a book's sentences, in about 0.5 s for 300 pages.
 
-    ``places``: the book's passages, in order. ``nouns_capitalized``: whether its language capitalises every
+    ``places``: the book's passages, in order. ``nouns_capitalized``: whether the book's language capitalises every
     noun.
     """
 
@@ -248,7 +248,7 @@ class BookWords:
         return not all(self.has(term) for term in self.terms(words))
 
     def page_scores(self, question: str) -> list[float]:
-        """How promising each page is for a question: the BM25 score of its best passage."""
+        """Score each page for a question: the BM25 score of the page's best passage."""
         found = [0.0] * len(self.document.pages)
         for place, score in self._scores({term.key: self.weight(term) for term in self.terms(question)}).items():
             if 0 <= place < len(self.places):
@@ -302,8 +302,8 @@ class BookWords:
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
-        """The summed weights of the words in each passage and in its neighbours, keyed by index of the passage. Keys
-        may be one below or above the valid indices.
+        """Sum the weights of the words in each passage and in its neighbours. The result is keyed by the index of the
+        passage; a key may be one below or above the valid indices.
         """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
@@ -328,7 +328,7 @@ class BookWords:
         return set().union(*(other.keys for other in near))
 
     def passage(self, number: int) -> Passage:
-        """One passage as text, with its places on the pages."""
+        """The passage with this number: its text, and its places on the pages."""
         place = self.places[number]
         text = " ".join(self.document.text[place.start : place.end].split())
         last = self._page_of(place.end - 1)
@@ -423,7 +423,9 @@ class BookWords:
         return found
 
     def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
-        """Whether a capitalised word is a common first name that the book lacks, also in lower case ("clara")."""
+        """Whether a capitalised word is a common first name that the book has neither capitalised nor in lower case
+        ("clara").
+        """
         return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._known
 
     def _is_strange(self, raw: str) -> bool:

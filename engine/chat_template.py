@@ -98,7 +98,7 @@ def chat_format(render: Renderer, title: str) -> ChatFormat:
         title: the book's title.
 
     Raises:
-        ModelError: the book is not kept in front of the conversation in either place, or the template writes too much.
+        ModelError: the template keeps the book before the conversation in neither place, or writes too much.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

@@ -17,8 +17,8 @@ from engine.document import Document, OutlineItem
 from engine.passages import Whole, whole_asked_in
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
-"""Minimum and maximum number of chapters that a summary follows. In a book with more chapters it follows some that are
-spread evenly over the book.
+"""Minimum and maximum number of chapters that a summary follows. If a book has more chapters, the summary follows the
+maximum number of them, spread evenly over the book.
 """
 ALONG: Mapping[Whole, str] = {
     "en": "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said "

@@ -2,8 +2,9 @@
 of devices.
 
 ``cpu`` has our own kernels. ``cuda`` are NVIDIA GPUs, and AMD GPUs in torch's build for ROCm. ``xpu`` are Intel GPUs
-with their own memory, ``mps`` is Apple's GPU. The last two have never been run. They use the simplest path everywhere:
-copies are made one after another, and tokens are drawn on the processor. The kernels themselves decide where they run.
+with their own memory, ``mps`` is Apple's GPU. ``xpu`` and ``mps`` have never been run, so they use the simplest path
+everywhere: copies are made one after another, and tokens are drawn on the CPU. Each kernel decides by itself on which
+devices it runs.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class DeviceKind:
     Args:
         gpu: the name of this kind for a person; empty for a processor.
         untested: whether this kind has never been run; the person is informed.
-        own_memory: whether the device has separate memory, from which KV can be spilled to the host. Otherwise both
-            share one memory, which is counted once.
+        own_memory: whether the device has separate memory, from which KV can be spilled to the host. Otherwise device
+            and host share one memory, which is counted once.
         streams: whether copies from pinned memory run in parallel with computation, ordered by events, and passes can
             be recorded.
         has_64_bits: whether the device computes float64, and sums int64 correctly.
@@ -111,7 +112,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def memory_without_us(device: torch.device) -> int:
-    """Bytes that a GPU with its own memory would have free if this process used none of it."""
+    """Bytes that would be free on a GPU with its own memory if this process did not use the GPU."""
     module = _module(device)
     return int(module.mem_get_info(device)[0] + module.memory_reserved(device))
 
@@ -134,8 +135,8 @@ def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def forbid_paging(device: torch.device) -> None:
-    """Make torch raise an error if a CUDA GPU's memory runs out. Otherwise Windows' driver, which Linux under Windows
-    has too, would silently move memory to the host, and everything would become slow.
+    """Make torch raise an error if a CUDA GPU's memory runs out. Otherwise the driver of Windows, also for Linux under
+    Windows, would silently move memory to the host, and everything would become slow.
     """
     if device.type != "cuda" or not (sys.platform == "win32" or "microsoft" in platform.release().lower()):
         return
@@ -147,8 +148,8 @@ def forbid_paging(device: torch.device) -> None:
 def stream_of(device: torch.device, purpose: str) -> Any:
     """The stream of a CUDA GPU for a purpose. It is made once and kept.
 
-    torch makes 32 streams and then returns the first ones again. So if a stream were requested each time, it could be
-    one that records passes, or one whose matrix products hold a workspace.
+    torch makes 32 streams and then returns the same streams again. If a new stream were requested each time, torch
+    could return a stream that records passes, or a stream whose matrix products hold a workspace.
     """
     return torch.cuda.Stream(device)
 

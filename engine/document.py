@@ -69,8 +69,8 @@ class Member:
 class Stretch:
     """A text that is read in one piece: a whole document, or one of several.
 
-    ``heading`` stands before the text in the prompt. It is empty if the prompt itself begins with the title.
-    ``page_starts`` are offsets in characters of ``text``.
+    ``heading`` stands before the text in the prompt; it is empty for the first text, because the prompt begins with its
+    title. ``page_starts`` are offsets in characters of ``text``.
     """
 
     title: str

@@ -87,10 +87,10 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Round:
-    """The tokens that one round of a decoding loop committed. ``ended``: the text ends with these tokens; ``looping``:
-    it ends because it repeats itself.
+    """The tokens that one round of a decoding loop committed. ``ended``: whether the text ends with these tokens.
+    ``looping``: whether it ends because it repeats itself.
 
-    ``renewed``: the retrieval selection was refreshed; ``scored``: there are new scores of pages.
+    ``renewed``: whether the retrieval selection was refreshed. ``scored``: whether there are new scores of pages.
     """
 
     tokens: tuple[int, ...]
@@ -236,7 +236,7 @@ class AnswerDone:
     """The whole answer with its final figures. The text joins all deltas, without a character that was cut off at the
     end.
 
-    ``page_scores`` is summed over the answer; ``pages_scored`` holds the scores by runs of tokens.
+    ``page_scores`` is summed over the answer; ``pages_scored`` holds the scores of each run of tokens.
     """
 
     text: str

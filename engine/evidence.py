@@ -46,15 +46,15 @@ MANY, NEARLY_ALL = 4, 0.85
 OF_THE_SUBJECT = 0.45
 """Minimum share of the question's words that a passage and its surroundings must have to say so."""
 OF_A_FRAGMENTS_SUBJECT = 0.65
-"""Minimum share of the question's words for fragments such as "Seventeen." and "It was a gull.", which are only
-understood as answers to the question.
+"""Minimum share of the question's words for fragments such as "Seventeen." and "It was a gull.", which have a meaning
+only together with the question.
 """
 OTHER_WORDS = 0.1
 """Maximum share of a sentence's words that occur elsewhere in the book but not at the supporting passage. In a short
 sentence one such word changes the meaning. Words that the book never uses do not count, because they may be synonyms.
 """
 RELATED = 0.3
-"""Minimum share of a sentence's words, or of its new words, that a passage must have to be near."""
+"""Minimum share of a sentence's words, or of its new words, that a passage with the level "near" must have."""
 BESIDE = 0.5
 """Weight of a word that a passage lacks but the passage before or after has, or of a name that occurs within ``AROUND``
 passages.
@@ -109,8 +109,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage compared with a sentence. ``support`` is its rank among other passages. ``is_sure``: whether the
-    passage has nearly all new words (those not in the question), and these are many.
+    """A passage compared with a sentence. ``support`` ranks the passage among other passages. ``is_sure``: whether the
+    sentence has many new words (words that are not in the question), and the passage has nearly all of them.
     """
 
     place: int
@@ -139,8 +139,8 @@ class EvidenceIndex:
         Args:
             question: the question, whose words decide between passages that share the same words with the sentence.
             favour: a weight for each page, such as its attention, which decides between equal passages.
-            pages_read: number of the first pages that the answer is based on. Evidence is taken only from these; None
-                means all pages. Names and numbers count as not found only if the whole book lacks them.
+            pages_read: number of pages, from the first, that the model had read. Evidence is taken only from these
+                pages; None means all pages. Names and numbers count as not found only if the whole book lacks them.
         """
         if pages_read is None or pages_read >= len(self.document.pages):
             return self._find(question, sentence, favour, len(self.words.places))

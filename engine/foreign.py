@@ -1,11 +1,11 @@
-"""Tries a model's tokenizer and chat template, which are untrusted and have to run before the model can be used.
+"""Tries a model's tokenizer and chat template. Both are untrusted, and both must run before the model can be used.
 
 Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). This process loads a tokenizer
 only after the child has loaded and used it: a tokenizer may be made to fill the memory, never end, or break its
-library. A chat template is a program. The child compiles and renders it, once, into the pieces that are used
-(``engine.chat_template``); it never runs in this process. Results are stored under a hash of the tried files, so that a
-model is tried only at its first start. ``begin`` starts the trials of a model while this process imports its libraries;
-the use of a tokenizer or a template waits for the result.
+library. A chat template is a program. The child compiles it and renders it once into pieces (``engine.chat_template``).
+This process uses only the pieces. Results are stored under a hash of the tried files, so that a model is tried only at
+its first start. ``begin`` starts the trials of a model while this process imports its libraries; the use of a tokenizer
+or a template waits for the result.
 
 A tokenizer that the child found harmless may still be slow on a particular text, if a regular expression or the
 tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other tokenizer each text is
@@ -177,7 +177,9 @@ class Texts:
         _answer(next(self._child, None), "tokenizer")
 
     def _sent(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The child's answer to a request; None if there is no child, or if it has ended after idling."""
+        """Send a request to the child and return the answer; None if there is no child, or if the child has ended after
+        idling.
+        """
         if self._child is None or time.monotonic() > self._until:
             return None
         try:

@@ -8,8 +8,9 @@ with the names of the field:
 
 Acceptance rate: accepted / proposed at a level, bonus excluded; tokens copied straight from the book to verification
 are counted separately. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per
-token): a round delivers its tokens as a burst, so each token counts as the round's time divided by its tokens; p50 and
-p95 are over tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean time per token.
+token): a round delivers its tokens at once, so each token is assigned the round's time divided by the number of its
+tokens; p50 and p95 are over tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean
+time per token.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _BESIDE = 4
 # away. Beyond this ratio no speedup is given, because the machine was disturbed.
 _MOST_SPREAD = 1.5
 # The standard error of a median, as a multiple of the interquartile range (for a normal distribution), for one
-# observation. It is divided by the square root of the number of plain steps, because the comparisons of one step share
-# its error.
+# observation. It is divided by the square root of the number of plain steps, because all comparisons with one plain
+# step share the error of its time.
 _QUARTILES_TO_SPREAD = 0.93
 
 
@@ -95,7 +96,8 @@ class GenerationLoop:
         self._asked = []
 
     def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
-        """Crop the caches to the part of a prompt that they hold. Returns the observer for the prefill of the rest.
+        """Crop the caches to the tokens of ``prompt`` that they hold already. Returns the observer for the prefill of
+        the remaining tokens.
 
         Args:
             prompt: all tokens of the prompt.
@@ -306,9 +308,7 @@ class PageScores:
         self._sum = torch.zeros(self._pages)
 
     def add(self, chunk_scores: torch.Tensor | None) -> tuple[float, ...]:
-        """Add new chunk scores (chunks,). Returns them as scores per page, which sum to 1, or are zeros if there are
-        none.
-        """
+        """Add new chunk scores (chunks,). Returns scores per page, which sum to 1, or zeros if no page has a score."""
         if chunk_scores is None or not self._pages:
             return self._shares(torch.zeros(self._pages))
         scores = chunk_scores[: self._chunks].float().cpu()
@@ -384,7 +384,9 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether an answer that took ``answer_s`` lacks plain steps that can be timed unnoticed at its end."""
+        """Whether an answer that took ``answer_s`` lacks plain steps, and these can be timed at its end without being
+        noticed.
+        """
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s

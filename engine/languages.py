@@ -1,4 +1,4 @@
-"""Detects the language of a text by its common words."""
+"""Detects the language of a text or a question by its common words."""
 
 from __future__ import annotations
 

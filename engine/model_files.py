@@ -46,7 +46,7 @@ _MOST_COUNTED = 1_000_000  # maximum number of layers, heads, experts or labels
 _MOST_STATED = 10_000_000  # maximum value of any other number
 _MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of the names of settings whose value has no maximum, because transformers makes no list of this length."""
+"""Parts of the names of settings that may have any value, because transformers makes no list as long as the value."""
 
 _HUB = ("models--", "blobs")  # parts of the folder names in which the hub's tools keep the files that links point to
 _AGAIN = "Download the model again."
@@ -94,8 +94,8 @@ def check_settings(folder: Path) -> None:
 
 
 def _check_counts(stated: dict[str, Any]) -> None:
-    """Refuse impossible numbers of layers, labels and the like, because transformers makes lists of this length when it
-    reads settings, and refuse long lists, because transformers copies them.
+    """Refuse impossible numbers of layers or labels, because transformers makes lists as long as these numbers when it
+    reads settings. Refuse long lists, because transformers copies them.
 
     Raises:
         ModelError: a number is too large, or a list too long; the message names the setting and its value or length.

@@ -3,8 +3,8 @@
 A model whose generation settings contain `passages` gets them repeated after the question. A small chat model without
 such settings gets the best passage repeated before a question about the book. The prompt holds the whole book in any
 case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the book and the
-question, so equal questions give equal tokens. A question about the whole text gets the text's beginning, and from each
-later part the passage that is most typical of the text.
+question, so equal questions give equal tokens. For a question about the whole text, the passages are the text's
+beginning and, from each later part, the passage that is most typical of the text.
 
 Knows no model. The list of stop words is English; in other languages only rarity distinguishes words.
 Questions about the whole text are known in English, German, French and Spanish.
@@ -215,7 +215,7 @@ class Passages:
 
     def _tells(self, place: int) -> float:
         """How typical a passage is of the text: for each of its words the number of passages with the word (at most
-        ``OFTEN``), summed, in relation to the passage's length. 0 for a passage that begins or ends within a sentence.
+        ``OFTEN``), summed, relative to the passage's length. 0 for a passage that begins or ends within a sentence.
         """
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
@@ -247,9 +247,10 @@ def whole_asked_in(question: str) -> Whole | None:
 
 
 def asks_about_part(question: str) -> bool:
-    """Whether a question is about something in the book: not about all of it, not to the model, no small talk.
+    """Whether a question is about a detail of the book: not about the whole book, not about the model, and no small
+    talk.
 
-    False in unclear cases, and for a question of several lines, which brings its own text.
+    False in unclear cases, and for a question of several lines, which may contain a text of its own.
     """
     asked = _POLITE.sub("", question.strip())
     asks = asked.endswith(("?", "？", "؟")) or bool(_ASKING.match(asked))

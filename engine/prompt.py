@@ -7,7 +7,7 @@ separately, the tokens of the book are the same for every question, and their KV
 A fast tokenizer of transformers encodes text, and decodes ids to text that streams. Words of a book or a person are
 encoded so that nothing in them can act as a special token.
 
-A conversation is bookkeeping over lists of ids: the prompt, and the part of it that the caches already hold. Cached
+A conversation only manages lists of ids: the prompt, and the part of the prompt that the caches already hold. Cached
 turns are recognised by their words. So regenerating, editing, switching chats and restoring a chat need no special
 handling: each is just a different history.
 
@@ -197,9 +197,10 @@ class BookTokenizer:
         return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
-        """If a text cannot fit in ``window`` tokens, the number of its first tokens that were counted; 0 if it may fit.
+        """The number of tokens counted in the beginning of a text, if this shows that the text cannot fit in ``window``
+        tokens; 0 if it may fit.
 
-        Encoding megabytes takes half a minute, so only as much is encoded as is needed to decide.
+        Encoding megabytes takes half a minute, so only the beginning is encoded.
         """
         most = _LONG * window
         count = len(self.words(text[:most])) if len(text) > most else 0
@@ -226,7 +227,8 @@ class BookTokenizer:
             return self._tokenizer(text, add_special_tokens=False, **options)
 
     def _opening(self, form: ChatFormat) -> list[int]:
-        """The template's words before the book, with the begin token that some templates leave to the tokenizer.
+        """The template's words before the book, and before them the begin token, if the template leaves it to the
+        tokenizer.
 
         A title is encoded together with the words around it, unless a part of the title would act as a special token.
         """
@@ -284,8 +286,8 @@ def _sentence_piece(token: str) -> bytes:
 
 
 def _byte_signs() -> dict[str, int]:
-    """The byte that each character represents: printable Latin-1 characters represent their own byte; the remaining
-    bytes are represented by the characters from 256 on, in order.
+    """Map characters to the bytes that they represent. A printable Latin-1 character represents its own byte. The
+    characters from 256 on represent the remaining bytes, in order.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in plain]
@@ -343,7 +345,9 @@ class TextStream:
         return first, end
 
     def _clean_cut(self) -> bool:
-        """Whether decoding from ``_LOOKBACK`` tokens back gives the same text, so that older ids can be left out."""
+        """Whether decoding only the last ``_LOOKBACK`` tokens gives the end of the same text, so that older ids can be
+        left out.
+        """
         cut = self._shown - _LOOKBACK
         if cut <= self._from:
             return False
@@ -507,8 +511,8 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns that end after ``length`` tokens of KV. A turn's last token may come after them, because it
-        has no KV yet.
+        """Forget the turns that end after ``length`` tokens of KV. The last token of a turn may come after these
+        tokens, because it has no KV yet.
         """
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 

@@ -7,8 +7,8 @@ with most of the sentence's words must name the sentence's subject or refer back
 subject, verb and object must be in the same order in clause and sentence, or in the reverse order if only one of the
 two is passive.
 
-Uses no grammar except some words of English, German and French. In unclear cases a sentence counts as attributed to
-another person, so some correct sentences are judged doubtful.
+Uses no grammar except some words of English, German and French. In unclear cases the statement counts as attributed to
+another person, so some correct sentences are not recognised as such.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The keys of a sentence's words before its auxiliary verb. If there are none, the first word, with further words
-    of the same name.
+    """The keys of a sentence's words before its auxiliary verb. If there are none before it, the first word, with
+    further words of the same name.
     """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before

@@ -1,8 +1,8 @@
 """Runs a child process with limits for untrusted bytes. Contains both the parent's and the child's side.
 
-Owns the process and the messages on its pipes (four bytes of length, then JSON). Whatever happens (an error, a cancel,
-Ctrl-C), leaving ``run_in_child`` ends the child and collects it. The module that the child runs decides what it does:
-``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
+Owns the process and the messages on its pipes (four bytes of length, then JSON). When ``run_in_child`` is left in any
+way (an error, a cancel, Ctrl-C), the child is killed and collected. The module that the child runs decides what it
+does: ``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
 
 The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
 parent checks memory ten times a second, so a child can exceed its limit for a moment. Except on Windows the system also
@@ -72,8 +72,8 @@ def run_in_child(
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     """Run one request in a new child and yield its messages until "done".
 
-    A child that waits for another message (``Voice.hear``) gets it by ``send``. A child can announce that its next
-    message takes longer ("within_s").
+    The generator's ``send`` passes a further message to a child that waits for it (``Voice.hear``). A child can
+    announce that its next message takes longer ("within_s").
 
     Args:
         module: module that the child runs; its main part calls ``serve``.
@@ -233,7 +233,7 @@ def serve(
 
     Args:
         work: does what the request asks.
-        refusal: makes the message for an exception of ``work``; libraries raise anything on foreign bytes.
+        refusal: makes the message for an exception of ``work``; libraries may raise any exception on foreign bytes.
         prepare: imports what the request needs, within the time that the parent allows for the start.
     """
     voice = Voice(_claim_output())

@@ -283,9 +283,9 @@ class Session:
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of the question's ``history`` that are in the cache are reused, whatever was asked since. All other turns
-        are restored from disk or prefilled. A repeated question, for example with another seed, prefills nothing, so
-        that several samples share the book and the question.
+        Turns of the question's ``history`` that are still in the cache are reused. All other turns are restored from
+        disk or prefilled. A repeated question, for example with another seed, prefills nothing, so that several samples
+        share the book and the question.
 
         Args:
             question: a ``Question``, or only its text. Its ``wait`` is ignored, because there is only one caller.
@@ -396,7 +396,8 @@ class Session:
         """Keep the turn if the answer has any token; otherwise restore the state before the question.
 
         Args:
-            answered: number of the answer's tokens that were reported. A failed round may have committed more.
+            answered: number of the answer's tokens that were reported. A failed round may have committed further
+                tokens.
         """
         if answered:
             del conversation.tokens[len(prompt.tokens) + answered :]

@@ -5,8 +5,8 @@ returns a ``Request`` at once. Only the engine thread touches models and caches.
 event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed meanwhile. The error
 is raised where the request's events are taken. The thread outlives every error.
 
-Setting a ``threading.Event``, the request's own or the caller's, stops a request: the session checks it between its
-yields, closes its work, and ends with the usual last event.
+A request is stopped by setting its ``threading.Event``, which the caller may provide. The session checks the event
+between its yields, closes its work, and ends with the usual last event.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been 
 
 
 class EngineLike(Protocol):
-    """The engine as an app knows it. Only ``wait_ready``, ``measure``, ``finish_saving`` and a ``wait`` above 0 take
-    time.
+    """The interface of an engine, as an app uses it. Only ``wait_ready``, ``measure``, ``finish_saving``, and calls
+    with a ``wait`` above 0 take time.
     """
 
     @property
@@ -360,7 +360,7 @@ class Engine:
         raise _closed()
 
     def _refuse_all(self) -> None:
-        """Take no further request. Requests that the thread already has still run to their end."""
+        """Take no further request. Requests that have already been handed to the thread run to their end."""
         with self._handing:
             self._closed = True
         self._admission.refuse(_closed())
