@@ -1,9 +1,9 @@
 """Learns what the controller has to know: acceptance statistics, costs of passes, and when to refresh the retrieval
 selection.
 
-A proposer that is sure of a token is accepted more often. Acceptance is counted per level, per confidence of the
-proposer and per length of a match. Older counts fade. The counts start from weak priors, so that the first rounds are
-sensible.
+Tokens in which a proposer has a high confidence are accepted more often. So acceptance is counted per level, per
+confidence of the proposer and per length of a match. Older counts fade. The counts start from weak priors, so that the
+first rounds are sensible.
 
 A verification pass already has the queries and the KV, so a refresh within it costs only the scoring and the copy of
 the changed chunks. The policy "never" is the published code of TriForce; "every" with 1 refreshes at every
@@ -182,8 +182,8 @@ class AcceptanceStatistics:
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
         """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.
 
-        The rate at the other level is inferred from the same trials. Without this, a plan that failed once would never
-        be tried again.
+        The rate at the other level is inferred from the same trials. Without this inference, a plan that failed once
+        would never be tried again.
         """
         verify = self.verify.rate
         if direct:
@@ -194,8 +194,8 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """Count ``tokens`` that were made without speculation. Lookup rates do not age, because matches are learned
-        without speculation too.
+        """Count ``tokens`` that were made without speculation. Lookup rates do not age, because the acceptance of
+        matches is also learned without speculation.
         """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
@@ -217,8 +217,8 @@ class AcceptanceStatistics:
             rate.begin_answer()
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """Reduce all observations to the weight of a few trials. For another book they are still better than a prior,
-        but must be easy to overrule.
+        """Reduce all observations to the weight of a few trials. For another book these observations are still better
+        than a prior, but new trials must soon overrule them.
         """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)

@@ -1,16 +1,17 @@
 """Chooses for every round how much to speculate and with which proposer, from measured costs and acceptance rates.
 Pure: no tensors.
 
-The plans, and their model, where E(a, n) = 1 + a + ... + a^n is the expected accepted prefix of n proposals with the
-token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
+The plans, and the expected number of tokens of a round. E(a, n) = 1 + a + ... + a^n is the expected length of the
+accepted prefix of n proposals, including the token that follows the prefix (Leviathan et al. 2023, arXiv 2211.17192,
+equation 1):
 
     hierarchy   k middle passes, each over g drafted tokens, give m = k E(a1, g) pending, and E(a2, m) committed tokens
     draft       g drafted tokens straight to the full cache: E(a, g) tokens
     copy        n tokens of the book straight to the full cache: E(a, n) tokens, with a by the length of the match
     plain       one token
 
-Within a round, proposing stops early (``EarlyStop``). It stops when all proposed tokens are so unlikely to be accepted
-that one more step would add fewer expected tokens than its time is worth at the plan's speed.
+Within a round, proposing stops early (``EarlyStop``). It stops when the probability that all proposed tokens are
+accepted is so low that one more step would add fewer expected tokens than the plan makes in the time of this step.
 
 ``best_plan`` is a pure function. ``Controller`` updates the estimates that it is given. Because acceptance changes with
 the text, it sometimes tries a plan that it would not choose. The cost of a trial is its time minus the plan's time for
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookupMatch:
-    """A match in the book: at an earlier place the text has the same last ``length`` tokens, and ``tokens`` follow
-    there.
+    """A match in the book: the last ``length`` tokens of the text also occur at an earlier place, and ``tokens`` are
+    the tokens that follow at that place.
     """
 
     length: int = 0
@@ -173,8 +174,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # On average a drafted token counts only if half of the round's proposals are accepted before it, so its worth is
-    # reduced by the probability of this.
+    # On average, a drafted token is useful only if half of the round's proposals are accepted before it. So its value
+    # is multiplied by the probability of this.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -367,7 +368,7 @@ class Controller:
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         # The first plain step after a speculative round is slower than the following ones (2.7 ms, then 2.2: demo pair,
         # 2,048 tokens), because less of its data is in the processor's cache. If plain decoding is about as fast as the
-        # plan, that step is no measure of plain decoding.
+        # plan, the time of that first step would mislead.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
@@ -424,8 +425,8 @@ class Controller:
 
     def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
         """Count the time that the round gained or lost against plain decoding. The time is counted in plain steps,
-        because a temporary slowdown of the machine makes plain steps slower too. The answer's selection is a loss, but
-        does not speak against further rounds, which do not pay it again.
+        because a temporary slowdown of the machine makes plain steps slower too. The time of the answer's selection
+        counts as lost, but not in the judgement of further rounds, which need no new selection.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -452,7 +453,7 @@ class Controller:
 
     def _age(self) -> None:
         """Age the estimates by the number of plain steps since the last call, so that old estimates weigh less. Called
-        only before estimates are used, instead of in every plain step, because it would slow down the step.
+        only before estimates are used, because ageing in every plain step would slow down the step.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)
@@ -479,7 +480,9 @@ class Controller:
 
     @property
     def _may_lose(self) -> float:
-        """Plain steps that speculation may still lose in this answer. Negative after it has lost more than that."""
+        """Plain steps that speculation may still lose in this answer. Negative after speculation has lost more than it
+        may.
+        """
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     def _may_copy(self, copy: int, match: LookupMatch) -> bool:
@@ -528,7 +531,8 @@ class Controller:
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
             return best
-        # Plain steps in a slow moment must not speak for a selection, which costs several of them.
+        # Plain steps that were slow only for a moment must not be a reason to make a selection, which costs several
+        # plain steps.
         one = min(costs.verify.ms(1), self._verify.undisturbed_one)
         costs = replace(costs, verify=replace(costs.verify, one=one))
         best = best_plan(costs, rates, limits)

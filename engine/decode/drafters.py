@@ -1,7 +1,7 @@
 """Proposes tokens: from the draft model on its streaming cache, from the book itself, from both, or none.
 
-A drafter proposes tokens together with the distributions that they were drawn from. It follows the context by itself:
-each proposal begins with the tokens that the drafter has not seen. The decoding loop tells it which tokens were
+A drafter proposes tokens together with the distributions that they were drawn from. Before each proposal, the drafter
+itself feeds the tokens of the context that it has not seen. The decoding loop tells the drafter which tokens were
 committed. Errors of a drafter can only cost speed.
 
 To propose from the book, a suffix index over token ids finds earlier places of the newest tokens, in the book or the
@@ -82,8 +82,9 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
 
-        A match counts as shorter if little text follows its place. Such a place is often in the question: the question
-        quotes words of the book that the answer is to continue, but is followed only by the answer's first tokens.
+        A match counts as shorter if little text follows its place. Such a place is often in the question, which quotes
+        words of the book that the answer is to continue. Only the answer's first tokens follow that place, not the
+        book's text.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
@@ -307,8 +308,8 @@ class ModelDrafter:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
         logits = self._catch_up(context)
-        # A distilled head gives the tokens that it leaves out minus infinity, so only the largest logit is checked: it
-        # is NaN if any logit is. Reading this logit waits for the device, once for each answer.
+        # A distilled head gives minus infinity to the tokens that it leaves out, so only the largest logit is checked.
+        # It is NaN if any logit is NaN. Reading this logit waits for the device, once for each answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
             raise self.decoder.not_finite()
         self._settle()

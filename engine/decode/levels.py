@@ -76,8 +76,8 @@ _COSTLY_DRAFT = 1 / 3
 # for each weight takes at most an eighth of the free memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
-# Number of replays of verifications and plain steps after which one replay is compared with the ordinary pass. This
-# takes half a percent of their time, and ensures that replays stay right.
+# Number of replays of verifications and plain steps after which one replay is compared with the ordinary pass. The
+# comparisons take half a percent of the time of these passes, and ensure that replays stay correct.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -255,8 +255,7 @@ class Hierarchy:
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
         if about not in self._controllers:
-            # The cost of a pass does not depend on how tokens are drawn from its logits, so it is measured once per
-            # book.
+            # The cost of a pass does not depend on the way of sampling, so it is measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 # The window ends too soon to time passes, and an answer so short gains little.
@@ -299,8 +298,9 @@ class Hierarchy:
         """Determine the first costs of passes on a context on which the levels have been started.
 
         Quick passes are timed (``measure``). Slow passes are not, because timing them took longer than the first four
-        tokens of an answer. Their costs are those of another book, scaled to this plain step, or they are derived from
-        the passes' bytes and computation and the probed speeds of this machine. Later rounds correct them.
+        tokens of an answer. The costs of slow passes are taken from an earlier book and scaled to this plain step.
+        Without an earlier book, they are derived from the bytes and the computation of the passes and the probed speeds
+        of this machine. Later rounds correct them.
         """
         # If spilled KV comes over a slow bus, ``measure`` is quick too, because it times no verification.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
@@ -310,7 +310,7 @@ class Hierarchy:
         return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
-        """The bounds of plans at these costs: a draft model whose steps take too long is not asked."""
+        """The bounds of plans at these costs: with a draft model whose steps take too long, no tokens are drafted."""
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
         return PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
@@ -320,10 +320,11 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
     """Make a backend of the target with rounded weights for the middle level, if configured or if it pays; None if the
     middle level uses the target's own weights.
 
-    A middle pass reads all weights and a small cache. 8-bit weights halve the bytes, and the full level verifies every
-    token anyway (QuantSpec, arXiv 2502.10424, rounds the cache for this reason). Rounding pays if a pass mostly reads
-    weights, if the copy takes little of the free memory, and if it is made quickly, because a person is waiting for the
-    model. On a GPU weights are rounded only if configured, because "auto" has not been tried there.
+    A middle pass reads all weights and a small cache. 8-bit weights halve the bytes, and rounding is harmless, because
+    the full level verifies every token (for this reason QuantSpec, arXiv 2502.10424, rounds the cache). Rounding pays
+    if a pass mostly reads weights, if the copy takes little of the free memory, and if it is made quickly, because a
+    person is waiting for the model. On a GPU weights are rounded only if configured, because "auto" has not been tried
+    there.
     """
     asked = config.middle
     if asked == "auto":

@@ -6,11 +6,11 @@ a rhyme or a table by its length, and by whether the book has the same repetitio
 - At least three turns. A sentence that occurs twice is emphasis, or a quotation and its source.
 - At least ``LEAST_REPEATED`` tokens after the first turn. Short periods are often harmless: a line of dashes, the empty
   cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit with its third turn.
-- Not a repetition of the book. A refrain, a contents page full of dots or a column of zeros may be quoted as often as
-  the book repeats it. The answer is a loop when it repeats such a passage once more than the book does.
+- Not a repetition of the book. An answer may quote a refrain, a contents page full of dots or a column of zeros as
+  often as the book repeats it. If the answer repeats such a passage once more than the book does, it is a loop.
 
-Whether to stop at a token depends only on the tokens up to it, as with a limit of length. So the text up to the stop
-has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
+Whether an answer is stopped at a token depends only on the tokens up to this token, as with a limit of length. So the
+text up to the stop has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
 """
 
 from __future__ import annotations

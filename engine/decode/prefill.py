@@ -1,10 +1,10 @@
 """Prefills: runs a long prompt through the target, layer by layer, into the full cache.
 
 The prompt is divided into segments. The hidden states of a segment pass through one layer after another, and each layer
-processes them in blocks. After every block control returns to the caller with the progress, so that reading can be
-watched and stopped at any time. Within a segment each layer's KV is fetched once. At every segment border the whole
-cache is usable, so stopping at page 200 leaves pages 1 to 200. (Running each layer once over the whole prompt would
-leave nothing usable before the end. With all KV in one memory, segments cost no extra time.)
+processes them in blocks. After every block, the progress is yielded to the caller, so that reading can be watched and
+stopped at any time. Within a segment each layer's KV is fetched once. At every segment border the whole cache is
+usable, so stopping at page 200 leaves pages 1 to 200. (Running each layer once over the whole prompt would leave
+nothing usable before the end. With all KV in one memory, segments cost no extra time.)
 """
 
 from __future__ import annotations

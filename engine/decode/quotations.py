@@ -1,10 +1,10 @@
 """Restricts quotations to the book's own words. The restriction is part of the distribution that tokens are sampled
 from.
 
-After an answer has opened a quotation, a token is allowed only if the quotation then continues or ends as some passage
-of the book. Which tokens are allowed depends only on the tokens before. So every level applies the rule like the
-repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same distribution. Within a
-quotation most proposals are copies of the book anyway.
+After an answer has opened a quotation, a token is allowed only if the quotation, including this token, equals a passage
+of the book or the beginning of a passage. Which tokens are allowed depends only on the tokens before. So every level
+applies the rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same
+distribution. Within a quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
 any word of the book and end after any word, with an ellipsis at either end. The words between must be one passage of

@@ -10,9 +10,9 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
 
 A round may skip levels: drafted tokens, or tokens copied from the book, go straight to verification if that is faster.
 Between two rounds, and wherever a loop is closed, the state is consistent: the full cache holds the KV of all committed
-tokens except the last, which is the first input of the next round. The cheap levels catch up before they are used.
-Stopping a proposal early depends only on tokens that are already proposed and stay proposed, so it cannot change the
-distribution.
+tokens except the last, which is the first input of the next round. The cheap levels get the missing tokens before they
+are used. Stopping a proposal early depends only on tokens that are already proposed and stay proposed, so it cannot
+change the distribution.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ RECENT = 64
 # Number of tokens after which the book's pages are scored, unless a refresh or a new selection has scored them
 # meanwhile.
 _SCORE_EVERY = 16
-# Maximum committed tokens that the retrieval cache may lack while rounds do not use it. The tokens are then copied
-# together, because copying several tokens costs about as much as copying one.
+# Maximum number of committed tokens that the retrieval cache may lack while rounds do not use it. Beyond it, all
+# missing tokens are copied at once, because copying several tokens costs about as much as copying one.
 _MOST_MISSING = 16
 
 
@@ -156,7 +156,7 @@ def first_token(
 
     A plain step makes the first token, and its time is used as the cost of a plain step. If steps are slow, the token
     is returned before the cheap levels start, so that it is shown at once. If steps are quick, the levels have started
-    when this function returns, so that their start counts for the first token instead of the second.
+    when this function returns, so that the time of their start counts for the first token instead of the second.
 
     Args:
         observer: sees the queries of the step.

@@ -1,6 +1,6 @@
 """Holds the constants that tune speculation in one record, each with its unit and the reason for its value.
 
-They change speed only, never the distribution of the text. Tests and sweeps pass their own record.
+The constants change speed only, never the distribution of the text. Tests and sweeps pass a record of their own.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Tuning:
     undisturbed_of: int = 8
     """Number of newest one-token passes of which the fastest counts as undisturbed."""
     newest_weight: float = 0.1
-    """Weight of the newest one-token pass in the estimate of such a pass, after the first few passes."""
+    """Weight of the newest one-token pass in the estimate of the time of a one-token pass, after the first few passes.
+    """
 
     # When the selection is refreshed (``acceptance``) -------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Tuning:
     loss_memory: float = 512.0
     """Time constant, in tokens, with which earlier losses and gains fade from their sum."""
     credit_rounds: float = 2.0
-    """Maximum gain that is remembered: the time of this many average rounds. With it, a few rounds may lose time before
+    """Maximum gain that is remembered, in average rounds. A remembered gain lets a few rounds lose time before
     speculation counts as losing.
     """
     most_debt: float = 5.0
@@ -284,7 +285,9 @@ class Tuning:
     last_draft_rounds: int = 32
     """Maximum number of rounds without the draft model before it is tried."""
     draft_found: float = 0.6
-    """Accepted share of a trial of the draft model above which another trial follows immediately."""
+    """Share of a trial's drafted tokens that must be accepted (more than this) for another trial of the draft model to
+    follow immediately.
+    """
 
 
 TUNING = Tuning()

@@ -113,8 +113,8 @@ class Sampler:
         """Map logits (n, vocabulary) to distributions.
 
         Args:
-            proposed: (n - 1,) tokens. Row i of the logits comes after the first i of these tokens. None means that
-                every row comes directly after the text.
+            proposed: (n - 1,) tokens. Row i of the logits is for the position after the first i of these tokens. None:
+                every row is for the position directly after the text.
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
@@ -220,8 +220,8 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     ordered like their bits. First, probabilities are summed per value of their upper 16 bits. From the largest value
     downwards, the value at which the sum reaches ``top_p`` is the upper half of the smallest probability. Then the
     lower half is found in the same way among the probabilities with this upper half. Probabilities are rounded down to
-    integer multiples of 1 / ``_WHOLE``, so that the order of addition on a GPU does not matter. Among tokens that are
-    as likely as the smallest, the first ones are kept.
+    integer multiples of 1 / ``_WHOLE``, so that the order of addition on a GPU does not matter. Among tokens whose
+    probability equals the smallest, the first tokens of the vocabulary are kept.
     """
     bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()

@@ -28,7 +28,7 @@ BOOK_DIGITS = 32
 """Number of digits of a book's hash at the start of its folder's name."""
 
 _IDENTITY_DIGITS = 16
-# Errors that reading a manifest may raise, besides those of our own checks.
+# Errors that reading a manifest may raise, in addition to ``SnapshotRefused`` from our own checks.
 _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
@@ -247,7 +247,9 @@ def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, 
 
 
 def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
-    """Read the shard of windows and states, if there is one. It must end with the others, at token ``stop``."""
+    """Read the shard of windows and states, if there is one. This shard must end at token ``stop``, like the last shard
+    of KV.
+    """
     if manifest.get("window") is None:
         return None
     window = WindowShard(*_numbers(manifest["window"]))

@@ -7,7 +7,7 @@ per token, (seq, 2, kv_heads, storage_dim), with the key before the value, so th
 of tokens moves in one piece.
 
 ``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
-the next spilled layer. After the last spilled layer it fetches the first one, so that the next pass finds it there. A
+the next spilled layer. After the last spilled layer, the thread fetches the first spilled layer for the next pass. A
 buffer that still holds a layer receives only the layer's new tokens. So each spilled byte moves at most once per pass,
 and the buffers' free room never moves. If layers are on several GPUs, each GPU has its own staging and bus.
 
@@ -458,8 +458,8 @@ class Workspace:
 
 
 class Staging:
-    """Two buffers for spilled layers. While a pass attends to the layer in one buffer, the other is filled with the
-    next layer.
+    """Two buffers for spilled layers. While a pass attends to the layer in one buffer, the next layer is fetched into
+    the other buffer.
 
     Args:
         shape: shape of the layers on one device; each device has its own staging and bus.
@@ -567,7 +567,9 @@ class Staging:
         return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
 
     def _other(self) -> StagedLayer:
-        """Wait for the buffer that is not the current one, and return it. A single buffer is always the current one."""
+        """Wait for the buffer that the pass does not attend to, and return it. If there is only one buffer, return this
+        buffer.
+        """
         buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
         self._wait(buffer)
         return buffer
@@ -652,7 +654,9 @@ class Staging:
         return buffer, moved
 
     def _pinned_rows(self, size: Sequence[int]) -> torch.Tensor:
-        """Allocate host memory for rows. It is pinned if there is a GPU and the system allows that much."""
+        """Allocate host memory for rows. The memory is pinned if there is a CUDA GPU and the system allows so much
+        pinned memory.
+        """
         if self._cuda:
             try:
                 return torch.empty(size, dtype=self._shape.storage_dtype, pin_memory=True)

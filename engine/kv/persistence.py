@@ -1,8 +1,7 @@
 """Stores a session's KV on disk from one start to the next: of books, and of the turns of chats about them.
 
 ``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
-finds saved KV, restores it into the cache, and saves new KV. Without a folder it saves nothing, as if there were no
-snapshots.
+finds saved KV, restores it into the cache, and saves new KV. Without a snapshot folder it saves and restores nothing.
 
 Saved KV is valid only for the model that computed it. Weights, configuration, tokenizer and RoPE are fingerprinted in
 the loaded model, not in its files. So a fingerprint does not depend on how the model was stored, and different weights
@@ -125,8 +124,8 @@ class KvPersistence:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
         A snapshot that cannot be opened is replaced only when the whole book has been read, because its number of
-        tokens is unknown. A snapshot that was refused when it was restored is replaced by one with as many tokens or
-        more.
+        tokens is unknown. A snapshot that was refused when it was restored is replaced by a snapshot with at least as
+        many tokens.
         """
         self.cancel()
         # snapshots are deleted together with the file of their book, so a text without a file gets none
@@ -152,8 +151,8 @@ class KvPersistence:
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Append the saved turns of a chat to the cached turns, and update the conversation.
 
-        Turns from the first missing or refused one on have to be prefilled. However this ends, the conversation and the
-        cache contain the same turns.
+        The first missing or refused turn and all later turns have to be prefilled. After any outcome, the conversation
+        and the cache contain the same turns.
         """
         position, restored, changed = talk.known(turns), 0, False
         store = self._turn_store(chat, talk) if position < len(turns) else None

@@ -58,7 +58,7 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# Minimum number of missing mean keys of a layer for them to be computed when the layer is brought at hand.
+# Minimum number of missing mean keys of a layer, for ``index_layer`` to compute them when a pass has fetched the layer.
 _INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which pages are read
 # Maximum number of scores (over chunks, queries and heads) of the layers that are scored at once. One by one, eight
@@ -127,8 +127,8 @@ class RetrievalCache:
         return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
-        """Compute the mean keys of a layer that has just been brought at hand with ``length`` committed tokens
-        (``full.when_at_hand``), because the keys need no transfer now.
+        """Compute the mean keys of a layer whose ``length`` committed tokens a pass has just fetched
+        (``full.when_at_hand``), because the keys need no further transfer now.
 
         Nothing is done for fewer than ``_INDEXED_AT_ONCE`` missing chunks, so that a verification does not start this
         work in every layer.
@@ -140,7 +140,7 @@ class RetrievalCache:
     def index_book(self) -> None:
         """Compute the mean keys of all committed tokens, in the resident layers.
 
-        This is done while a book is read, because otherwise the first word of the first answer would wait for it.
+        This work is done while a book is read, because otherwise the first word of the first answer would wait for it.
         Does nothing for other policies than ``MeanKeyAttention``, because they may not need mean keys.
         """
         if not isinstance(self._policy, MeanKeyAttention):
@@ -323,8 +323,8 @@ class RetrievalCache:
             self._exchange(layer, slots, chunks)
 
     def _exchange(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
-        """Assign one layer's ``chosen`` chunks (kv_heads, slots) to slots, and copy in those that are new. Chunks that
-        are already held keep their slots.
+        """Assign one layer's ``chosen`` chunks (kv_heads, slots) to slots, and copy the chunks that are not held yet.
+        Chunks that are already held keep their slots.
         """
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
@@ -339,8 +339,8 @@ class RetrievalCache:
         self._copy(layer, heads, places, chosen[heads, places])
 
     def _only_changes(self, layer: int, chunks: int) -> bool:
-        """Whether to copy only the chunks that changed. A GPU copies all chunks of a layer at hand, because that is
-        quick, and to find the changed ones the host would have to wait.
+        """Whether to copy only the chunks that changed. A GPU copies all chunks of a layer whose KV is on the device,
+        because such a copy is quick, whereas the host would have to wait to find the changed chunks.
         """
         return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
@@ -534,7 +534,7 @@ class SelectionRefresh:
 
 class ChunkScoring:
     """Only scores the chunks with the queries of the running pass, to show which pages it reads. A few layers, spread
-    over the model, show this as well as all layers do. Scoring all of 30 layers made every sixteenth token take 1.5
+    over the model, show the same pages as all layers do. Scoring all of 30 layers made every sixteenth token take 1.5
     times as long.
     """
 

@@ -1,8 +1,9 @@
 """Writes and restores the shards of ``engine.kv.snapshots``: the KV of a book, and of the turns of chats about it.
 
-A writer copies its part of a full cache on its own thread. That part does not change while the book is open, or while
-the chat goes on, so questions need not wait. A cancelled writer stops between two shards. ``restore`` maps the shards
-and copies them straight into the cache's tiers, and checks each before its first byte is used.
+A writer copies a part of a full cache on its own thread. KV of a book does not change while the book is open, and KV of
+a turn does not change while its chat goes on, so questions need not wait for the writer. A cancelled writer stops
+between two shards. ``restore`` maps the shards and copies them straight into the cache's tiers, and checks each before
+its first byte is used.
 
 Windows and states change with every token, so a writer copies them when it is constructed, and writes them as one more
 shard at the end. Therefore the saved KV of a model with such layers can only be used as a whole.
@@ -36,7 +37,7 @@ from engine.kv.snapshots import SnapshotStore, TurnStore
 _SHARD_BYTES = 64 << 20
 # Shards are cut at multiples of this many tokens.
 _SHARD_STEP = 64
-# Number of shards whose checksum is computed ahead of the copying, each by a thread.
+# Number of shards whose checksums are computed in advance, each by its own thread, while earlier shards are copied.
 _AHEAD = 4
 # Seconds between two checks for cancellation, in a writer that waits for another writer.
 _POLL_S = 0.05

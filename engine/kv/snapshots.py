@@ -5,11 +5,12 @@ takes only the time to read the bytes.
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
 A reading is written under a temporary name, synced and renamed, so that it exists completely or not at all. A turn is
-written in the same way, and never changes the reading. A shorter reading of the same book is renamed first, and put
-back if the longer one is not completed. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
-and deletion. ``TurnStore`` finds a turn by its words and by the exact tokens before it, so the branches of a chat are
-stored side by side. Turns are deleted with their chat and with the book. A turn of a deleted chat or book that is still
-to be written is dropped. ``engine.kv.snapshot_io`` reads and writes the shards.
+written in the same way, and never changes the reading. An existing shorter reading of the same book is set aside first,
+and put back if the longer reading is not completed. ``SnapshotStore`` owns names, the cap on disk (the least recently
+used reading or chat is deleted first) and deletion. ``TurnStore`` finds a turn by its words and by the exact tokens
+before it, so the branches of a chat are stored side by side. Turns are deleted with their chat and with the book. A
+turn of a deleted chat or book that is still to be written is dropped. ``engine.kv.snapshot_io`` reads and writes the
+shards.
 """
 
 from __future__ import annotations
@@ -223,8 +224,8 @@ class SnapshotStore:
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Give a reading that was set aside (``_aside``) its name back, or delete it if a longer one has taken its
-        place.
+        """Give a reading that was set aside (``_aside``) its name back, or delete the reading if a longer one has taken
+        the name.
         """
         aside = _aside(folder)
         if not aside.is_dir():

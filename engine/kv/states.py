@@ -2,10 +2,11 @@
 them.
 
 A state cannot be cropped. So a pass over a few tokens, such as a verification, leaves a trace of every token. When the
-next pass begins after one of these tokens, the state there is computed from an earlier state and the traces that follow
-it. A trace is about fifty times smaller than a state. Applying the traces takes half the work of the pass, and is
-needed only for accepted tokens. (Storing a state for every token was tried instead: passes over 4 to 33 tokens took at
-least five times as long, because a state has 2 MB in every layer of Qwen3.5-9B; measured on two cores.)
+next pass begins after one of these tokens, the state after this token is computed from an earlier state and the traces
+of the tokens in between. A trace is about fifty times smaller than a state. Applying the traces takes half the work of
+the pass, and is needed only for accepted tokens. (Storing a state for every token was tried instead: passes over 4 to
+33 tokens took at least five times as long, because a state has 2 MB in every layer of Qwen3.5-9B; measured on two
+cores.)
 
 Three states are stored. One is the state after the committed tokens, where a pass of another level or a pass after a
 stop begins. The others are the states before and after the newest pass; the pass is repeated from the state before it

@@ -1,13 +1,13 @@
 """The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
 
-Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot. So positions
-count within the cache, and a draft model with a short window can be used on a long context. A rotated copy is stored
-and updated only when slots move. Only ``settle`` evicts the oldest tokens, and it depends only on the committed length.
-So a cache that grew by speculated tokens and was cropped equals one that never grew. The newest tokens can be cropped,
-down to the length at the last ``settle``.
+Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot. A token's
+position is its slot in the cache, so a draft model with a short window can be used on a long context. A rotated copy is
+stored and updated only when slots move. Only ``settle`` evicts the oldest tokens, and it depends only on the committed
+length. So a cache that grew by speculated tokens and was cropped equals one that never grew. The newest tokens can be
+cropped, down to the length at the last ``settle``.
 
-The held tokens are the sinks, at least the newest tokens of one window, and up to ``slack`` older ones. Layers with a
-state evict nothing: a state covers all tokens that the draft has seen.
+After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
+Layers with a state evict nothing, because a state covers all tokens that the draft has seen.
 """
 
 from __future__ import annotations

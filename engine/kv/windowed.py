@@ -7,9 +7,9 @@ A buffer holds the newest tokens without gaps. Its slot 0 belongs to a position 
 whatever other tokens are in the pass. A full buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond
 the window stay, so that speculated tokens or the last question can be cropped.
 
-A segment of a prompt passes through the layers one after another, and its tokens evict the committed window from the
-layers that it has passed. Until ``commit`` these layers keep a copy of the committed window, because a reading that is
-stopped must end at committed tokens.
+A segment of a prompt passes through the layers one after another. In each layer that the segment has passed, its tokens
+may have evicted the committed window. Until ``commit`` these layers keep a copy of the committed window, because a
+reading that is stopped must end at committed tokens.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class WindowedLayer:
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Put the evicted window back (``committed``), if there is one, so that the ``length`` committed tokens are the
-        newest.
+        """Put the evicted window back (``committed``), if there is one, so that the layer ends with the ``length``
+        committed tokens again.
         """
         if self.committed is not None:
             self.put(*self.committed)
@@ -130,8 +130,8 @@ class WindowedLayer:
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first useful token of [start, stop) that the layer holds; None if decoding could not continue from these
-        tokens.
+        """The first token of [start, stop) that the layer holds and decoding needs; None if decoding could not continue
+        from these tokens.
         """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
