@@ -1,8 +1,9 @@
 """``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
 The models are loaded once. Tables are medians over the held-back books of a folder. Sweeps take the
-first held-back book that no table uses. Each part writes its file of results when it is done; at the end come a page of
-tables and the pictures. ``--parts`` measures some parts only; ``--page`` draws the page anew from the files.
+first held-back book that no table uses. Each part writes its file of results when it is done. At the end a page of
+tables and the pictures are written. ``--parts`` measures some parts only; ``--page`` draws the page anew from the
+files.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEFT_OUT = (
     "Trees of drafted tokens would gain 2 % at best at 2K, lose 12 % on prose at 32K and gain 10 % on quotations "
     "there, where the book itself proposes better: left out."
 )
-"""Results of experiments whose code has been removed from the program, so that no row can measure them again."""
+"""Results of experiments that cannot be repeated, because their code has been removed from the program."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _own_attention(model: Any) -> Iterator[None]:
 def _only_what_is_new(model: Any) -> Iterator[None]:
     """Let transformers' assisted decoding feed only the part of the prompt that the given cache does not hold yet.
 
-    Otherwise the first step feeds the whole prompt (transformers 5.23), and different tokens come out.
+    Otherwise the first step feeds the whole prompt again (transformers 5.23), and the generated tokens differ.
     """
     own = model.prepare_inputs_for_generation
 

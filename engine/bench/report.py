@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Minimum number of repeated tokens for which a text counts as repeating itself. It is less than ``LEAST_REPEATED``,
-# because a loop is copied fast long before it ends an answer.
+# because a loop is copied fast long before the answer is stopped.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
@@ -48,10 +48,10 @@ class Run:
     """One run of a row: all cases of a workload, decoded one after another.
 
     ``tokens`` are the tokens of all answers, and ``cases`` the lengths of the answers. ``ms`` are the milliseconds of
-    each token outside of loops, and ``circling_ms`` those of tokens in loops. ``rounds`` leaves loops out too, because
-    a text that repeats itself is copied so fast that its speed says nothing about other texts. ``processor_s`` is the
-    processor time of all threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds for each
-    case the seconds from the read prompt to the first token; it is empty for peers.
+    each token outside of loops, and ``circling_ms`` those of tokens in loops. ``rounds`` contains no rounds in loops,
+    because a text that repeats itself is copied so fast that its speed says nothing about other texts. ``processor_s``
+    is the processor time of all threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds
+    for each case the seconds from the read prompt to the first token; it is empty for peers.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Run:
     @property
     def ms_per_token(self) -> float:
         """Mean milliseconds of a token. A median would be meaningless, because tokens come in bursts. If all timed
-        tokens are in loops, the mean of these.
+        tokens are in loops, their mean is returned.
         """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
@@ -102,12 +102,12 @@ class Measurement:
     words, from the words asked for to the end of a sentence.
 
     ``circling`` is the share of timed tokens in loops, and ``circling_ms_per_token`` their time. Times and acceptance
-    in all other fields leave loops out. ``read_tokens_per_s`` is how fast the row's program read the book, None if it
-    did not read it. ``cores`` and ``read_cores`` are processor time over wall time of the row's process, while it
-    decoded and while it read. ``first_token_s`` is the time in seconds from the cached prompt to the first token, with
-    everything that is started or timed before the token.
+    in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the row's program read the book;
+    None if the program did not read the book. ``cores`` and ``read_cores`` are processor time over wall time of the
+    row's process, while it decoded and while it read. ``first_token_s`` is the time in seconds from the cached prompt
+    to the first token, with everything that is started or timed before the token.
 
-    ``over_floor`` is measured for plain rows: their time over the time of reading all weights and KV once at
+    ``over_floor``, for plain rows, is the time per token divided by the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
     the speed of the plain runs before and after it. If ``books`` is more than 1, numbers are medians over the books,
     ``runs_ms_per_token`` holds one number for each book, and ``span_to_plain`` is the smallest and the largest ratio.
@@ -365,7 +365,8 @@ def never_slower(results: Sequence[Measurement]) -> str:
     """Say for every row but plain whether it was at least as fast as plain decoding on every book.
 
     A book's figure is the median of its runs. Each run is compared with the plain runs just before and after it. A
-    machine may be three times slower for a minute, which slows neighbouring runs equally, so the ratio hardly changes.
+    machine may be three times slower for a minute, which slows neighbouring runs equally, so their ratio hardly
+    changes.
     """
     lines = []
     for r in results:

@@ -469,8 +469,8 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
 # Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
 # Most sweeps compare acceptance at these fixed lengths, whatever the options say: a controller would shorten proposals
-# that are accepted less, and so hide the difference. The sweep "refresh" also compares time, so it leaves lengths as
-# configured.
+# that are accepted less often, and so hide the difference. The sweep "refresh" also compares time, so it leaves lengths
+# as configured.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)

@@ -1,5 +1,5 @@
-"""Measures the cost of the tiers on this machine, with or without a GPU. It compares reading a book with opening it
-again, and a verification with all KV on disk with one that has all KV in memory.
+"""Measures the cost of the tiers on this machine, with or without a GPU. It compares the time of reading a book with
+the time of opening it again, and a verification with all KV on disk with a verification with all KV in memory.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 

@@ -205,8 +205,8 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Do what ``text_config`` does, for a parsed ``config.json`` with any content. Missing settings get the family's
-    defaults.
+    """Return the settings of a model's text part, like ``text_config``, from a parsed ``config.json`` with any content.
+    Missing settings get the family's defaults.
     """
     text, outer = settings.get("text_config"), {}
     if isinstance(text, Mapping):
@@ -391,8 +391,8 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """``kv_sources`` of a model with shared KV; empty if a layer has no layer to read from, which makes the settings
-    impossible.
+    """``kv_sources`` of a model with shared KV; empty if the settings are impossible, because a layer has no layer to
+    read from.
     """
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
@@ -572,11 +572,11 @@ def stored_bytes_per_weight(config: Any) -> float:
 def cpu_holds_halves(parameters: int) -> bool:
     """Whether a processor holds weights and KV in bfloat16, which takes half the bytes of float32.
 
-    A processor with instructions that multiply pairs of bfloat16 does. A token of the demo pair then takes 7.3 ms
-    instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The choice depends on the
-    processor's abilities and not on a timing. On a busy machine a timing could give a different choice, and all books
-    would have to be read again. Other processors need many instructions to round, so they use bfloat16 only for models
-    that are too large in float32.
+    A processor with instructions that multiply pairs of bfloat16 holds both in bfloat16. A token of the demo pair then
+    takes 7.3 ms instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The choice
+    depends on the processor's abilities and not on a timing. On a busy machine a timing could give a different choice,
+    and all books would have to be read again. Other processors need many instructions to round to bfloat16, so they use
+    bfloat16 only for models that are too large in float32.
     """
     from engine.model.kernels import native
 

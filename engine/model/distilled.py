@@ -32,8 +32,9 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# Number of rows of the target's embedding that are kept, evenly spaced, and the maximum relative difference when they
-# are compared. Weights are stored and loaded in several dtypes, so equal rows can differ by rounding.
+# Number of evenly spaced rows of the target's embedding that a draft stores, and the maximum relative difference
+# between these rows and the rows of the loaded target. Weights are stored and loaded in several dtypes, so equal rows
+# can differ by rounding.
 _SAMPLED_ROWS, _TOLERANCE = 16, 0.01
 # Maximum ratio of the parameters that the configuration describes to the parameters in the file.
 _MAX_DESCRIBED = 2

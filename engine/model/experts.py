@@ -26,7 +26,7 @@ from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
 
 _Asked = tuple[int, torch.Tensor]
-"""An expert, with the indices at which it stands in the flattened list of all tokens' choices."""
+"""An expert, with the indices of its occurrences in the flattened list of all tokens' choices."""
 
 
 class Router(nn.Module):
@@ -222,7 +222,7 @@ def _mixture_of(layer: Any) -> Any:
 
 
 def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
-    """Yield each expert in ``ids`` (places,) with the indices at which it stands there."""
+    """Yield each expert in ``ids`` (places,) with the indices of its occurrences in ``ids``."""
     order = ids.argsort(stable=True)
     at = 0
     for expert, group in itertools.groupby(ids[order].tolist()):  # reading the ids waits for a GPU

@@ -160,8 +160,8 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any) -> bool:
-    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether the weight ``name`` is
-    that of such a layer.
+    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether ``name`` is the weight
+    of such a layer.
     """
     from torch import nn
 

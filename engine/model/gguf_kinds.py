@@ -24,7 +24,9 @@ EXPERTS = ".experts"
 """The last part of the path of a layer's experts in transformers."""
 
 STATE_NORM = "linear_attn.norm"
-"""The norm of a recurrent layer's output. In kinds whose other norms are stored with one added, this norm is not."""
+"""The norm of a recurrent layer's output. This norm is stored without one added, even in kinds whose other norms are
+stored with one added.
+"""
 
 STATE_DECAY = "A_log"
 """The decay of a recurrent state. The file stores -exp(A_log), where A_log is transformers' parameter."""

@@ -2,8 +2,8 @@
 
 If a card cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the card.
 The card has two buffers for these weights: while a layer computes from one buffer, a separate stream copies the next
-layer into the other buffer. Between two calls of a layer its parameters are the tensors in host memory, so that all
-other code that reads weights finds complete tensors.
+layer into the other buffer. Between two calls of a layer, its parameters are the tensors in host memory, so that other
+code that reads weights always finds complete tensors.
 
 Of a layer's experts, only the chosen ones are copied, after the router has chosen them. While an expert computes, the
 next one is copied. The buffers for experts have room for the experts of two layers. The experts that were used last

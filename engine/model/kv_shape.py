@@ -139,7 +139,7 @@ class KvShape:
         return dict(self.sources)
 
     def source_of(self, layer: int) -> int:
-        """The layer of the model whose KV a layer of the model reads. In most families it is the layer itself."""
+        """The layer of the model whose KV a layer of the model reads. In most families, this is the layer itself."""
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:

@@ -43,7 +43,7 @@ from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
 # Maximum ratio of the parameters that the settings describe to the stored parameters. It is far above 1, because the
-# first number is an estimate and a tied head is stored once.
+# number from the settings is an estimate, and a tied head is stored once.
 _MAX_DESCRIBED = 3
 # Maximum bytes of rounded weights, relative to their stored bytes, for which rounding again is allowed.
 _WORTH_ROUNDING = 0.75

@@ -1,11 +1,12 @@
 """Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
 
-For each head, a token first fades the state. It reads the value stored under its key, and adds the difference between
-its own value and the stored value, times a rate, under the same key. Then it reads the state with its query. In Mamba-2
-a token adds its own value instead of the difference. In all kinds a short convolution over the newest tokens comes
-first. LFM2's layers are only such a convolution. A ``Trace`` records the changes that each of a few tokens makes. The
-state after any of these tokens can be computed from the trace, which is about fifty times smaller than a state for each
-token. The states are stored in the cache, which layers get as the argument ``kv`` (``engine.kv.states``).
+In each head, a token first fades the state. Then it reads the value that the state holds for the token's key, and adds
+to that key the difference between the token's value and the value read, multiplied by a rate. At last it reads the
+state with the token's query. In Mamba-2 a token adds its own value instead of the difference. In all kinds a short
+convolution over the newest tokens comes first. LFM2's layers are only such a convolution. A ``Trace`` records the
+changes that each of a few tokens makes. The state after any of these tokens can be computed from the trace, which is
+about fifty times smaller than a state for each token. The states are stored in the cache, which layers get as the
+argument ``kv`` (``engine.kv.states``).
 
 On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
 whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Passes over

@@ -1,7 +1,7 @@
 """Checks weights on disk: they must be safetensors, complete, and have the shapes that the settings describe.
 
 This module reads headers, never tensors, and allocates no memory for sizes that a file only claims. Standard library
-only. Values are not checked, because a file with other values of the right shapes is simply a different model. The
+only. Values are not checked, because a file with different values in the right shapes is simply a different model. The
 format: eight bytes with the length of the header, the header in JSON, then the tensors without gaps
 (https://huggingface.co/docs/safetensors).
 """
@@ -106,8 +106,8 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 
 @contextmanager
 def with_whole_index(folder: Path) -> Iterator[Path]:
-    """Give transformers a folder whose index has ``metadata``, which transformers needs and some converters leave out.
-    If ``metadata`` is missing, yield a temporary folder of links to the files, with a complete index. Otherwise yield
+    """Yield a folder whose index has ``metadata``, which transformers needs and some converters leave out. If
+    ``metadata`` is missing, yield a temporary folder of links to the files, with a complete index. Otherwise yield
     ``folder``.
     """
     index = folder / INDEX

@@ -1,4 +1,4 @@
-"""Models the costs of a model's passes on this machine, and derives choices from them. Pure arithmetic.
+"""Estimates the costs of a model's passes on this machine, and derives choices from these costs. Pure arithmetic.
 
 A pass through a layer costs a base time, plus a time for each token of context. The cost of a whole model is computed
 from measured passes through one of its layers (``probe``). The constants in this module are rules, not measurements.
@@ -22,9 +22,9 @@ MIN_BUDGET, MAX_BUDGET = 1024, 8192
 """
 
 BUDGET_SHARE = 10
-"""For a long book the retrieval budget is raised to the book's tokens divided by this number: a longer book is more
-expensive to verify, and more of its tokens compete for the budget. TriForce divides by 32 at 128K. Measured in
-assets/measurements.
+"""For a long book the retrieval budget is raised to the number of the book's tokens divided by this number, because a
+longer book is more expensive to verify, and more of its tokens compete for the budget. TriForce divides by 32 at 128K.
+Measured in assets/measurements.
 """
 
 # Maximum time that the retrieval cache adds to a middle pass, as a share of the pass's time without context.
@@ -40,7 +40,8 @@ _BLOCK_S = 0.25
 _EQUAL_RATE = 0.75
 # Seconds after which probes are repeated, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Maximum share of the processors that other programs use during probes. Above it the next start measures again.
+# Maximum share of the processors that other programs use during probes. If other programs use more, the next start
+# measures again.
 _MAX_OTHERS = 0.1
 
 

@@ -1,7 +1,7 @@
 """Finds the devices that torch sees on this machine, and what a model needs there, without loading its weights.
 
-Meant to be called in its own process (every result can be pickled): a broken driver can crash its process, and
-importing torch takes seconds.
+Meant to be called in a separate process (every result can be pickled), because a broken driver can crash the process,
+and importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class ModelFacts:
     """Facts about a model on this machine, from the model's configuration and from probes.
 
     ``context_in_memory`` is the longest context whose KV fits on the compute devices. ``context_in_all`` is the longest
-    context with host memory and disk in addition, and ``window_kv`` describes in words where its KV is placed ("" if
-    there is no room). ``speeds`` are short probes of this machine with a layer of this shape. ``expected`` are the
-    estimated times for books of several lengths. ``prefill_block`` (0: the usual one), ``retrieval_budget`` and
-    ``retrieval_share`` (0: the budget holds for every book) are the planner's choices. ``kv_note`` is a note about the
-    format of KV. ``others`` is the share of this machine that other programs used during the probes. ``probed_busy``:
-    whether that was too much for valid probes.
+    context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv`` describes in words
+    where the KV of that context is placed ("" if there is no room). ``speeds`` are short probes of this machine with a
+    layer of this shape. ``expected`` are the estimated times for books of several lengths. ``prefill_block`` (0: the
+    usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every book) are the planner's
+    choices. ``kv_note`` is a note about the format of KV. ``others`` is the share of this machine that other programs
+    used during the probes. ``probed_busy``: whether this share was too large for valid probes.
     """
 
     name: str
@@ -236,7 +236,7 @@ def _free_beside(
     from engine.plan import planner
 
     free = planner.free_resources(device, config, None, others)
-    # A limit set by the person applies to the caches alone. Free memory has to hold the weights too.
+    # A limit set by the person applies to the caches alone. Otherwise the free memory has to hold the weights as well.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     if limited != "auto":
         return free

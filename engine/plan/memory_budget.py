@@ -49,13 +49,14 @@ _PASSES = 4
 
 @dataclass(frozen=True)
 class BookFit:
-    """Whether a book fits: ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` of the read book's cache.
+    """Whether a book fits: ``tokens`` is the number of the book's tokens, ``limit`` the tokens of the window,
+    ``kv_bytes`` the bytes of the cache after the book has been read.
 
     ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
     ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
     The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
-    indices of documents to leave out, so that the others fit. ``page_tokens`` are the tokens of each page, without
-    those of the template. ``room`` is the maximum number of a book's tokens that fit.
+    indices of documents to leave out, so that the others fit. ``page_tokens`` are the numbers of tokens of each page,
+    without the template's tokens. ``room`` is the maximum number of a book's tokens that fit.
     """
 
     tokens: int
@@ -119,8 +120,8 @@ class KvSize:
         staged: bytes in a buffer of spilled layers.
         quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
         index: bytes of the retrieval cache's mean keys, which are always on the device.
-        fixed: bytes of the sliding windows and states of other layers, which are also on the device. They do not depend
-            on the number of tokens.
+        fixed: bytes of the sliding windows and states of other layers, which are also on the device. This number does
+            not depend on the number of tokens.
     """
 
     layers: int
@@ -268,8 +269,8 @@ class Share:
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """Choose how many of ``layers`` layers keep their weights on a device, and how many their KV. Weights have
-    priority, because every pass needs them.
+    """Choose how many of ``layers`` layers keep their weights on a device, and how many layers keep their KV there.
+    Weights have priority, because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken + layers * size.beside
@@ -286,9 +287,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Divide layers among devices. Buses work in parallel, so each layer goes to the device whose bus then moves the
-    fewest bytes. If several buses move equally few, the layer goes to the first of these devices, so that an earlier
-    device is filled before a later one.
+    """Divide layers among devices. Buses work in parallel, so each layer goes to the device whose bus moves the fewest
+    bytes with this layer. If several buses move equally few bytes, the layer goes to the first of these devices, so
+    that earlier devices are filled first.
     """
     shares = [Share() for _ in rooms]
     for _ in range(layers):

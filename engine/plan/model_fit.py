@@ -1,8 +1,8 @@
 """Computes, before a pair of models is downloaded, whether it fits on a machine.
 
 Uses the planner's arithmetic for the longest book; for a real book the planner itself decides. Also estimates the time
-for a book, from the rates of ``machine_rates``. Reading is bound by computation: every weight, and the attention of
-every token to all tokens before it. Writing is bound by memory: a plain step reads weights and cache once.
+for a book, from the rates of ``machine_rates``. Reading is limited by computation: products with every weight, and the
+attention of every token to all earlier tokens. Writing is limited by memory: a plain step reads weights and cache once.
 """
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ class FreeMemory:
 class ModelFit:
     """The memory that running a pair takes, and whether the ``free`` memory holds it.
 
-    ``tokens`` of context fit next to the weights, or ``spilled`` tokens with slower tiers. ``verdict``: "whole" if
-    ``tokens`` are the whole window, "part" if ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". Bytes:
-    ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. Loading the weights takes ``loading`` of
-    ``loading_room`` bytes. ``loads`` is False, and the verdict "none", if weights that are expanded while loading do
-    not fit in ``loading_room``.
+    ``tokens`` is the longest context whose KV fits on the compute devices next to the weights, ``spilled`` the longest
+    context with slower tiers in addition. ``verdict``: "whole" if ``tokens`` are the whole window, "part" if
+    ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". Bytes: ``weights`` in memory, ``kv_per_1k`` of cache
+    for 1,000 tokens. Loading the weights takes ``loading`` bytes, and ``loading_room`` bytes are available for it.
+    ``loads`` is False, and the verdict "none", if weights that are expanded while loading do not fit in
+    ``loading_room``.
     """
 
     verdict: Verdict
@@ -163,7 +164,7 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 
 
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """The layers of each device, as the planner divides them.
+    """Divide the layers among the devices as the planner does.
 
     For a model that the command line names, the planner may let weights wait in host memory, from which every pass
     copies them. Here such a model counts as not fitting, so that only models with all weights on the devices are
@@ -274,7 +275,7 @@ class BookTimes:
 
 
 def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookTimes | None:
-    """Times for a book of 300 pages, or for as much of it as fits; None if no part fits.
+    """Estimate the times for a book of 300 pages, or for the part of the book that fits; None if no part fits.
 
     Args:
         found: result of ``fit_pair`` for this model.

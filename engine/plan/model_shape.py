@@ -47,13 +47,13 @@ class ModelShape:
     ``weights_bytes`` are the bytes of the model's files. ``window`` is the longest context in tokens that the settings
     allow. ``embeddings`` are the parameters of embeddings and output head, which are never quantized.
     ``sliding_layers`` layers hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``,
-    whatever the length of the context. ``sliding_kv`` are KV heads and head_dim of sliding layers, if they differ from
-    those of the other layers. ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the
-    cache of a layer that keeps the whole context. ``inputs`` are the parameters of the per-layer input embeddings,
-    included in ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen
-    ones), 0 if all are. ``expanded``: the files hold 4-bit weights that are expanded in memory, layer by layer if they
-    are quantized again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0
-    for other files.
+    whatever the length of the context. ``sliding_kv`` are KV heads and head_dim of sliding layers, if other layers have
+    different numbers. ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of
+    a layer that keeps the whole context. ``inputs`` are the parameters of the per-layer input embeddings, included in
+    ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen ones), 0 if all
+    are. ``expanded``: the files hold 4-bit weights that are expanded in memory, layer by layer if they are quantized
+    again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0 for other
+    files.
     """
 
     layers: int
@@ -170,7 +170,8 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
 
 
 def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
-    """The settings of a model with the sizes of its layers. A size that they do not state is derived from other sizes.
+    """The settings of a model with the sizes of its layers. A size that the settings do not state is derived from other
+    sizes.
 
     Raises:
         ModelError: a number is missing or impossible.

@@ -109,8 +109,8 @@ def pick_devices(wanted: str) -> tuple[torch.device, ...]:
     """The devices that may compute, the one with the most free memory first.
 
     "auto" takes all CUDA devices of the same generation as the one with the most free memory, because a much older GPU
-    would slow down all. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the processor.
-    An Apple GPU is used only if named, because it shares the processor's memory.
+    would slow down the others. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the
+    processor. An Apple GPU is used only if named, because it shares the processor's memory.
 
     Raises:
         OptionError: a device is unknown, absent, or named twice.
@@ -171,8 +171,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy of the weights for the middle level is configured, and there is no room for it, or the
-            weights fit only without it.
+        OptionError: a copy of the weights for the middle level is configured, but there is no room for the copy, or the
+            weights fit only without the copy.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -370,8 +370,8 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """Plan for a book and a chat after it: a usual chat, or a minimum one if there is no room for more. A book that
-    does not fit gets a plan with all layers on the device and no bytes.
+    """Plan for a book, followed by a chat of the usual length, or of the minimum length if there is no room for more. A
+    book that does not fit gets a plan with all layers on the device and no bytes.
     """
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)

@@ -52,7 +52,7 @@ Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# A probe is not repeated once its runs have taken this share of the limit.
+# Share of the limit. A probe is not repeated after its runs have taken this share.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
 # Tokens of context before the passes that are timed with context.
@@ -73,9 +73,9 @@ _RATE_REPEATS = 10
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
-    If other programs disturbed the measurement, the next start measures again. If they disturb that measurement too,
-    the better of each value is kept. None if the configuration names no such file, or if measuring fails: a plan can be
-    made without costs.
+    If other programs disturbed the measurement, the next start measures again. If the second measurement is disturbed
+    too, the better of both is kept for each value. None if the configuration names no such file, or if measuring fails:
+    a plan can be made without costs.
     """
     if not config.speeds_file:
         return None
@@ -248,7 +248,7 @@ class _Probe:
 
     def _best(self, work: Callable[[], Any]) -> float:
         """Seconds of the best of a few runs, or of fewer if they are slow. On a GPU an additional first run, which
-        loads and chooses kernels, does not count, nor does its time count towards the limit.
+        loads and chooses kernels, is not measured, and its time does not count towards the limit.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -322,7 +322,7 @@ def _settings_of_one_layer(config: Any) -> Any:
 
 
 def _noise(*shape: int) -> torch.Tensor:
-    """Normally distributed numbers: always the same ones for a shape, with all rows different."""
+    """Make normally distributed numbers. A shape always gives the same numbers, and all rows differ."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 

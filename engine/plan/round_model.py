@@ -21,13 +21,13 @@ LAUNCH_US = 5
 
 FEW_TRIPS, TRIPS = 2, 8
 """Number of passes over the full cache before the first word of a book's first answer, with slow and with quick steps.
-With slow steps there are the pass over the question, and the plain step that makes the word. With quick steps further
-plain steps and verifications are timed first. Tests count these passes on the simulated device.
+With slow steps, the passes are the pass over the question and the plain step that makes the word. With quick steps,
+further plain steps and verifications are timed before the word. Tests count these passes on the simulated device.
 """
 
 KEPT = (0.8, 0.95)
-"""Range of the middle level's acceptance rate: the share of its tokens that verifications accept, with the measured
-pairs (assets/measurements).
+"""Minimum and maximum share of the middle level's tokens that verifications accepted, over the measured pairs
+(assets/measurements).
 """
 
 DRAFT_KEPT = 0.7
@@ -192,7 +192,7 @@ def probed(
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
     """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, also give
-    a token's time with speculation, because such a time depends on little else.
+    a token's time with speculation, because that time then depends almost only on these bytes.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
