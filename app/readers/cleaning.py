@@ -92,7 +92,7 @@ def spaces(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Clean characters and spaces. A fast check returns clean text unchanged."""
+    """Clean characters and spaces. Text of plain characters takes a faster path."""
     if _PLAIN.match(text):
         return text.strip(" ") if "  " not in text else spaces(text)
     return spaces(characters(text))

@@ -140,7 +140,9 @@ def _is_drawn(row: str) -> bool:
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have gaps, and the edges of words at the gaps are aligned in two consecutive lines."""
+    """Whether most lines have cells between bars, or wide gaps. If some lines have no gap, the edges of words at the
+    gaps must also be aligned in two consecutive lines.
+    """
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
     if sum(_has_cells(row) for row in rows) <= _MOST * len(rows):

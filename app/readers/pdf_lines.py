@@ -59,7 +59,7 @@ _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# maximum number examined: of a page's characters (for the orientation), of a line's words, of a word's letters
+# maximum number examined, for each: a page's characters (for its orientation), a line's words, and a word's letters
 _LOOK = 400
 _LEVEL = 0.1  # maximum angle in radians of an upright character
 
@@ -287,7 +287,7 @@ def same_row(one: Line, two: Line) -> bool:
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
     """Insert each value after the text to its left. If no text is to its left, insert the value before the first piece
-    that is not above the value.
+    that is not above the value. A tick near a text is joined to it instead.
     """
     pieces = list(pieces)
     for value in values:

@@ -430,7 +430,9 @@ class CharacterBoxes:
         return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
-        """Return (x0, x1, top, bottom) of a character's ink; None on a rotated page or without ink."""
+        """Return (x0, x1, top, bottom) of one character's ink; None for several characters, on a rotated page, or
+        without ink.
+        """
         if self._rotation or first != last:
             return None
         if not raw.FPDFText_GetCharBox(self._raw, self.pdfium_number(first), *self._edge_refs):

@@ -90,7 +90,8 @@ class _Row:
 
 
 def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str]) -> RunningHeaders:
-    """Compare the pages of a book.
+    """Find running headers, page numbers and line numbers by comparing the pages of a book. A page that has no other
+    text keeps its lines.
 
     Args:
         pages: the lines of each page.
@@ -137,7 +138,7 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
 
 
 def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
-    """Whether the numbers share no x position with the text at the same height."""
+    """Whether there is text at the height of the numbers, and none of it shares an x position with them."""
     text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
     left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
     top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
