@@ -69,8 +69,8 @@ def _show_running(port: int, options: argparse.Namespace, settings: Settings) ->
 
 
 def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
-    """Lock the data folder until ``held`` is closed. If another app has locked the folder, return that app's port as
-    soon as that app answers.
+    """Lock the data folder until ``held`` is closed, and return None. If another app has locked the folder, return that
+    app's port as soon as that app answers.
 
     Raises:
         ResourceError: another app has locked the folder and does not answer.

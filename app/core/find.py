@@ -30,7 +30,7 @@ MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
 _NEAR = 250  # maximum letters between the beginnings of words that count as near each other
-_FEWEST_LETTERS = 2  # minimum letters of a part of a word that is searched
+_FEWEST_LETTERS = 2  # minimum letters of a phrase that may be part of a word; a shorter one must be a whole word
 
 _WORD = re.compile(r"[^\W_]+")
 _QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)

@@ -582,7 +582,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Follow one reading to its end. Return how far it came if it was paused for a question; None otherwise."""
+    """Follow one reading to its end or to a pause for a question. Return how far it came before a pause, else None."""
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:

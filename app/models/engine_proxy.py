@@ -152,7 +152,7 @@ class EngineProxy:
 
         Raises:
             Busy: no engine was loaded in time, or ``cancel`` was set.
-        TrifoldError: the last engine could not be loaded, or the proxy is closed.
+            TrifoldError: the last engine could not be loaded, or the proxy is closed.
         """
         while not self._settled.is_set() and (left := until - time.monotonic()) > 0:
             if cancel is not None and cancel.is_set():

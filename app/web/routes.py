@@ -35,7 +35,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Run a handler. An error for the person becomes its two sentences."""
+    """Run a handler. An error for the person becomes an answer with its cause and remedy."""
 
     async def answer(request: Request) -> Response:
         try:
