@@ -30,8 +30,8 @@ ALONG: Mapping[Whole, str] = {
     "es": "Di con tus propias palabras, en una frase para cada una de estas partes y en este orden, qué ocurre o "
     "qué se dice en ella. No enumeres los títulos.",
 }
-"""The words that ask for a summary, in the question's language, in which the model answers. A model that was told only
-to follow the parts repeated the titles.
+"""The words that ask for a summary, keyed by the question's language, because the model answers in the language of
+these words. A model that was told only to follow the parts repeated the titles.
 """
 LONGEST_TITLE = 80
 """Maximum characters of a chapter's title."""

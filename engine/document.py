@@ -25,7 +25,7 @@ could be recognised instead. "figure": the words were read, but most of the page
 """
 
 _MANY = 3
-"""Minimum number of documents for which a book's title names only the first one and counts the rest."""
+"""Minimum number of documents for which a book's title names only the first document and the number of the others."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Accepted and proposed tokens at one level. Bonus tokens count in neither."""
+    """Numbers of accepted and of proposed tokens at one level. Bonus tokens are not counted."""
 
     accepted: int = 0
     proposed: int = 0
@@ -107,7 +107,7 @@ class Round:
 
     @property
     def verified_rows(self) -> int:
-        """Number of tokens that the verification fed: the proposals and the token before them; 1 in a plain step."""
+        """Number of tokens in the verification pass: the proposals and the token before them; 1 in a plain step."""
         return 1 + self.verify.proposed + self.lookup.proposed
 
 

@@ -143,7 +143,7 @@ _WHOLE_ELSEWHERE = {
 WHOLE_PASSAGES = 3
 """Maximum number of passages for a question about the whole text."""
 OFTEN = 6
-"""Maximum number of passages that a word is counted in when a passage's typicality is computed (``_tells``)."""
+"""Maximum number of passages with a word that are counted in the typicality of a passage (``_tells``)."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
@@ -273,7 +273,7 @@ _WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
-    """The spans of the passages of a text. A passage is one or more sentences, or a part of a long one, and never
+    """The spans of the passages of a text. A passage is one or more sentences, or a part of a long sentence, and never
     crosses a blank line.
     """
     start = 0

@@ -34,7 +34,7 @@ from engine.errors import ModelError
 from engine.passages import POINTED_SHORTEST, SHORTEST, Passages, asks_about_part, pointed, reminded
 
 _REPLACEMENT = "\ufffd"
-# Number of tokens that decoding looks back over, so that joins between tokens come out as in a single decode.
+# Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
 _LOOKBACK = 8
 _BYTES = 4  # maximum bytes of a character, and so its maximum tokens
 # Maximum characters of a text for each token of the window, twice as many as in prose. Of a longer text, only a
@@ -403,7 +403,7 @@ class Question:
 
 @dataclass(frozen=True)
 class CachedTurn:
-    """A turn in the cache. Its last token is the one before index ``stop`` of the context."""
+    """A turn in the cache. ``stop`` is the index in the context after the turn's last token."""
 
     turn: Turn
     stop: int

@@ -68,7 +68,7 @@ class StateSize:
     taps: int
 
     def bytes(self, itemsize: int) -> int:
-        """Bytes of one state. ``itemsize`` is that of the model's dtype."""
+        """Bytes of one state. ``itemsize`` is the number of bytes of the model's dtype."""
         memory = self.heads * self.key_dim * self.value_dim
         return FLOAT_BYTES * memory + (self.taps - 1) * self.channels * itemsize
 

@@ -241,7 +241,7 @@ class Session:
         self.generation.reset()
 
     def _open(self, document: Document, fit: bool) -> Conversation:
-        """Replace the open conversation by a new conversation about a book. No part of the book has been read yet."""
+        """Replace the open conversation by a new conversation about a document, without reading the document yet."""
         form = self.tokenizer.format_for(document.opening)
         free = self._free()
         window, shape = self.target.window, self.full.shape

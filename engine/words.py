@@ -108,7 +108,7 @@ def without_ending(whole: str) -> str:
 
 
 def _number_words() -> dict[str, int]:
-    """Make the values of folded number words in English, German and French."""
+    """Map folded number words in English, German and French to their values."""
     english = (
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen twenty"
@@ -162,7 +162,7 @@ def is_german(words: Iterable[str]) -> bool:
 
 
 def tokenize(text: str) -> Iterator[tuple[str, int]]:
-    """Words and numbers with their offsets."""
+    """Yield words and numbers with their offsets."""
     for match in _TOKEN.finditer(text):
         raw, start = match[0], match.start()
         yield raw, start

@@ -87,7 +87,7 @@ def generate(
 
 
 def _copied(full: FullCache, cache: DynamicCache) -> DynamicCache:
-    """Copy the KV of all layers to an empty cache of transformers, and return that."""
+    """Copy the KV of all layers to an empty cache of transformers. Return the cache."""
     for layer in range(full.shape.model_layers):
         k, v = full.keys(layer, 0, full.length), full.values(layer, 0, full.length)
         cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)

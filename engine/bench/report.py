@@ -1,7 +1,7 @@
 """Presents the bench's results as records, Markdown, JSON and pictures. Runs nothing.
 
 A ``Measurement`` is a line of the table of rows; a ``Figure`` is one number of the measurements of tiers and of a GPU.
-matplotlib draws the pictures: it is imported, and needed, only for them.
+matplotlib is imported, and needed, only to draw pictures.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """Format the fastest and the slowest run of plain decoding, which is timed before and after the other rows; "" for
+    """For the row plain, which is timed before and after the other rows, format its fastest and its slowest run; "" for
     other rows or a single run.
     """
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:

@@ -225,8 +225,8 @@ class Bench:
         return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Whether a row can run here. Rows of transformers cannot if layers have a sliding window or a recurrent state,
-        because only the KV of layers with the whole context is copied to transformers.
+        """Whether a row can run here. Rows of transformers cannot run if layers have a sliding window or a recurrent
+        state, because only the KV of layers with the whole context can be copied to transformers.
         """
         if row in PEERS and self.session.full.shape.bounded:
             return False

@@ -80,7 +80,7 @@ class DraftPlan:
 PLAIN = DraftPlan()
 
 UNLIMITED = 1 << 30
-"""Number of tokens of an answer that nothing limits."""
+"""The maximum number of tokens for an answer without a limit."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
     """Maximum number of middle passes in a round.
 
     If a verification takes seconds because spilled KV comes over a bus, all middle passes together may take as much
-    time as the verification. They may not be more than ``Tuning.most_pending``.
+    time as the verification. There are at most ``Tuning.most_pending`` passes.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))

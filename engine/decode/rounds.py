@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from engine.model.backends import Backend
 
 RECENT = 64
-"""Number of newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
+"""Number of newest tokens that stay in the tail of the retrieval cache when its boundary moves forward."""
 
 # Number of tokens after which the book's pages are scored, unless a refresh or a new selection has scored them
 # meanwhile.

@@ -32,14 +32,13 @@ class Tuning:
     a copy must be noticed at once.
     """
     prior_trials: float = 2.5
-    """Number of trials that the prior of a rate weighs at first. The weight suffices for sensible first rounds, but
-    trials soon overrule it.
+    """Weight of a rate's prior at first, in trials. The weight suffices for sensible first rounds, but trials soon
+    overrule it.
     """
     prior_half_life: float = 4.0
     """Number of trials after which the prior weighs half as much."""
     aged_trials: float = 6.0
-    """Minimum number of trials that a rate weighs after ageing. The estimate stays the same, but new trials change it
-    sooner.
+    """Minimum weight of a rate after ageing, in trials. The estimate stays the same, but new trials change it sooner.
     """
     ageing: float = 1.0 / 64.0
     """Share of the trials that fades with each token that is made without a trial: after a page most of them have
@@ -69,7 +68,8 @@ class Tuning:
     slow_step_ms: float = 30.0
     """Milliseconds of a plain step above which the costs of other passes are derived instead of timed."""
     long_pass: int = 16
-    """Tokens of the long pass that the first measurement represents in the least squares."""
+    """Number of tokens of a long pass. In the least squares, the first measurement counts like passes of this length.
+    """
 
     cost_fade: float = 0.95
     """Factor: weight of a pass relative to the next one, so that about twenty passes are remembered."""
@@ -78,7 +78,7 @@ class Tuning:
     count for ever.
     """
     first_cost_weight: float = 0.3
-    """Number of passes that the first measurement weighs."""
+    """Weight of the first measurement in the least squares, in passes."""
     most_disturbed: float = 3.0
     """Maximum duration of a pass or a trial, as a factor of the expected duration. Longer durations count as disturbed
     and are cut off. An estimate above this factor times a pass's duration also counts as disturbed and is lowered.
@@ -150,7 +150,7 @@ class Tuning:
     agreed: int = 2
     """Number of tokens of a short match's continuation that the draft model must agree with."""
     stride: int = 8
-    """Proposals of more tokens than this are cut to a multiple of it, because a GPU has to record every shape of a
+    """Longer proposals are cut to a multiple of this number of tokens, because a GPU has to record every shape of a
     middle pass.
     """
 
@@ -186,8 +186,8 @@ class Tuning:
     first_copy: int = 4
     """Number of the book's tokens that are copied while matches of this length are untried."""
     copy_growth: float = 4.0
-    """Number of further tokens in a copy for each trial of matches of this length. Matches that were not proposed count
-    too.
+    """Number of further tokens that a copy may have for each trial of matches of this length, whether the matches were
+    proposed or not.
     """
     highest_threshold: float = 0.9
     """Maximum threshold of an early stop, so that a token of high confidence does not end a proposal."""
@@ -231,7 +231,9 @@ class Tuning:
     recent_fade: float = 0.9
     """Factor: weight of a speculating round relative to the next one, when their loss is judged."""
     recent_enough: float = 4.0
-    """Weighted number of rounds before their loss is judged, because the first round of an answer is often short."""
+    """Minimum weighted number of rounds for their loss to be judged, because the first round of an answer is often
+    short.
+    """
     clear_loss: float = 1.5
     """Minimum loss of two speculating rounds together, in plain steps, for speculation to be judged without further
     rounds.
@@ -277,7 +279,9 @@ class Tuning:
     close: float = 1.5
     """Maximum factor over plain decoding's speed at which a plan counts as close to it."""
     surprise: float = 0.2
-    """Share by which a plain step must differ from its estimate to be timed once more."""
+    """Minimum difference of a plain step from its estimate, as a share of the estimate, for a plain step to be timed
+    once more.
+    """
     draft_rounds: int = 8
     """Number of rounds without the draft model after which it is tried. Every trial without gain doubles this
     number.

@@ -223,7 +223,9 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append the tokens of a ``copy`` to the committed tokens. They count only after ``commit`` has been called."""
+        """Append the tokens of a ``copy`` to the committed tokens. The new tokens count only after ``commit`` has been
+        called.
+        """
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):
             layer.adopt(place.start, place.stop, held, self._length)

@@ -198,7 +198,8 @@ class SnapshotStore:
             less: bytes of existing snapshots that are not counted.
 
         Raises:
-            ResourceError: the bytes would not fit even then. In this case nothing is deleted.
+            ResourceError: the bytes would not fit even without all readings and chats that may be deleted. In this case
+                nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:
@@ -437,6 +438,6 @@ def _is_running(process: int) -> bool:
 
 
 def _writer(partial: Path) -> int:
-    """The process id in the name of a temporary folder. If the name is malformed, an id that no process has."""
+    """The process id in the name of a temporary folder; -1, which no process has, if the name is malformed."""
     number = partial.name.split("-")[-2:][0]
     return int(number) if number.isdecimal() else -1

@@ -100,8 +100,8 @@ class StreamingCache:
         self._renew()
 
     def skip(self, count: int) -> None:
-        """Count tokens of the context that the draft is never fed. They come right after the sinks and before the
-        window.
+        """Count tokens of the context that the draft is never fed. These tokens are right after the sinks and before
+        the window.
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")

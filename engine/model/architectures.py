@@ -168,8 +168,8 @@ def text_config(whole: Any) -> Any:
     text = getattr(whole, "text_config", None)
     if text is None:
         return _with_both_heads(whole)
-    # If the settings disagree, the files hold both matrices. True is safe then, because transformers does not tie
-    # matrices that are both in the files.
+    # If the settings disagree, the files hold both matrices. True is safe in this case, because transformers does not
+    # tie two matrices if both are in the files.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -270,8 +270,8 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """Refuse RoPE settings per kind of layer if the family has one RoPE for all layers, and a missing setting for a
-    kind if the family has a RoPE per kind.
+    """If the family has one RoPE for all layers, refuse separate settings for kinds of layers. If each kind has its own
+    RoPE, refuse a kind without settings.
     """
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:

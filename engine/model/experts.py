@@ -44,7 +44,7 @@ class Router(nn.Module):
         # the chosen experts are then scaled to a sum of 1.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
-        # Factor that shares are multiplied by. Only routers that use a sigmoid instead of the softmax have one.
+        # Factor that shares are multiplied by. Only routers with a sigmoid instead of a softmax have this factor.
         self._factor: float | None = getattr(router, "routed_scaling_factor", None)
 
     def forward(

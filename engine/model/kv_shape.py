@@ -278,7 +278,7 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """A token's share, in bytes, of the mean keys, which lie on the compute device."""
+        """Bytes of mean keys for each token of context. Mean keys are on the compute device."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize

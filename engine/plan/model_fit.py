@@ -42,7 +42,7 @@ BOOK_TOKENS = 120_000
 """Tokens of a book of 300 printed pages, of 300 words each."""
 
 SHORTEST_BOOK = 4_096
-"""Minimum tokens of a book that a machine must hold to be fit for the model."""
+"""Minimum length, in tokens, of the longest book that fits on a machine, for the model to be offered there."""
 
 GPU_CLASSES = (8, 12, 16, 24, 48)
 """Memory of common GPUs, in GiB."""
@@ -147,7 +147,7 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
     """The maximum factor by which the middle level speeds up answers after a book of ``tokens`` tokens. None if every
-    layer reads the whole book, because then other limits apply.
+    layer reads the whole book.
 
     A plain step reads weights and cache. A middle pass reads hardly more than the weights.
     """
