@@ -393,10 +393,10 @@ class BookWords:
 
         Two neighbouring capitalised words are a name if no part of either is in the book ("Karl Lindemann"). One such
         word is enough after a form of address ("Herr Lindemann"), after "heißt", or after a first name that begins the
-        sentence ("Tony Lindemann fragt"). Two words are not a name after a number, as a quantity is ("fünf Liter
-        Milch"), or at the start of a longer sentence if the first word has an adjective's ending ("Hohe Mieten sind
-        ...") or is a preposition. In a heading or a label, a name is recognised only after a first name or a form of
-        address.
+        sentence ("Tony Lindemann fragt"). Two words after a number are a quantity, not a name ("fünf Liter Milch"). At
+        the start of a longer sentence, two words are no name if the first word has an adjective's ending ("Hohe Mieten
+        sind ...") or is a preposition. In a heading or a label, a name is recognised only after a first name or a form
+        of address.
         """
         found: set[int] = set()
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):

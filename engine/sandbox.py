@@ -144,7 +144,8 @@ def _messages(
 
 def environment() -> dict[str, str]:
     """The environment of a child: ours, without secrets. The child finds the libraries that this process finds, also
-    those that only PYTHONPATH or a changed ``sys.path`` leads to, and none that only lie in the current folder.
+    those that only PYTHONPATH or a changed ``sys.path`` leads to. It does not find libraries that only lie in the
+    current folder.
     """
     ours = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)}
     places = dict.fromkeys([str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)])

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 # Settings that describe a model's origin or how it is run, and do not change the numbers that it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 _WORD = 8  # bytes of the integers that a fingerprint sums
-# Words of a block, each with its own multiplier, and number of blocks that are multiplied at once.
+# Number of words in a block (each place in a block has its own multiplier), and number of blocks that are multiplied at
+# once.
 _BLOCK, _BLOCKS = 4096, 256
 
 

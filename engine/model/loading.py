@@ -113,7 +113,8 @@ def _as_stored(
     """Build a model with the weights that its folder stores. Return the model and the dtype of its activations.
 
     Args:
-        dtype: dtype of the activations of a GGUF file's model, and to expand its weights to.
+        dtype: dtype of the activations and of expanded weights; transformers may pick another one for a model that is
+            not a GGUF file.
         rounded_to: format to which the caller rounds the weights, which decides what is expanded here.
         keeps_blocks: whether weights of a GGUF file keep its blocks.
 

@@ -31,7 +31,7 @@ Measured in assets/measurements.
 _MIDDLE_SLOWDOWN = 0.25
 # Minimum ratio of window to budget. Below it, selecting chunks would save too little.
 _WINDOW_PER_BUDGET = 16
-# Minimum tokens of a chosen prefill block. A smaller one means that the probe ran out of time.
+# Minimum tokens of a chosen prefill block. A smaller block means that the probe ran out of time.
 _MIN_BLOCK = 128
 # Maximum seconds of a prefill block in one layer, so that Stop takes effect at once.
 _BLOCK_S = 0.25

@@ -332,9 +332,9 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Free bytes of the GPUs that the engine may use, once the engine has freed its own memory, the largest first.
-    Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function does not load
-    torch).
+    """Bytes of each GPU that the engine may use, and that are free once the engine has freed its own memory; the
+    largest first. Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function
+    does not load torch).
     """
     if "torch" not in sys.modules:
         return ()
