@@ -37,6 +37,7 @@ FURTHER = (
     + "”, and of the tide that nobody in Orre had seen one like it since the bell was cast and hung above the harbour."
 )
 LONG = "The lamp was lit and the boat came in. " * 200
+WARNING = "Text that nobody sees was left out on page 3."
 FAILURE = ResourceError("The memory of this machine ran out.", "Read fewer pages.")
 
 
@@ -93,7 +94,8 @@ def read(path: Path, password: str | None = None) -> Document:
     if word == "BROKEN":
         raise DocumentError("This file is no book.", "Choose a PDF, an EPUB or a text file.")
     made = book(_PAGES.get(word, 60), words=200, title=rest.strip() or "The Lamplighters of Orre")
-    return dataclasses.replace(made, sha256=path.parent.name)
+    warnings = (WARNING,) if word == "LOCKED" else ()
+    return dataclasses.replace(made, sha256=path.parent.name, warnings=warnings)
 
 
 def main(port: int, data: Path, slow: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
+from tests.e2e.scripted_server import WARNING
 from tests.e2e.steps import (
     PHONE,
     WIDE,
@@ -235,6 +236,7 @@ def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
     page.fill("#password", "lamp")
     page.keyboard.press("Enter")
     page.wait_for_selector('#trifold[data-stage="ready"]')
+    assert page.inner_text("#hint-said") == WARNING
 
     give_text(page, "HUGE book")
     page.wait_for_selector("#choose-form", state="visible")

@@ -71,7 +71,10 @@ function draw() {
   byId("book-title").textContent = current.title || "";
   byId("book-title").title = [current.title, current.author].filter(Boolean).join(", ");
   byId("book-line").textContent = current.line || "";
-  byId("book-line").title = (current.warnings || []).join("\n");
+  const said = (current.warnings || []).join("\n");
+  byId("book-line").title = said;
+  byId("hint-said").hidden = !said;
+  byId("hint-said").textContent = said;
   const recognising = current.recognising;
   byId("opening-words").textContent = recognising?.line || WORDS[current.stage] || "";
   byId("recognising").hidden = !recognising;
