@@ -8,7 +8,7 @@ run.
 Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
 is asked the same question twice, even after a stop or a restart, except after an error. During a run no other question
 can be asked. Stopping the answer, or opening another book, stops the run. After the run the open book is read again. A
-run that is started while the open book is being opened or read waits for its end.
+run waits until the model has been loaded and the open book has been read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.readers import recognition
 from app.readers.recognition import LongRecognition, Recognition
 from engine import Question
 from engine.config import Mode, SamplingParams
-from engine.errors import Busy, ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
+from engine.errors import ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import AnswerStarted, Event, ReadingProgress
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ FILE = "asked.json"
 """The file with a document's answers, keyed by question, in the document's folder."""
 _RUN = "each"  # the key in the table ``app_state``
 _MOST_KEPT = 200  # maximum questions of one document that are kept
-_POLL_S = 0.05  # seconds between two looks at whether the open book has been read
+_POLL_S = 0.05  # seconds between two looks at whether a run can begin
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Answer:
 class Run:
     """A question, the hashes of its documents, and its progress.
 
-    ``answers`` are keyed by document. ``at`` is the document that is being asked ("" while the run waits for the open
-    book), ``read`` the share of it that has been read, and ``is_answering`` says that its answer has begun.
-    ``stopping``: whether the run is to end. ``unkept``: whether the answers could not be written to disk, so that they
-    are lost when the program ends.
+    ``answers`` are keyed by document. ``at`` is the document that is being asked ("" while the run waits to begin),
+    ``read`` the share of it that has been read, and ``is_answering`` says that its answer has begun. ``stopping``:
+    whether the run is to end. ``unkept``: whether the answers could not be written to disk, so that they are lost when
+    the program ends.
     """
 
     question: str = ""
@@ -97,7 +97,7 @@ class AskEach:
         """Ask the documents with these hashes, in this order. The documents of a collection are asked one by one.
 
         Raises:
-            Busy: another question is being answered, or the model loaded.
+            Busy: another question is being answered.
             DocumentError: a document is no longer in the library.
             ModelError: no model is loaded.
             OptionError: there is no document.
@@ -109,9 +109,7 @@ class AskEach:
         if not wanted:
             raise OptionError("No document is chosen.", "Tick one.")
         status = state.engine.status()
-        if status.state == "loading":
-            raise Busy("The model is still being loaded.", "Ask when it is there.")
-        if status.model is None:
+        if status.model is None and status.state != "loading":
             raise ModelError("No model is loaded.", "Choose one in the settings.")
         self._claim = claim = state.claim()
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
@@ -141,7 +139,7 @@ class AskEach:
 
     def _go(self, question: Question, claim: threading.Event) -> None:
         state = self.state
-        while state.current.stage.is_on_the_way and not claim.wait(_POLL_S):
+        while self._has_to_wait() and not claim.wait(_POLL_S):
             pass
         document = state.current.document
         try:
@@ -156,6 +154,9 @@ class AskEach:
                 state.read_back(claim, document)
             finally:  # last, so that whoever sees the end can ask again at once
                 self._end(claim)
+
+    def _has_to_wait(self) -> bool:
+        return self.state.engine.status().state == "loading" or self.state.current.stage.is_on_the_way
 
     def _end(self, claim: threading.Event) -> None:
         with self._lock:

@@ -144,7 +144,7 @@ def _line(run: Run, ids: Sequence[str], at: int) -> str:
     if run.stopping:
         return "Stopping…"
     if not at:
-        return "Waiting until the open book has been read"
+        return "Waiting until the model and the open book are ready"
     where = f"Document {at} of {len(ids)}"
     if run.is_answering:
         return f"{where}: it is being asked"

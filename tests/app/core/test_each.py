@@ -190,15 +190,23 @@ def test_a_deleted_document_takes_its_answers_with_it(state: AppState, tmp_path:
     assert [book.sha256 for book, _ in AskEach(state).rows()] == ids[1:]
 
 
+def test_a_run_waits_for_the_model(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
+    """ "Ask when it is there" was the answer to whoever asked right after the start."""
+    each, ids, ready = AskEach(state), kept(state.books, tmp_path, ["a"]), engine.now
+    engine.now = replace(engine.now, state="loading", model=None)
+    each.start(ASKED, ids, GREEDY, "plain")
+    assert (each.run.running, each.run.at, engine.asked) == (True, "", [])
+    engine.now = ready
+    wait_for(lambda: not each.run.running)
+    assert answers(each) == [ANSWER]
+
+
 def test_what_cannot_be_asked_is_said_before_any_work(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
     each, ids = AskEach(state), kept(state.books, tmp_path, ["a"])
     with pytest.raises(OptionError, match="No document"):
         each.start(ASKED, [], GREEDY, "plain")
     with pytest.raises(DocumentError):
         each.start(ASKED, ["0" * 64], GREEDY, "plain")
-    engine.now = replace(engine.now, state="loading")
-    with pytest.raises(Busy):
-        each.start(ASKED, ids, GREEDY, "plain")
     engine.now = replace(engine.now, state="failed", model=None)
     with pytest.raises(ModelError, match="No model"):
         each.start(ASKED, ids, GREEDY, "plain")

@@ -84,7 +84,7 @@ def test_a_document_that_is_being_asked_is_not_done() -> None:
     view = _run_view(run, [Book("a", "a.txt", "a.txt"), Book("b", "b.txt", "b.txt")])
     assert view["line"] == "Document 1 of 2: it is being asked"
     assert 0.4 < view["done"] < 0.5
-    assert _run_view(replace(run, at=""), [])["line"] == "Waiting until the open book has been read"
+    assert _run_view(replace(run, at=""), [])["line"] == "Waiting until the model and the open book are ready"
 
 
 def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
