@@ -59,6 +59,8 @@ _PIECE = 1024
 # tokens and later tokens. When the context outgrows these slots, the pass is recorded again. With more slots, passes
 # would be recorded less often, but attention reads all of these slots in every layer.
 _RECORDED = 1024
+# The same, if attention reads only the slots that are in use (``attention.reads_lengths``).
+_RECORDED_BY_LENGTH = 4096
 
 
 class Observer(Protocol):
@@ -486,11 +488,12 @@ class FullCache:
         span, memory = self._fixed, self._memory
         if span is None or span.memory != memory or not span.past <= start <= span.stop - count:
             # Some earlier tokens stay under the mask, so that another question about the book can use the same span.
-            past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
-            stop = min(past + _RECORDED, self.capacity)
+            slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
+            past = max(0, min(start - slots // 4, self.capacity - slots))
+            stop = min(past + slots, self.capacity)
             for layer in range(shape.layers):  # NaN in unused slots would pass through any mask
-                for slots in self._slots(layer):
-                    slots[:, start:stop].zero_()
+                for held in self._slots(layer):
+                    held[:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
         self._fixed = replace(span, start=start, count=count)
         return self._fixed
@@ -651,14 +654,16 @@ class FixedFullPass(FixedView):
     """A ``FullPass`` over a ``FixedSpan``, with the same operations on the same memory wherever the pass begins within
     the span.
 
-    The place (1,) of the pass is known only to the device. ``queries`` holds the queries of each layer. Implements
+    The place (1,) of the pass is known only to the device. A single token reads all its keys by their number, if the
+    kernel takes it, so that no parts have to be merged. ``queries`` holds the queries of each layer. Implements
     ``View``.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
         self._cache, self._span = cache, span
         self._places = place + torch.arange(span.count, device=place.device)
-        self._seen = Seen(torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None])
+        self._past = 0 if span.count == 1 and attention.reads_lengths(cache.shape) else span.past
+        self._seen = Seen.up_to(self._places, self._past, span.stop)
         self.queries: list[torch.Tensor] = []
 
     def positions(self, count: int) -> torch.Tensor:
@@ -680,7 +685,7 @@ class FixedFullPass(FixedView):
         values.index_copy_(1, self._places, v[0])
         self.queries.append(q)
         keys, values = (x[None, :, : self._span.stop] for x in (keys, values))
-        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen, sinks, cap)
+        return attention.attend_past_and_seen(q, keys, values, scaling, self._past, self._seen, sinks, cap)
 
 
 def _usual_length(count: int) -> int:

@@ -476,7 +476,7 @@ class FixedRetrievalPass(FixedView):
         keys.index_copy_(1, places, k[0])
         values.index_copy_(1, places, v[0])
         if keys.device not in self._seen:
-            self._seen[keys.device] = Seen(torch.arange(keys.shape[1], device=keys.device) <= places[:, None])
+            self._seen[keys.device] = Seen.up_to(places, 0, keys.shape[1])
         seen = self._seen[keys.device]
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 

@@ -225,9 +225,7 @@ class FixedStreamingPass(FixedView):
         self._cache = cache
         self.queries: Sequence[torch.Tensor] = ()
         self._slots = place + torch.arange(count, device=place.device)
-        self._seen: dict[int | None, Seen] = {
-            None: Seen(torch.arange(cache.capacity, device=place.device) <= self._slots[:, None])
-        }
+        self._seen: dict[int | None, Seen] = {None: Seen.up_to(self._slots, 0, cache.capacity)}
 
     def positions(self, count: int) -> None:
         """Return None, because this view itself rotates queries and keys to their slots."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.config import SamplingParams, own_sampling
-from engine.devices import KINDS, trim_heap
+from engine.devices import KINDS, empty_caches, trim_heap
 from engine.errors import ModelError
 from engine.model import experts
 from engine.model.architectures import experts_of, parameters_asked
+from engine.model.backends.joint import JointBackend, joint_blocks
 from engine.model.backends.program import ProgramBackend, fuse
 from engine.model.backends.tiled import TiledBackend, tiled_blocks
 from engine.model.backends.walk import Walk
@@ -57,8 +58,16 @@ class Decoder(Pieces):
         super().__init__(model, window, dtype, split)
         self.name = name
         self._host_weights = host_weights or {}
-        program = fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
-        self.backend: Backend = Walk(self) if program is None else ProgramBackend(program, self)
+        self.backend: Backend = self._fused_backend() or Walk(self)
+
+    def _fused_backend(self) -> Backend | None:
+        """The backend that computes several operations of a layer at once; None if the layers are not Llama's."""
+        if not FAMILIES[self.config.model_type].plain:
+            return None
+        if self.device.type != "cpu":
+            return self._joint_backend(self.blocks)
+        program = fuse(self.model, self.dtype)
+        return None if program is None else ProgramBackend(program, self)
 
     @cached_property
     def kv_shape(self) -> KvShape:
@@ -221,4 +230,12 @@ class Decoder(Pieces):
         parts = self.split.devices if self.split else (self.device,)
         devices = [parts[self.part_of(layer)] for layer in range(self.num_layers)]
         blocks = tiled_blocks(self.model, devices, self._host_weights.values())
-        return TiledBackend(blocks, self, BITS[weights]) if blocks else None
+        if not blocks:
+            return None
+        few = self._joint_backend(blocks) or Walk(self, blocks=blocks)
+        return TiledBackend(few, self.backend, self, BITS[weights])
+
+    def _joint_backend(self, blocks: Sequence[Any]) -> Backend | None:
+        joint = joint_blocks(blocks)
+        empty_caches()  # of the weights that were joined
+        return None if joint is None else JointBackend(joint, self)

@@ -22,7 +22,8 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
     layers = config.num_hidden_layers - len(found) - len(numbers) - len(sources)
     heads = kv_heads_of(config, FULL)
     shared = tuple(sources.items())
-    return KvShape(layers, *heads, dtype, device, sliding=sliding, recurrent=states, sources=shared)
+    group = config.num_attention_heads // heads[0]
+    return KvShape(layers, *heads, dtype, device, sliding=sliding, recurrent=states, sources=shared, group=group)
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:

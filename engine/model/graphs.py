@@ -44,14 +44,15 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# The pass of a shape, counted from 1, in which the shape is recorded; maximum number of recorded shapes; maximum tokens
-# of a recorded pass.
-_RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
+# The pass of a shape, counted from 1, in which the shape is recorded. A recording takes as long as four ordinary passes
+# and a few replays, so a shape that occurs less often is not worth it.
+_RECORD_AFTER = 8
+# Maximum number of recorded shapes, and maximum tokens of a recorded pass.
+_MAX_RECORDINGS, MAX_TOKENS = 12, 64
 # Number of further passes of a shape before recording is tried again, if memory ran out.
 _RETRY_AFTER = 256
-# Number of runs before a recording, in which libraries allocate their buffers, and number of timed runs, of which the
-# fastest counts.
-_WARM_UPS, _TIMED = 2, 3
+# Number of timed replays, of which the fastest counts.
+_TIMED = 2
 # The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 such a
 # capture's memory, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded again after a
 # failure.
@@ -108,8 +109,7 @@ class CudaRecorder:
                 for device, stream in self._warm_ups.items():
                     stream.wait_stream(torch.cuda.current_stream(device))
                     warm.enter_context(torch.cuda.stream(stream))
-                for _ in range(_WARM_UPS):
-                    capture.rehearse(work)
+                capture.rehearse(work)  # libraries load their kernels and allocate their buffers
             with capture.on(self._device):
                 out = work()
 
@@ -349,13 +349,15 @@ class Replays:
         If memory runs out, the shape is recorded later.
         """
         self.recorded += 1
-        logits, *others = eager()
+        found: list[Outputs] = []
+        eager_ms = self._recorder.milliseconds(lambda: found.append(eager()))
+        logits, *others = found[0]
         expected = (logits.clone(), *others)
         failed: Exception | None = None
         try:
             recording = make()
             off = _difference(recording.replay(inputs)[0], logits)
-            faster = key in self._faster or self._is_faster(key, eager, lambda: recording.replay(inputs))
+            faster = key in self._faster or self._is_faster(key, eager_ms, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
             failed = error.with_traceback(None)  # the traceback refers to the memory of the failed recording
         if failed is not None:
@@ -371,16 +373,17 @@ class Replays:
         self._recordings[key] = recording if faster else None
         return expected
 
-    def _is_faster(self, key: tuple[int, ...], eager: Pass, replay: Pass) -> bool:
-        """Time the replay against the ordinary pass, once for each key, because recordings that differ only in
-        ``bound`` are equally fast.
+    def _is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
+        """Time the replay against the ordinary pass, which took ``eager_ms``, once for each key, because recordings
+        that differ only in ``bound`` are equally fast. The ordinary pass is not repeated for this: while a recording is
+        made, a person waits.
         """
-        slow, fast = (min(self._recorder.milliseconds(work) for _ in range(_TIMED)) for work in (eager, replay))
-        what = "replayed" if fast < slow else "not replayed"
-        _log.info("%s passes %s are %s: %.3f ms against %.3f", self._level, key, what, fast, slow)
-        if fast < slow:
+        replay_ms = min(self._recorder.milliseconds(replay) for _ in range(_TIMED))
+        what = "replayed" if replay_ms < eager_ms else "not replayed"
+        _log.info("%s passes %s are %s: %.3f ms against %.3f", self._level, key, what, replay_ms, eager_ms)
+        if replay_ms < eager_ms:
             self._faster.add(key)
-        return fast < slow
+        return replay_ms < eager_ms
 
     def drop(self) -> None:
         """Free the memory of all recordings. Later passes are recorded again."""

@@ -105,6 +105,7 @@ class KvShape:
         sliding: the model's layers with a sliding window; None if there are none.
         recurrent: the model's layers with a state; None if there are none.
         sources: pairs of a layer of the model without KV of its own and the layer whose KV it reads.
+        group: query heads of a KV head, in the layers that keep the whole context.
     """
 
     layers: int
@@ -118,6 +119,7 @@ class KvShape:
     sliding: Sliding | None = None
     recurrent: Recurrent | None = None
     sources: tuple[tuple[int, int], ...] = ()
+    group: int = 1
 
     @property
     def bounded(self) -> tuple[int, ...]:

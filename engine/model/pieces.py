@@ -26,6 +26,7 @@ from engine.model.architectures import (
 )
 from engine.model.families import FAMILIES
 from engine.model.graphs import carried, sent
+from engine.model.products.rotation import Turn
 
 if TYPE_CHECKING:
     from engine.model.kv_shape import Split
@@ -133,6 +134,7 @@ class Pieces:
         self._embedding_multiplier = embedding_multiplier(self.config)
         self._logits_divisor, self._logits_cap = logits_divisor(self.config), logits_cap(self.config)
         self._inputs = inputs_of_layers(self.config)
+        self._last_rope: tuple[torch.Tensor, Rope] | None = None
         self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
         types = self._rope.rope_type
         named = types.values() if isinstance(types, dict) else (types,)
@@ -210,8 +212,11 @@ class Pieces:
         """
         if not self._rotated[layer]:
             return x
-        cos, sin = self._cos_sin_of(layer, self.rope(positions))
-        names = FAMILIES[self.config.model_type].norms_after_rope
+        cos, sin = self._cos_sin_of(layer, self._rope_of(positions))
+        family = FAMILIES[self.config.model_type]
+        if family.plain and KINDS[x.device.type].gpu:
+            return Turn.of(cos, sin)(x)
+        names = family.norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
         # In this family the norm follows RoPE, but the layer has already applied it. A rotation does not change the
@@ -223,6 +228,12 @@ class Pieces:
         bare = x.float() / weights.where(weights != 0, 1.0)
         turned = self._rotate(bare, cos.float(), sin.float()) * weights / self._rope.attention_scaling
         return turned.to(x.dtype)
+
+    def _rope_of(self, positions: torch.Tensor) -> Rope:
+        """``rope``, computed once for all calls with the same tensor, because all layers of a pass ask for it."""
+        if self._last_rope is None or self._last_rope[0] is not positions:
+            self._last_rope = positions, self.rope(positions)
+        return self._last_rope[1]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         if FAMILIES[self.config.model_type].rotates_apart:

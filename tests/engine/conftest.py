@@ -13,7 +13,7 @@ from engine import quantization
 from engine.bench.synthetic_weights import LlamaShape
 from engine.decode import prefill
 from engine.kv import bounded, snapshot_io, windowed
-from engine.model import muse
+from engine.model import graphs, muse
 from engine.model.architectures import load_config
 from engine.model.kernels import native
 from tests.engine.small_caches import SHAPE
@@ -27,6 +27,14 @@ def float32_unless_asked() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "multiplies_pairs", lambda: False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recorded_early() -> Iterator[None]:
+    """Short answers repeat a shape a few times only, and have it recorded all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "_RECORD_AFTER", 3)
         yield
 
 

@@ -1,7 +1,8 @@
 """Defines backends, which run the passes of a model on a kind of hardware.
 
 ``Walk`` runs transformers' layers, and its result is the reference for all other backends. ``ProgramBackend`` runs a
-processor's passes as one program of our own kernels. ``TiledBackend`` uses 4-bit copies of the weights on a GPU.
+processor's passes as one program of our own kernels. ``JointBackend`` runs Llama's layers on a GPU with fewer launches,
+by joint products. ``TiledBackend`` uses 4-bit copies of the weights on a GPU.
 ``RecordedBackend`` replays another backend's passes on a GPU. Draft models and the middle level use the same kinds of
 backends.
 """

@@ -17,6 +17,7 @@ from engine.model.products.tiled import MOST_TILED_ROWS, TILE_OUT, TiledLinear4,
 from engine.quantization import GROUP
 
 if TYPE_CHECKING:
+    from engine.model.backends import Backend
     from engine.model.pieces import Pieces, Rope
     from engine.model.view import View
 
@@ -42,22 +43,27 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Runs passes over at most ``MOST_TILED_ROWS`` rows through tiled blocks, and wider passes through the model's own
-    blocks.
+    """Runs passes over at most ``MOST_TILED_ROWS`` rows through tiled blocks, and wider passes through another backend.
 
     Args:
-        tiled: the blocks.
+        few: the backend of the tiled blocks.
+        wide: the backend of the model's own blocks.
         pieces, bits: as in ``Walk``.
     """
 
-    def __init__(self, tiled: Sequence[nn.Module], pieces: Pieces, bits: int) -> None:
+    def __init__(self, few: Backend, wide: Backend, pieces: Pieces, bits: int) -> None:
         super().__init__(pieces, bits=bits)
-        self._tiled = tiled
+        self._few, self._wide = few, wide
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        if hidden.shape[1] > MOST_TILED_ROWS:
-            return super().layer(index, hidden, rope, view)
-        return self.pieces.block(self._tiled[index], index, hidden, rope, view)
+        return self._for(hidden.shape[1]).layer(index, hidden, rope, view)
+
+    def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
+        return self._for(len(input_ids)).forward(input_ids, view, rows)
+
+    def _for(self, count: int) -> Backend:
+        """The backend for a pass over ``count`` tokens."""
+        return self._wide if count > MOST_TILED_ROWS else self._few
 
 
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:

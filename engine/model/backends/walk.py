@@ -24,12 +24,14 @@ class Walk:
         pieces: the model's pieces.
         head: the product from hidden states to logits; None takes the model's own.
         bits: bits of this backend's weights; 0 if they are the model's own.
+        blocks: the blocks to run; None takes the model's own.
     """
 
     most_rows = MOST_ROWS
 
-    def __init__(self, pieces: Pieces, head: Any = None, bits: int = 0) -> None:
+    def __init__(self, pieces: Pieces, head: Any = None, bits: int = 0, blocks: Sequence[Any] | None = None) -> None:
         self.pieces, self.bits = pieces, bits
+        self._own_blocks = pieces.blocks if blocks is None else blocks
         self._head = pieces.last_product if head is None else head
         self._alone = torch_alone if has_kernels(pieces.model) else nullcontext
 
@@ -49,7 +51,7 @@ class Walk:
             yield
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        return self.pieces.block(self.pieces.blocks[index], index, hidden, rope, view)
+        return self.pieces.block(self._own_blocks[index], index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
         return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)

@@ -5,9 +5,10 @@ A GPU is busy only if the keys of one sequence are cut into pieces. torch's flas
 merges the results, with enough pieces to keep all processors of the GPU busy. ``fastest`` measures once which way is
 faster, and uses other kernels that are installed, right and faster. torch's wheels for Windows have no flash kernel,
 and GPUs before compute capability 8.0 cannot run it. There the memory-efficient kernel is used, or the plain path if no
-kernel is right. If a mask hides keys from rows, as in recorded passes, the memory-efficient kernel gets the mask as a
-bias. Triton needs a compiler on the machine, so it is used only if the configuration names it. Intel GPUs use the flash
-kernel of torch's build for them; Apple's GPU has no kernel that returns the log-sum-exp.
+kernel is right. In a recorded pass only the GPU knows how many keys a token sees. There the flash kernel reads this
+number from the GPU's memory, or the memory-efficient kernel gets a mask as a bias. Triton needs a compiler on the
+machine, so it is used only if the configuration names it. Intel GPUs use the flash kernel of torch's build for them;
+Apple's GPU has no kernel that returns the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import functools
 import importlib.util
 import logging
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -126,6 +129,83 @@ def _biased(
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
 
 
+class Lengths(NamedTuple):
+    """The number of keys that each of n queries sees, in the form that ``flash_lengths`` takes.
+
+    Args:
+        keys: (n,) int32, each at least 1.
+        ends: (n + 1,) int32, the numbers 0 to n: each query is a sequence.
+        starts: (n + 1,) int32, zeros: all sequences have the same keys.
+    """
+
+    keys: torch.Tensor
+    ends: torch.Tensor
+    starts: torch.Tensor
+
+    @classmethod
+    def of(cls, keys: torch.Tensor) -> Lengths:
+        """The numbers of keys ``keys`` (n,)."""
+        ends = torch.arange(len(keys) + 1, dtype=torch.int32, device=keys.device)
+        return cls(keys.int(), ends, torch.zeros_like(ends))
+
+
+def flash_lengths(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, lengths: Lengths
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run torch's flash kernel on queries that see different numbers of keys, which only the device needs to know.
+
+    Every query is a sequence of its own, and all sequences have the same keys. Keys that no query sees are not read.
+    The kernel cuts the keys of a sequence into pieces only if several query heads share a KV head.
+
+    Shapes: q (1, heads, n, head_dim); k and v (1, kv_heads, seq, head_dim).
+    """
+    made = torch.ops.aten._flash_attention_forward(
+        *(x[0].transpose(0, 1) for x in (q, k, v)),
+        *(lengths.ends, lengths.starts, 1, k.shape[2], 0.0, False, False),
+        scale=scaling,
+        seqused_k=lengths.keys,
+    )
+    return made[0].transpose(0, 1).unsqueeze(0), made[1].unsqueeze(0)
+
+
+def takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, group: int, head_dim: int) -> bool:
+    """Whether ``flash_lengths`` gives right results on this GPU for these shapes. Tested once; always False in float32.
+    ``group`` is the number of query heads of a KV head.
+
+    Raises:
+        RuntimeError: memory ran out, so that the kernel could not be tested.
+    """
+    if device.type != "cuda":
+        return False
+    return _takes_lengths(torch.device(device.type, device.index or 0), dtype, kv_heads, group, head_dim)
+
+
+@functools.lru_cache(maxsize=16)
+def _takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, group: int, head_dim: int) -> bool:
+    if not has_flash(device, dtype, head_dim):
+        return False
+    q, k, v = _probe(device, dtype, kv_heads, head_dim, _MASKED_KEYS, group * _PROBE_ROWS)
+    q = q.reshape(1, kv_heads * group, _PROBE_ROWS, head_dim)
+    # Keys after those that the last query sees are not numbers, so that a kernel that reads them gives a wrong result.
+    lengths = torch.arange(_PROBE_ROWS, device=device) + (_MASKED_KEYS // 2 + 1)
+    held = _MASKED_KEYS // 2 + _PROBE_ROWS
+    seen = (torch.arange(held, device=device) < lengths[:, None]).repeat(group, 1)
+    packed = q.reshape(1, kv_heads, -1, head_dim)
+    wide, deep = k[:, :, :held].float(), v[:, :, :held].float()
+    expected = plain(packed.float(), wide, deep, head_dim**-0.5, seen)
+    expected = expected[0].reshape(q.shape), expected[1].reshape(q.shape[:3])
+    k[:, :, held:], v[:, :, held:] = float("nan"), float("nan")
+    try:
+        right = _is_near(*flash_lengths(q, k, v, head_dim**-0.5, Lengths.of(lengths)), expected)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        right = False
+    if not right:
+        _log.info("recorded passes attend with masks: torch's kernel with numbers of keys is wrong for %s here", dtype)
+    return right
+
+
 def takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
     """Whether ``efficient_seen`` gives right results on this GPU for these shapes. Tested once; always False in
     float32.
@@ -171,15 +251,18 @@ def _split(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the attention of n tokens to themselves: token i sees tokens 0..i. q, k and v are (1, heads, n,
-    head_dim), without groups.
+    """Compute the attention of n tokens to themselves: token i sees tokens 0..i. q is (1, heads, n, head_dim), k and v
+    are (1, kv_heads, n, head_dim).
 
     Uses the torch kernel that is right on this GPU for unmasked queries: flash if possible, else memory-efficient.
+    Other kernels than flash need a key for every query head.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
     if "flash" in right:
         made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     if "efficient" in right:
         made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
@@ -216,6 +299,9 @@ def triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
     out = (outs * torch.exp(lses - joined).unsqueeze(-1)).sum(dim=0)
     return out.to(q.dtype).unsqueeze(0), joined.unsqueeze(0)
 
+
+Timed = Callable[[Kernel, torch.Tensor, torch.Tensor, torch.Tensor], float]
+"""Measures one call of a kernel, in milliseconds."""
 
 KERNELS: dict[str, Kernel] = {
     "split_flash": split_flash,
@@ -288,9 +374,14 @@ def measure(
     head_dim: int,
     keys: int = _PROBE_KEYS,
     rows: int = _PROBE_ROWS,
+    timed: Timed | None = None,
 ) -> float | None:
     """Measure one call of a kernel in milliseconds; None if the kernel does not run on this GPU, or gives wrong
     results.
+
+    Args:
+        timed: measures the call; None includes the time in which the host launches the kernel's parts, as in an
+            ordinary pass.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.
@@ -300,7 +391,7 @@ def measure(
     try:
         if not _is_near(*kernel(q, k, v, head_dim**-0.5), plain(q.float(), k.float(), v.float(), head_dim**-0.5)):
             return None
-        return _milliseconds(kernel, q, k, v)
+        return (timed or _milliseconds)(kernel, q, k, v)
     except (RuntimeError, ImportError, TypeError, ValueError, NotImplementedError, OSError) as error:
         if is_out_of_memory(error):
             raise

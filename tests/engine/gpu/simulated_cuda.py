@@ -734,6 +734,8 @@ def _dispatch_here(
         raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two cards: {func}")
     if name == "_scaled_dot_product_flash_attention":
         return _flash(gpu, *args, **kwargs)
+    if name == "_flash_attention_forward":
+        return _flash_of_lengths(gpu, *args, **kwargs)
     if name == "_scaled_dot_product_efficient_attention":
         return _efficient(gpu, *args, **kwargs)
     if name == "_convert_weight_to_int4pack":
@@ -867,6 +869,55 @@ def _flash(gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool 
     out, lse = _attention(gpu, q, k, v, causal, scale, q.shape[2])
     none = gpu.like(torch.empty(0, device="meta"))
     return out, lse, none, none, q.shape[2], k.shape[2], none, none, none
+
+
+def _flash_of_lengths(
+    gpu: Gpu,
+    q: Any,
+    k: Any,
+    v: Any,
+    ends: Any,
+    starts: Any,
+    longest: int,
+    room: int,
+    dropout: float,
+    causal: bool,
+    debug: bool,
+    *,
+    scale: float,
+    seqused_k: Any,
+) -> Any:
+    """torch's flash kernel over sequences of one query each, as ``mha_varlen_fwd`` in its flash_api.cpp has it: what
+    stands behind a sequence's number of keys is not read."""
+    if not gpu.flash or gpu.capability < (8, 0):
+        raise RuntimeError("USE_FLASH_ATTENTION was not enabled for build.")
+    for x in (q, k, v):
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+        if x.stride(-1) != 1 or x.elem.data_ptr() % 16:
+            raise RuntimeError("FlashAttention needs neighbouring components and 16-byte alignment")
+    count, heads, dim = q.shape
+    if any(x.dtype is not torch.int32 for x in (ends, starts, seqused_k)) or len(seqused_k) != count:
+        raise RuntimeError("cu_seqlens and seqused_k must have dtype int32, one sequence each")
+    if dim % 8 or dim > 256 or heads % k.shape[1] or dropout or causal or debug or longest != 1 or room > len(k):
+        raise RuntimeError("FlashAttention does not take this call here")
+    out = gpu.like(torch.empty((count, heads, dim), dtype=q.dtype, device="meta"))
+    lse = gpu.like(torch.empty((heads, count), dtype=torch.float32, device="meta"))
+    queries, keys, values, into, sums, used = (_numbers(x) for x in (q, k, v, out, lse, seqused_k))
+    gpu.touch(q, k, v, out, lse)
+    group = heads // k.shape[1]
+
+    def work() -> None:
+        for row, held in enumerate(used.tolist()):
+            assert 0 < held <= room, held
+            deep, wide = (x[:held].repeat_interleave(group, 1).float() for x in (keys, values))
+            scores = torch.einsum("hd,shd->hs", queries[row].float(), deep) * scale
+            sums[:, row] = torch.logsumexp(scores, -1)
+            into[row] = torch.einsum("hs,shd->hd", torch.exp(scores - sums[:, row, None]), wide)
+
+    gpu.current().enqueue(work)
+    none = gpu.like(torch.empty(0, device="meta"))
+    return out, lse, none, none, none
 
 
 def _efficient(
@@ -1007,7 +1058,13 @@ def simulated_cuda(
         for owner, name, stand_in in _stand_ins(gpu):
             after.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, stand_in)
-        for known in (cuda.measured, cuda.measured_for_many, cuda._takes_masks, devices.stream_of):
+        for known in (
+            cuda.measured,
+            cuda.measured_for_many,
+            cuda._takes_masks,
+            cuda._takes_lengths,
+            devices.stream_of,
+        ):
             known.cache_clear()
             after.callback(known.cache_clear)
         with _Mode():
