@@ -16,8 +16,10 @@ from engine.decode.tuning import is_slow
 from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
-LAUNCH_US = 5
-"""Approximate microseconds that the host takes to launch one kernel."""
+LAUNCH_US = 14
+"""Approximate microseconds that the host takes to launch one kernel, most of them Python's: measured on the virtual
+machine of an H200.
+"""
 
 FEW_TRIPS, TRIPS = 2, 8
 """Number of passes over the full cache before the first word of a book's first answer, with slow and with quick steps.

@@ -19,6 +19,7 @@ from torch import nn
 from engine.config import EngineConfig
 from engine.decode.tuning import TUNING
 from engine.kv.offload import Tier
+from engine.model import graphs
 from engine.model.architectures import embedding_parameters, estimate_parameters
 from engine.model.attention import Seen, attend_seen
 from engine.model.expected import kv_shape_of
@@ -444,5 +445,6 @@ if __name__ == "__main__":
     import sys
 
     torch.set_num_threads(1)
+    graphs._RECORD_AFTER = 3  # as in the tests
     load_once()
     sys.stdout.write("\n".join([*all_tables(), "", *goal_table()]) + "\n")

@@ -233,7 +233,7 @@ def test_layers_that_need_float64_are_refused_before_weights_are_read(
 ) -> None:
     monkeypatch.setattr(loading, "_from_pretrained", None)
     name = tiny({"mps": "qwen3_5_text", "xpu": "granitemoehybrid"}[kind])
-    with simulated_gpu(kind), pytest.raises(UnsupportedModel, match=f"of the kind {kind} have not"):
+    with simulated_gpu(kind), pytest.raises(UnsupportedModel, match=f"of the kind {kind} do not have"):
         loading.load(name, window=512, device=torch.device(kind))
 
 
