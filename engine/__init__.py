@@ -7,8 +7,8 @@
         print(engine.ask("Who kept the light?").result().text)
 
 The names in ``__all__`` are stable, including their fields and arguments; everything else in this package may change. A
-name is imported when it is first used. No such import loads torch, because the engine's thread loads it later. Read
-``engine.session`` first.
+name is imported when it is first used. Importing a name does not load torch: the engine's thread loads torch later.
+Read ``engine.session`` first.
 
 If Trifold is installed by pip, write ``from trifold.engine import ...``.
 """
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 if __name__ != "engine":
     # If Trifold is installed by pip, this file is imported as trifold.engine, whereas the modules here import each
-    # other as engine.…. The package is loaded as engine, and both names refer to this one module, so that no class
-    # exists twice.
+    # other as engine.…. So that no class exists twice, the package is loaded as engine, and both names refer to that
+    # one module.
     if "engine" not in sys.modules:
         spec = importlib.util.spec_from_file_location("engine", __file__, submodule_search_locations=list(__path__))
         assert spec is not None

@@ -87,7 +87,7 @@ _DENIED = re.compile(  # the words, three at most, that a "not" negates; "not li
 # First character of the scripts without spaces between words. Their texts are compared by pairs of characters.
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
-_OF_A_VERB = re.compile(r"ung(?:en)?$")  # the ending of German nouns that are made of verbs
+_OF_A_VERB = re.compile(r"ung(?:en)?$")  # ending of German nouns derived from verbs: "wohnen", "Wohnung"
 _ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "professor", "familie", "firma"])
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
@@ -153,8 +153,8 @@ class Term:
 
 @dataclass
 class Place:
-    """The words of one passage, which is the characters [start, end) of the document's text. ``negated``: whether the
-    passage negates something. ``denied``: keys that occur in the passage only negated.
+    """A passage, characters [start, end) of the document's text, and the keys of its words. ``negated``: whether the
+    passage negates something. ``denied``: keys of words that the passage only negates.
     """
 
     start: int
@@ -272,8 +272,8 @@ class BookWords:
         return term.kind == "name" and without_ending(term.whole) not in self._names
 
     def is_joined(self, term: Term) -> bool:
-        """Whether a word of the book contains this word, is its beginning, or begins with the verb that this word is
-        made of. So "Wohnung" is joined to "Wohnfläche".
+        """Whether the book has a word that contains ``term``, is the beginning of ``term``, or begins with the stem of
+        the verb that ``term`` is derived from: "Wohnfläche" for "Wohnung".
         """
         joined = self._joined.get(term.whole)
         if joined is None:
@@ -303,7 +303,8 @@ class BookWords:
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
         """Sum the weights of the words in each passage and in its neighbours. The result is keyed by the index of the
-        passage; a key may be one below or above the valid indices.
+        passage. It may also have the keys -1 and the number of passages, as neighbours of the first and the last
+        passage.
         """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
@@ -368,10 +369,10 @@ class BookWords:
     def _is_name(self, whole: str, before: str, behind: str, heading: bool) -> bool:
         """Whether a capitalised word is a name.
 
-        If the book also writes the word in lower case, or capitalises every noun, only a quoted word that the book
-        never capitalises is a name. Otherwise, at the start of a sentence and in a heading, a word is a name if the
-        book capitalises it within sentences; elsewhere it always is. A word alone in quotation marks does not
-        count as the start of a sentence.
+        If the book also writes the word in lower case, or capitalises every noun, the word is a name only if it is
+        quoted and the book never capitalises it. Otherwise the word is a name, except at the start of a sentence or in
+        a heading: there the book must also capitalise the word within sentences. A word alone in quotation marks does
+        not count as the start of a sentence.
 
         Args:
             before: the sentence up to the word.
@@ -423,9 +424,7 @@ class BookWords:
         return found
 
     def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
-        """Whether a capitalised word is a common first name that the book has neither capitalised nor in lower case
-        ("clara").
-        """
+        """Whether a capitalised word is a common first name that the book never uses, in any case ("clara")."""
         return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._known
 
     def _is_strange(self, raw: str) -> bool:

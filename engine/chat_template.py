@@ -90,15 +90,16 @@ class ChatFormat:
 def chat_format(render: Renderer, title: str) -> ChatFormat:
     """Cut a chat template into pieces around a book.
 
-    The book goes into the system message. If the template has no system message, or does not put it before the chat (so
-    that the text before the book would change at every turn), the book goes to the beginning of the first question.
+    The book goes into the system message. Some templates have no system message, or do not put it before the chat, so
+    that the text before the book would change at every turn. With such a template the book goes to the beginning of the
+    first question.
 
     Args:
         render: renders messages by the template. It may raise for roles that the template does not know.
         title: the book's title.
 
     Raises:
-        ModelError: the template keeps the book before the conversation in neither place, or writes too much.
+        ModelError: the template does not keep the book before the conversation in either message, or writes too much.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

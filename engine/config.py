@@ -81,14 +81,14 @@ class EngineConfig:
     Args:
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model; None decodes with the middle level alone.
-        context: window to reserve; None takes the model's own.
+        context: tokens of the window to reserve; None takes the model's own window.
         device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" allows both GPUs, if one cannot
             hold everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
             are then exact with respect to the rounded weights.
-        kv: format of the target's KV: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers
-            are then approximate, and exact with respect to 8-bit KV.
+        kv: format of the target's KV: "model" keeps it in the model's dtype; "8bit" rounds it for less memory, and
+            answers are then exact only with respect to the rounded KV.
         middle: weights of the middle level, which only proposes: "stored" uses the target's weights; "8bit" and "4bit"
             use an additional rounded copy, on a GPU only "4bit"; "auto" makes a copy if it is expected to pay off.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
@@ -98,8 +98,8 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
-        retrieval_share: if the number of tokens in the book, divided by this number, exceeds the budget, it becomes the
-            budget, but at most 8,192; 0 never raises the budget. If neither ``retrieval_budget`` nor
+        retrieval_share: raises the budget to the book's tokens divided by this number, at most to 8,192, if the
+            quotient exceeds the budget; 0 never raises the budget. If neither ``retrieval_budget`` nor
             ``retrieval_share`` is given, a share is chosen if the model runs on a CPU.
         chunk_size: neighbouring tokens that are selected together; if not given, small if the model runs on a CPU with
             enough memory for the additional mean keys.

@@ -1,9 +1,9 @@
 """Adds chapter titles from the book's table of contents to a question about the whole text or one of its chapters.
 
 A model asked for a summary of a long book retells its beginning; asked for chapter 3, it has to find the chapter first.
-If the book has a table of contents, the titles of the chapters to follow, or of the chapter that is asked for, are
-added to the question. (A chapter's first words in the question would make a model copy the text after them.) The book
-before the question stays unchanged, token for token, and equal questions give equal words.
+If the book has a table of contents, titles are added to the question: of the chapters that a summary should follow, or
+of the chapter that is asked for. (A chapter's first words in the question would make a model copy the text after them.)
+The book before the question stays unchanged, token for token, and equal questions give equal words.
 
 Knows no model and no tokens.
 """

@@ -118,7 +118,7 @@ def memory_without_us(device: torch.device) -> int:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a GPU has fast products in bfloat16. NVIDIA GPUs before Ampere (RTX 20, T4) compute them slowly."""
+    """Whether a GPU has fast products in bfloat16. NVIDIA GPUs before Ampere (RTX 20, T4) are slow at them."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return True
     return torch.cuda.get_device_capability(device) >= _BFLOAT16_CAPABILITY
@@ -158,9 +158,9 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place, because the allocator for pinned memory would round up to the next power of two.
 
     Returns:
-        whether the system allowed it. On Windows nothing is pinned, because Windows counts pinned memory against the
-            card. After one refusal, Windows also refuses amounts that it allowed before (on a card of 24 GB with 19.5
-            in use, at most 3.8 could be pinned).
+        whether the system allowed it. On Windows nothing is pinned. Windows counts pinned memory against the card (on a
+            card of 24 GB with 19.5 in use, at most 3.8 could be pinned), and after one refusal it also refuses amounts
+            that it allowed before.
     """
     if sys.platform == "win32":
         return False
@@ -189,8 +189,8 @@ def empty_cache(device: torch.device) -> None:
 
 
 def trim_heap() -> None:
-    """Give back freed memory that the C library holds between pieces in use: hundreds of MB after many large tensors.
-    Only glibc can be asked to.
+    """Return freed heap memory that the C library keeps, hundreds of MB after many large tensors, to the system. Does
+    something only with glibc.
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

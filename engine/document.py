@@ -242,7 +242,7 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence may continue on the next page, but not across pages that were left
+        """The text of all pages, joined. A sentence may continue on the next page, but not if pages between were left
         out.
         """
         return self._text[0]

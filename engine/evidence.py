@@ -12,8 +12,8 @@ nothing about the book (small talk, an opinion, a refusal) has no level. Words o
 are reported separately (``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
 
 Knows no model. Weights of pages, such as the model's attention, only decide between equal passages. The model itself is
-not asked whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that give an action to another person
-(assets/evaluation), and asking takes a good part of an answer's time.
+not asked whether a passage says so. A 1.5B model says yes to 9 of 16 sentences that attribute an action to the wrong
+person (assets/evaluation), and asking would take a good part of an answer's time.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class EvidenceIndex:
         self._absence = Absence(self.words)
 
     def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
-        """The nouns and names of a question that the book never uses: see ``Absence.unmentioned``."""
+        """The nouns and names of a question that the book never uses, as ``Absence.unmentioned`` finds them."""
         return self._absence.unmentioned(question, answered)
 
     def find(

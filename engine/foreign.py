@@ -1,15 +1,15 @@
 """Tries a model's tokenizer and chat template. Both are untrusted, and both must run before the model can be used.
 
-Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). This process loads a tokenizer
-only after the child has loaded and used it: a tokenizer may be made to fill the memory, never end, or break its
-library. A chat template is a program. The child compiles it and renders it once into pieces (``engine.chat_template``).
+Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). A tokenizer may be made to
+fill the memory, never end, or break its library, so this process loads a tokenizer only after the child has loaded and
+used it. A chat template is a program. The child compiles it and renders it once into pieces (``engine.chat_template``).
 This process uses only the pieces. Results are stored under a hash of the tried files, so that a model is tried only at
 its first start. ``begin`` starts the trials of a model while this process imports its libraries; the use of a tokenizer
 or a template waits for the result.
 
 A tokenizer that the child found harmless may still be slow on a particular text, if a regular expression or the
 tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other tokenizer each text is
-encoded in a child first (``Texts``), within a time that grows with the text's length, because thirty characters can be
+encoded in a child first (``Texts``), with a time limit that grows with the text's length. Thirty characters can be
 enough to stall such a tokenizer.
 """
 
@@ -36,20 +36,20 @@ from engine.sandbox import Bounds, ChildFailed, run_in_child
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, USE_S)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
-# Limits for converting a GGUF vocabulary. A vocabulary of 260,000 SentencePiece tokens needs the most memory
-# and time. The number of tokens, which the header states, is checked first.
+# Limits for converting a GGUF vocabulary. Of the known vocabularies, one of 260,000 SentencePiece tokens needs the most
+# memory and time. The number of tokens that the header states is checked before.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 # Maximum seconds for a text: a constant plus seconds per character, ten times the time of an ordinary tokenizer.
 _TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
-_TEXT_BYTES_PER_CHARACTER = 300  # memory of an encoding with its offsets, per character
+_TEXT_BYTES_PER_CHARACTER = 300  # bytes of an encoding with its offsets, per character of the text
 _SHORT = 10_000  # maximum characters of a text for the permanent child
-_LIFE_S = 1800.0  # seconds after which the child is replaced, because its processor time is limited
-_MOST_KNOWN = 1000  # maximum texts whose results are remembered
-_START_S = 30.0  # seconds for a child's start on a cold disk
+_LIFE_S = 1800.0  # seconds after which the permanent child is replaced, because its processor time is limited
+_MOST_KNOWN = 1000  # maximum texts that a tokenizer remembers as tried
+_START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
 _FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
 """Number of strings in a stored result, keyed by the kind of trial."""
-_REMEMBERED = 64  # maximum results that a process remembers
+_REMEMBERED = 64  # maximum results of trials that a process keeps in memory
 _MOST_FILES = 1000  # maximum results on disk; the oldest are removed
 _MOST_KEPT_BYTES = 1 << 20
 

@@ -4,8 +4,8 @@
 
 A tokenizer's numbers are checked before they can make a library allocate memory. Then the tokenizer is loaded, and used
 on prose and on runs of a repeated character. A GGUF file's vocabulary is converted to transformers' format first. A
-chat template is cut into pieces; the program uses only the pieces. The program loads a tokenizer only after it has
-passed here.
+chat template is cut into pieces. The program that started the child uses only these pieces, and loads a tokenizer only
+after the child has passed it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ MOST_NAMED = 10_000
 transformers takes quadratic time, because for each token it looks at all special tokens.
 """
 _LARGEST_ID = 1 << 24
-# Maximum factor by which a normalizer may lengthen a text, and a decoder a token. Real models make at most two
-# characters of one.
+# Maximum factor by which a normalizer may lengthen a text, or a decoder a token. Real models make at most two
+# characters out of one.
 _MOST_GROWTH = 16.0
-_LONGEST = "model_max_length"  # may be larger than the limit: 10 to the power of 30 means "any length"
+_LONGEST = "model_max_length"  # setting that may exceed the limit of numbers: 10 to the power of 30 means "any length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files

@@ -48,17 +48,17 @@ PLAIN_PROBES = 3
 """Number of plain steps that are timed on a new book. Their median is the controller's first cost. The first step also
 makes a token; if it is slow, no other step is timed.
 """
-# Minimum number of plain steps, spread over the answer, from which a speedup is computed.
+# Minimum number of plain steps for a speedup to be computed.
 _LEAST_PLAIN_STEPS = 3
 # Minimum seconds between two plain steps.
 _PLAIN_EVERY_S = 2.0
 # Maximum share of an answer's time for plain steps while the answer is written.
 _PLAIN_SHARE = 0.01
-# Plain steps that are missing at the end are timed if they take less than this share of the answer's time, or less than
-# this number of seconds, which a person does not notice.
+# Plain steps that are missing at the end of an answer are timed if they take less than ``_PLAIN_SHARE_AT_END`` of the
+# answer's time, or less than ``_UNNOTICED_S`` seconds, which a person does not notice.
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# A plain step is compared with this number of verifications before it, and with as many after it.
+# Maximum number of verifications before a plain step with which it is compared, and of verifications after it.
 _BESIDE = 4
 # Maximum ratio of the speedup's upper bound to its lower bound, each one standard error of the comparisons' median
 # away. Beyond this ratio no speedup is given, because the machine was disturbed.
@@ -101,8 +101,8 @@ class GenerationLoop:
 
         Args:
             prompt: all tokens of the prompt.
-            reused: number of the prompt's first tokens that are known to be in the caches. If the question is repeated,
-                the caches may even hold all tokens but the last.
+            reused: number of the prompt's first tokens that are known to be in the caches. After a repeated question
+                the caches may hold more: all tokens but the last.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -331,10 +331,10 @@ class PlainSteps:
 
     Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
     the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
-    step's time at that moment. Each round's time is divided by this estimate, because a slow moment of the
-    machine slows rounds and plain steps alike. A plain token takes longer than its pass, by a factor that is measured
-    in rounds of one plain step (1 without such rounds). It is their lower median, because an answer's second round
-    takes longer: it also starts the cheap levels.
+    step's time at that moment. Each round's time is divided by this estimate, because a slow moment of the machine
+    slows rounds and plain steps alike. A plain token takes longer than its pass. The factor is the lower median over
+    rounds of one plain step, or 1 without such rounds. The median would be too high, because an answer's second round
+    also starts the cheap levels.
 
     Times of steps are milliseconds; moments are seconds since the question.
     """

@@ -1,7 +1,7 @@
 """Checks which files may be opened in a model's folder: only regular files inside the folder, and none larger than a
 model needs.
 
-A folder is untrusted. A name in it may be an endless device, a pipe without a writer, a link that leads nowhere or out
+A folder is untrusted. A file in it may be an endless device, a pipe without a writer, a link that leads nowhere or out
 of the folder, or terabytes of zeros. Libraries read whole files, so they may open a folder only after ``check``. Only
 small files are read here, with the standard library alone.
 """
@@ -48,7 +48,8 @@ _MOST_LISTED = 10_000  # maximum number of values in a list, because transformer
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
 """Parts of the names of settings that may have any value, because transformers makes no list as long as the value."""
 
-_HUB = ("models--", "blobs")  # parts of the folder names in which the hub's tools keep the files that links point to
+# parts of folder names of the hub's cache, where the files are that a model folder's links point to
+_HUB = ("models--", "blobs")
 _AGAIN = "Download the model again."
 
 
@@ -125,7 +126,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     """
     try:
         seen, place = path.stat(), path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError up to Python 3.12
+    except (OSError, RuntimeError) as error:  # up to Python 3.12, links that form a circle raise a RuntimeError
         raise ModelError(f"{path.name} leads to nothing that can be read.", _AGAIN) from error
     if not stat.S_ISREG(seen.st_mode):
         raise ModelError(f"{path.name} is not an ordinary file.", _AGAIN)

@@ -1,10 +1,10 @@
 """The rules by which a sentence is "not found" in a book, and which words of its question the book never uses.
 
-A sentence is *not found* in three cases. The book never mentions the subject of the question. Or the book mentions only
-far from the best passage the subject, or a thing that the question counts ("how many horses") or names with its owner
-("David's horse"). Or the sentence only repeats the question.
+A sentence is *not found* in three cases. First, the book never mentions the subject of the question, or only far from
+the best passage. Second, the question counts a thing ("how many horses") or names it with its owner ("David's horse"),
+and the book mentions this thing only far from the best passage. Third, the sentence only repeats the question.
 
-Knows nothing of levels: takes the question's words and the place of the best passage (``engine.evidence``).
+Takes the question's words and the place of the best passage. The levels are decided in ``engine.evidence``.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Absence:
     def is_unknown(self, term: Term) -> bool:
         """Whether the book never uses a word of the question.
 
-        If the book's language joins words, as German does, a word also counts as known if ``BookWords.is_joined``; and
+        In a language that joins words, such as German, a word also counts as known if ``BookWords.is_joined``. There
         only nouns count as unknown, because the forms of verbs differ too much.
         """
         if self._words.has(term) or is_generic(term) or ROMAN.fullmatch(term.whole):

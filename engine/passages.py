@@ -1,9 +1,10 @@
-"""Finds passages of a book that share words with a question, for models that are too small to find them by themselves.
+"""Finds passages of a book that share words with a question, for models that are too small to find passages by
+themselves.
 
-A model whose generation settings contain `passages` gets them repeated after the question. A small chat model without
-such settings gets the best passage repeated before a question about the book. The prompt holds the whole book in any
-case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the book and the
-question, so equal questions give equal tokens. For a question about the whole text, the passages are the text's
+A model whose generation settings contain `passages` gets passages repeated after the question. A small chat model
+without such settings gets the best passage repeated before a question about the book. The prompt holds the whole book
+in any case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the book and
+the question, so equal questions give equal tokens. For a question about the whole text, the passages are the text's
 beginning and, from each later part, the passage that is most typical of the text.
 
 Knows no model. The list of stop words is English; in other languages only rarity distinguishes words.
@@ -156,8 +157,8 @@ def reminded(question: str, passages: Sequence[str]) -> str:
 def pointed(question: str, passages: Sequence[str], language: Language | None = None) -> str:
     """The passages, if any, followed by the question, so that the prompt ends with the question.
 
-    The line above the passages is in the book's ``language``, or in English if that is unknown. With an English line, a
-    question in German about a German book was answered in English. A question in another language than the book's is
+    The line above the passages is in the book's ``language``, or in English if that is unknown. (With an English line,
+    a German question about a German book was answered in English.) A question in another language than the book's is
     followed by a sentence that asks for an answer in the question's language.
     """
     own = language_of_question(question)
@@ -206,7 +207,9 @@ class Passages:
         return [self._all[-place] for _, place in heapq.nlargest(most, known)]
 
     def _throughout(self, most: int) -> list[str]:
-        """The first passage, and the most typical passage of each of the equal parts after it."""
+        """The first passage, and the most typical passage of each part, if the rest is divided into ``most`` - 1 equal
+        parts.
+        """
         size, rest = len(self._all), range(1, most)
         borders = [1 + (size - 1) * part // max(1, most - 1) for part in range(most)]
         parts = [range(borders[part - 1], borders[part]) for part in rest]

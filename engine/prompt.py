@@ -1,15 +1,15 @@
 """Makes the prompt: the words around the book, their tokens with the page of each, and the turns after the book.
 
 The book comes first and never changes by a byte; the chat follows. A chat template is cut into pieces: a prefix that
-holds the book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized
-separately, the tokens of the book are the same for every question, and their KV is computed once.
+holds the book and never changes, and one piece per turn that is appended to the prefix. Because the pieces are
+tokenized separately, the tokens of the book are the same for every question, and their KV is computed once.
 
 A fast tokenizer of transformers encodes text, and decodes ids to text that streams. Words of a book or a person are
 encoded so that nothing in them can act as a special token.
 
 A conversation only manages lists of ids: the prompt, and the part of the prompt that the caches already hold. Cached
 turns are recognised by their words. So regenerating, editing, switching chats and restoring a chat need no special
-handling: each is just a different history.
+handling. Each is just a different history.
 
 Importing this needs no package, because the launcher reads the engine's settings before any package is installed.
 """
@@ -36,12 +36,12 @@ from engine.passages import POINTED_SHORTEST, SHORTEST, Passages, asks_about_par
 _REPLACEMENT = "\ufffd"
 # Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
 _LOOKBACK = 8
-_BYTES = 4  # maximum bytes of a character, and so its maximum tokens
-# Maximum characters of a text for each token of the window, twice as many as in prose. Of a longer text, only a
-# beginning with this many characters is encoded first.
+_BYTES = 4  # maximum bytes of a character, and therefore maximum tokens of a character
+# Maximum characters per token of the window that are encoded at once, twice as many as a token of prose has. Of a
+# longer text, only a beginning of this length is encoded first.
 _LONG = 8
-# If this beginning has more tokens than the window times this factor, the whole text is surely too long. The factor is
-# above 1, because tokens at the cut may differ.
+# If the beginning has more tokens than the window times this factor, the whole text is surely too long. The factor is
+# above 1, because the cut may change the tokens next to it.
 _SURELY = 1.5
 
 
@@ -227,10 +227,10 @@ class BookTokenizer:
             return self._tokenizer(text, add_special_tokens=False, **options)
 
     def _opening(self, form: ChatFormat) -> list[int]:
-        """The template's words before the book, and before them the begin token, if the template leaves it to the
-        tokenizer.
+        """The token ids of the template's text before the book. The BOS token is put first if the tokenizer is to add
+        it and the template has not.
 
-        A title is encoded together with the words around it, unless a part of the title would act as a special token.
+        A title is encoded together with the text around it, unless a part of the title would act as a special token.
         """
         title = self.words(form.title)
         if title == self.template_words(form.title):
@@ -303,7 +303,7 @@ class TextStream:
     Args:
         tokenizer: decodes the ids.
         after: earlier ids, so that words and spaces join as in one text.
-        shown: the text of these ids that has been shown; it may lack an unfinished character at the end.
+        shown: the text of the ids ``after`` as it has been shown; it may lack an unfinished character at the end.
     """
 
     def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
@@ -311,7 +311,7 @@ class TextStream:
         self._from = 0  # index of the first id that is still decoded
         start, stop = self._whole_characters(after)
         self._ids: list[int] = list(after[start:])
-        # number of ids that have been shown: all, if a broken character at the end has been shown too
+        # number of ids whose text has been shown: all ids, if even a broken character at the end has been shown
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
@@ -345,8 +345,8 @@ class TextStream:
         return first, end
 
     def _clean_cut(self) -> bool:
-        """Whether decoding only the last ``_LOOKBACK`` tokens gives the end of the same text, so that older ids can be
-        left out.
+        """Whether the last ``_LOOKBACK`` tokens, decoded alone, give the end of the text, so that older ids can be left
+        out.
         """
         cut = self._shown - _LOOKBACK
         if cut <= self._from:
@@ -430,9 +430,9 @@ class Conversation:
     """The open book and the turns about it.
 
     ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. For a model that asks for
-    passages, a question is followed by up to ``num_passages`` passages that share words with it. For a model that is to
-    be ``pointed`` to a passage, the best passage stands before a question about the book. The passages of earlier turns
-    stay where they are, since KV of all later tokens depends on them.
+    passages, a question is followed by up to ``num_passages`` passages that share words with it. If the model is to be
+    ``pointed`` to a passage, the best passage precedes a question about the book. The passages of earlier turns stay
+    where they are, since KV of all later tokens depends on them.
     """
 
     tokenizer: BookTokenizer

@@ -51,7 +51,8 @@ TRACED_TOKENS = 144
 tokens of a verification.
 """
 
-# number of states: after the committed tokens, before and after the newest pass; at the book's end; at a chat's places
+# number of states: 3 for the committed tokens, before the newest pass and after it; 1 at the book's end; the chat's
+# places
 _RECURRENT_STATES = 3 + 1 + CHAT_PLACES
 
 

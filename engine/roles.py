@@ -98,8 +98,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The keys of a sentence's words before its auxiliary verb. If there are none before it, the first word, with
-    further words of the same name.
+    """The keys of a sentence's words before its auxiliary verb. If no word is before an auxiliary verb, the keys of the
+    first word and of further words of the same name.
     """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before
@@ -112,8 +112,8 @@ def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match
 
 
 def _refers_back(clause: str, verb: int) -> bool:
-    """Whether the clause begins with a possessive, or has a pronoun before its verb or shortly after, and so refers to
-    a person named before the clause.
+    """Whether a clause refers to a person named before the clause: by a possessive at its beginning, or by a pronoun
+    before its verb or shortly after.
     """
     return _POSSESSIVE.match(clause) is not None or _PRONOUN.search(clause, 0, verb + INVERTED_WITHIN) is not None
 

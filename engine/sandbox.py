@@ -1,16 +1,16 @@
 """Runs a child process with limits for untrusted bytes. Contains both the parent's and the child's side.
 
-Owns the process and the messages on its pipes (four bytes of length, then JSON). When ``run_in_child`` is left in any
-way (an error, a cancel, Ctrl-C), the child is killed and collected. The module that the child runs decides what it
-does: ``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
+Owns the process and the messages on its pipes (four bytes of length, then JSON). However ``run_in_child`` is left (by
+an error, a cancel, Ctrl-C), the child is killed and waited for. The module that the child runs decides what it does:
+``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
 
 The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
 parent checks memory ten times a second, so a child can exceed its limit for a moment. Except on Windows the system also
-limits processor time, so that a child that never listens ends even when its parent was killed.
+limits processor time, so that a child that never reads its pipe ends even if its parent was killed.
 
 ``multiprocessing`` is not used: its spawned child imports the app's main module again and inherits the whole
-environment, and its pipes unpickle, so that a parser taken over by a file could run code in the app. JSON cannot.
-Standard library only.
+environment. Its pipes unpickle messages, so that a parser taken over by a file could run code in the app. Messages in
+JSON cannot run code. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY = 0.1  # seconds between two checks of the clock and of the child's memory
-_START_SECONDS = 30.0  # seconds until the first message: enough for a cold disk and a busy machine
+_START_SECONDS = 30.0  # maximum seconds until a child's first message, enough for a cold disk and a busy machine
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _END = object()
 _LENGTH = struct.Struct(">I")

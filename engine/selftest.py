@@ -34,17 +34,17 @@ BUDGET = 256
 """Tokens of the retrieval cache: so few that even a short text needs a selection."""
 
 _READING_S = 25.0  # maximum seconds for reading the text, estimated from this machine's probes
-# Tokens of an answer: the minimum, the maximum of the first answer, and the maximum of later answers. The speed of the
-# answers decides between minimum and maximum.
+# Tokens of an answer: the minimum, the maximum for the first answer, and the maximum for later answers. The faster the
+# machine answers, the more tokens an answer gets.
 _FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
 _DRAWS, _DRAWS_S = 5_000, 6.0
 _VOCABULARY = 8  # tokens of the small vocabulary for sampling
-_CHANCE = 48.0  # limit of chi-square (7 degrees of freedom), which correct sampling exceeds once in ten million runs
+_CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling exceeds it once in ten million runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Maximum difference of two logits that counts as a tie, keyed by dtype: rounding, which depends on the order of
-# additions, decides which logit is greater.
+# Maximum difference of two logits that counts as a tie, keyed by dtype. Within it, rounding decides which logit is
+# greater, and rounding depends on the order of additions.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 # Maximum difference that counts as a tie with 8-bit KV, which is rounded more coarsely. With the demo pair, passes of
 # different lengths change the margin between two tokens by up to 0.015 in float32 and 0.4 in bfloat16; without 8-bit KV

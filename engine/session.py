@@ -284,8 +284,8 @@ class Session:
         """Answer a question about the book.
 
         Turns of the question's ``history`` that are still in the cache are reused. All other turns are restored from
-        disk or prefilled. A repeated question, for example with another seed, prefills nothing, so that several samples
-        share the book and the question.
+        disk or prefilled. A repeated question prefills nothing, for example if it is asked with another seed. So
+        several samples share the book and the question.
 
         Args:
             question: a ``Question``, or only its text. Its ``wait`` is ignored, because there is only one caller.

@@ -101,8 +101,8 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(whole: str) -> str:
-    """The stem of a folded word: the word without the most common endings of English, German and French. A different
-    word may begin with the same stem, so the app's search keeps more letters (``app.core.spellings.without_endings``).
+    """The stem of a folded word: the word without the most common endings of English, German and French. Different
+    words may have the same stem, so the app's search removes fewer letters (``app.core.spellings.without_endings``).
     """
     return _ENDINGS.sub("", whole)
 

@@ -63,8 +63,8 @@ _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been 
 
 
 class EngineLike(Protocol):
-    """The interface of an engine, as an app uses it. Only ``wait_ready``, ``measure``, ``finish_saving``, and calls
-    with a ``wait`` above 0 take time.
+    """The interface of an engine, as an app uses it. Only ``wait_ready``, ``measure`` and ``finish_saving`` block, and
+    calls with a ``wait`` above 0.
     """
 
     @property
@@ -239,7 +239,7 @@ class Admission:
         """Make a request the current one, within ``wait`` seconds.
 
         Raises:
-            Busy: another request has not ended by then, or this one was cancelled while it waited.
+            Busy: another request has not ended within ``wait`` seconds, or ``request`` was cancelled while it waited.
             TrifoldError: the error that ``refuse`` was given.
         """
         until = time.monotonic() + wait
