@@ -10,10 +10,10 @@ the changed chunks. The policy "never" is the published code of TriForce; "every
 verification.
 
 The costs of a round's passes on this machine and this context are measured once, then updated. A pass over n tokens
-costs about base + slope * (n - 1) milliseconds: the base reads weights and KV once, the slope computes for every
-further token. A pass over one token is estimated separately: it multiplies matrices by a vector, which costs less than
-the line for several tokens predicts. The line is fitted by least squares. Older passes fade in the fit, so that it
-follows a growing book or a machine that becomes slower.
+costs about base + slope * (n - 1) milliseconds. The base is the time of reading weights and KV once, the slope the time
+of computing a further token. A pass over one token is estimated separately, because it multiplies matrices by a vector,
+which costs less than the line for several tokens predicts. The line is fitted by least squares. Older passes fade in
+the fit, so that it follows a growing book or a machine that becomes slower.
 
 Pure: no model, no tensors, no clock.
 """
@@ -72,8 +72,7 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# A change of book ages rates as if this many tokens had been made without a trial. The number is so large that rates
-# age to the minimum weight.
+# Number of tokens without a trial by which a change of book ages rates: so large that rates age to the minimum weight.
 _ANOTHER_BOOK = 100_000
 
 
@@ -128,8 +127,8 @@ class FadingRate:
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add ``trials`` that were made at another level. An estimated ``accepted`` of them would have been accepted at
-        this level. Such trials weigh less than direct trials.
+        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many trials this level
+        would have accepted. Such trials weigh less than direct trials.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
@@ -394,8 +393,8 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds that a round with middle passes takes in addition to its passes: for refreshes, and for the cheap
-    # levels to catch up
+    # milliseconds that a round with middle passes spends outside its passes: on refreshes, and on tokens that the cheap
+    # levels lack
     beside: float = 0.0
     # milliseconds of the selection that the first middle pass of an answer needs
     selection: float = 0.0
@@ -426,7 +425,7 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # a step over one token that took longer than two tokens was disturbed
+    one_ms = min(one_ms, two_ms)  # a pass over one token that took longer than a pass over two tokens was disturbed
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
@@ -471,8 +470,8 @@ class PassCostEstimate:
         return min(self._newest_ones)
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """Count ``steps`` plain steps during which no pass over several tokens was learned and, if ``one``, no pass
-        over one token either. Earlier passes then weigh less, and the first measurement weighs more.
+        """Count ``steps`` plain steps since a pass over several tokens was last added. Earlier passes then weigh less,
+        and the first measurement weighs more. ``one``: whether no pass over one token was added either.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]

@@ -10,8 +10,8 @@ equation 1):
     copy        n tokens of the book straight to the full cache: E(a, n) tokens, with a by the length of the match
     plain       one token
 
-Within a round, proposing stops early (``EarlyStop``). It stops when the probability that all proposed tokens are
-accepted is so low that one more step would add fewer expected tokens than the plan makes in the time of this step.
+Within a round, proposing may stop early (``EarlyStop``). It stops when one more step would add fewer expected tokens
+than the plan makes in the time of this step, because all proposed tokens are unlikely to be accepted.
 
 ``best_plan`` is a pure function. ``Controller`` updates the estimates that it is given. Because acceptance changes with
 the text, it sometimes tries a plan that it would not choose. The cost of a trial is its time minus the plan's time for
@@ -59,10 +59,10 @@ NO_MATCH = LookupMatch()
 class DraftPlan:
     """The plan of a round: how to speculate.
 
-    With ``passes`` above 0 there are that many middle passes over ``draft`` tokens each, which end early when
-    ``pending`` tokens wait for verification. With ``passes`` 0, ``draft`` tokens go straight to verification. With
-    ``copy`` above 0, that many tokens of the book go straight to verification. If all are 0 the round is plain
-    decoding.
+    If ``passes`` is above 0, the round has up to ``passes`` middle passes over ``draft`` tokens each. It needs fewer if
+    ``pending`` tokens wait for verification earlier. If ``passes`` is 0, ``draft`` tokens go straight to verification.
+    If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification. If all are 0, the round is a plain
+    step.
     """
 
     draft: int = 0
@@ -143,7 +143,7 @@ def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
     """Maximum number of middle passes in a round.
 
     If a verification takes seconds because spilled KV comes over a bus, all middle passes together may take as much
-    time as the verification. There are at most ``Tuning.most_pending`` passes.
+    time as the verification. Otherwise the maximum is ``Tuning.most_passes``.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
@@ -174,8 +174,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # On average, a drafted token is useful only if half of the round's proposals are accepted before it. So its value
-    # is multiplied by the probability of this.
+    # A drafted token is useful only if the round's earlier proposals are accepted, on average half of all proposals. So
+    # its value is multiplied by the probability of that.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -294,7 +294,7 @@ class Controller:
         self._wait = tuning.first_probe
         # sums in which older rounds fade: tokens, and the time that speculation lost, in plain steps
         self._tokens = self._lost = 0.0
-        # time that trials may still cost, in plain steps: a share of the time so far, minus the cost of past trials
+        # plain steps that trials may still cost: a share of the time so far, minus the cost of past trials
         self._allowance = 0.0
         self._awaited = 0.0  # cost of a trial that is due and waits until the allowance covers it
         # During a trial, times in plain steps: of a token with the present plan, and of the trial's whole round.
@@ -303,8 +303,8 @@ class Controller:
         self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
-        """Begin another answer. Time that earlier answers gained may not be lost in this answer, because no answer may
-        be slower than plain decoding. Time that they lost still counts.
+        """Begin another answer. Time gained in earlier answers may not be lost in this answer, because no answer may be
+        slower than plain decoding. Time lost in earlier answers still counts.
 
         Args:
             draft_start_ms: time of starting the draft model in its first round, in addition to its steps.
@@ -368,7 +368,7 @@ class Controller:
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         # The first plain step after a speculative round is slower than the following ones (2.7 ms, then 2.2: demo pair,
         # 2,048 tokens), because less of its data is in the processor's cache. If plain decoding is about as fast as the
-        # plan, the time of that first step would mislead.
+        # plan, the time of that first step would mislead the choice.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates

@@ -1,7 +1,7 @@
 """Represents distributions over a vocabulary, and computes only those parts that sampling needs.
 
 A verification of 16 tokens has 17 rows of logits. With today's vocabularies of 150,000 tokens, these rows take 10 MB in
-float32. Rejection sampling reads one probability of each row, and a whole row only where it rejects. So on a CPU,
+float32. Rejection sampling reads one probability of each row, and a whole row only after a rejection. So on a CPU,
 probabilities are computed on demand. ``KernelRows`` first finds which tokens of each row are kept by top-k and top-p at
 the temperature. Our own kernels (``engine.model.kernels.own_sampling``) do this in 0.02 to 0.4 ms a row. On other
 devices, and if our kernels do not run, distributions are tensors (n, vocabulary) in float32. A greedy distribution is

@@ -82,9 +82,9 @@ class LookupIndex:
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
         """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
 
-        A match counts as shorter if little text follows its place. Such a place is often in the question, which quotes
-        words of the book that the answer is to continue. Only the answer's first tokens follow that place, not the
-        book's text.
+        A match counts as shorter if little text follows its place. Such a place is often in a question that quotes
+        words of the book. The answer is to continue these words as the book does, but the question's place is followed
+        only by the answer's first tokens.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
@@ -156,9 +156,9 @@ class Proposal:
     ``Sampler`` gives them) and their source.
 
     Without ``probs`` every token is a point mass. ``confidences`` are the draft model's confidences, if asked for.
-    ``steps`` is the number of the draft model's forward passes. ``hinted``: whether the whole hint was the draft
-    model's most likely continuation. ``start_ms``: milliseconds of starting the draft model on the context, if its
-    start was delayed until now.
+    ``steps`` is the number of the draft model's forward passes. ``hinted``: whether the draft model's most likely
+    tokens equal the whole hint. ``start_ms``: milliseconds of starting the draft model on the context, if its start was
+    delayed until now.
     """
 
     tokens: torch.Tensor
@@ -243,7 +243,7 @@ class ModelDrafter:
         vocabulary: size of the target's vocabulary. Distributions are cut or padded to this size, because models of
             different sizes pad their embeddings differently.
         num_sink_tokens, window_size: of the streaming cache.
-        longest: maximum number of tokens that can be ahead of the committed context.
+        longest: maximum number of proposed tokens after the committed context.
         backend: runs the draft model's passes; None takes the model's own backend.
         full: the target's full cache, whose layers are spilled if a step runs out of memory; None spills nothing.
         waits: whether the start on a context is delayed until the first proposal, because a large draft model takes
@@ -291,7 +291,7 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache with the sinks and the last tokens of the context: the window, and as many tokens before it.
+        """Fill the cache with the sinks and the last tokens of the context, twice as many as the window has.
 
         The tokens between the sinks and these tokens are skipped, so that a long book costs no more than a short one.
 

@@ -57,12 +57,12 @@ _ROW_SHARE = 0.27
 # billion parameters in 4 bits on two cores).
 _SELECTION_STEPS = 4.0
 
-# Maximum product of the draft model's parameters and the tokens that it reads to start, up to which a CPU starts it
-# with every answer, in about 50 ms. Above the maximum, the start is delayed to the first proposal.
+# Maximum product of the draft model's parameters and the tokens that it reads to start, for a CPU to start it with
+# every answer (in about 50 ms). Above the maximum, the start is delayed to the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Minimum bytes of weights read by a step, for the lengths of a seeded text to be chosen by the bytes of passes. A
-# smaller model stays partly in the processor's cache, so that the time of a pass does not follow from its bytes.
+# Minimum bytes of weights that a step reads, for a seeded text's lengths to be chosen by the bytes of passes. A smaller
+# model stays partly in the processor's cache, so that bytes do not determine the time of a pass.
 _COSTS_ITS_BYTES = 250_000_000
 
 # Number of newest tokens of a prompt that are searched for a quotation of the book.
@@ -140,8 +140,9 @@ class Hierarchy:
         if self.index is not None:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[Belief, Controller] = {}
-        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # acceptance statistics of earlier books
-        self._costs: Costs | None = None  # costs on the most recent of these books
+        # acceptance statistics of earlier books, by how tokens were drawn
+        self._beliefs: dict[Belief, AcceptanceStatistics] = {}
+        self._costs: Costs | None = None  # costs on the most recent earlier book
 
     @property
     def has_draft_model(self) -> bool:
@@ -298,9 +299,9 @@ class Hierarchy:
         """Determine the first costs of passes on a context on which the levels have been started.
 
         Quick passes are timed (``measure``). Slow passes are not, because timing them took longer than the first four
-        tokens of an answer. The costs of slow passes are taken from an earlier book and scaled to this plain step.
-        Without an earlier book, they are derived from the bytes and the computation of the passes and the probed speeds
-        of this machine. Later rounds correct them.
+        tokens of an answer. The costs of slow passes are taken from an earlier book and scaled to ``plain_ms``. Without
+        an earlier book, they are derived from the bytes and the computation of the passes and the probed speeds of this
+        machine. Later rounds correct them.
         """
         # If spilled KV comes over a slow bus, ``measure`` is quick too, because it times no verification.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):

@@ -3,11 +3,13 @@
 A model can run into a loop: it repeats the same period of tokens to the end of the window. A loop is distinguished from
 a rhyme or a table by its length, and by whether the book has the same repetition.
 
-- At least three turns. A sentence that occurs twice is emphasis, or a quotation and its source.
-- At least ``LEAST_REPEATED`` tokens after the first turn. Short periods are often harmless: a line of dashes, the empty
-  cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit with its third turn.
-- Not a repetition of the book. An answer may quote a refrain, a contents page full of dots or a column of zeros as
-  often as the book repeats it. If the answer repeats such a passage once more than the book does, it is a loop.
+- The period occurs at least three times. A sentence that occurs twice is emphasis, or a quotation and its source.
+- At least ``LEAST_REPEATED`` tokens follow the first period. Short periods are often harmless: a line of dashes, the
+  empty cells of a table, "ha, ha, ha". A period of 40 tokens, a sentence or two, reaches the limit at its third
+  occurrence.
+- The book does not have the same repetition. An answer may quote a refrain, a contents page full of dots or a column of
+  zeros as often as the book repeats it. If the answer repeats such a passage once more than the book does, it is a
+  loop.
 
 Whether an answer is stopped at a token depends only on the tokens up to this token, as with a limit of length. So the
 text up to the stop has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
@@ -85,8 +87,8 @@ def _as_text(tokens: Sequence[int]) -> str:
 
 
 def circling(tokens: Sequence[int], least: int) -> list[bool]:
-    """For each token, whether it is part of a loop of at least three turns and ``least`` repeated tokens. The first
-    turn does not count as part of the loop.
+    """For each token, whether it is part of a loop: of at least three equal periods, with at least ``least`` tokens
+    after the first period. The first period does not count as part of the loop.
     """
     found = [False] * len(tokens)
     repetition = Repetition()

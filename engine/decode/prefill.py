@@ -84,7 +84,8 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
         segment: the usual size.
         moves: whether every segment fetches the spilled KV of all earlier segments over a bus, which takes longer than
             the computation. Segments then grow with the context, so that each byte is fetched about twice in total,
-            however long the book is. In return, a stopped reading loses more tokens after its last border.
+            however long the book is. A reading that is stopped then loses more tokens, because the last border is
+            further back.
     """
     return max(segment, start // 2) if moves else segment
 
@@ -138,7 +139,7 @@ def _segment(
     _check_finite(decoder, hidden)
     if not start:  # checked only in the first segment, because damaged weights show at the first token
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
-        least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any number is
+        least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any logit is NaN
         if not math.isfinite(most - least):
             raise decoder.not_finite()
         if least == most:  # all weights are zero: a download reserved the file's space and was not completed
@@ -149,15 +150,15 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
     """Check that hidden states are finite. This waits for the device, once for each segment.
 
     Raises:
-        ModelError: some are not finite.
+        ModelError: a number is not finite.
     """
     if not torch.isfinite(numbers).all():
         raise decoder.not_finite()
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:
-    """Return the block size for another attempt, after a block of ``block`` tokens ran out of memory. The smallest
-    block is not halved; layers are spilled instead.
+    """Return the block size for another attempt, after a block of ``block`` tokens ran out of memory. A block is
+    halved, or, if it has the minimum size already, layers are spilled.
 
     The new attempt overwrites the KV of the failed block.
     """

@@ -2,7 +2,7 @@
 from.
 
 After an answer has opened a quotation, a token is allowed only if the quotation, including this token, equals a passage
-of the book or the beginning of a passage. Which tokens are allowed depends only on the tokens before. So every level
+of the book or the beginning of a passage. Which tokens are allowed depends only on earlier tokens. So every level
 applies the rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same
 distribution. Within a quotation most proposals are copies of the book anyway.
 
@@ -35,7 +35,7 @@ _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \n\"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ \n.,;:!?)\]-]")
 # Maximum bytes of the book that one token may cover.
 _LONGEST_PIECE = 24
-# Maximum number of cached points, each of which a round needs several times. When the cache is full, all are dropped.
+# Maximum number of cached points, because a round needs the same point several times. A full cache is emptied.
 _MOST_REMEMBERED = 4096
 
 
@@ -193,7 +193,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """The state of an answer: within a quotation (at ``point``), or outside of quotations, after the bytes ``tail``."""
+    """The state of an answer: within a quotation at ``point``, or outside of quotations after the bytes ``tail``."""
 
     book: Quotable
     tail: bytes

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 RECENT = 64
 """Number of newest tokens that stay in the tail of the retrieval cache when its boundary moves forward."""
 
-# Number of tokens after which the book's pages are scored, unless a refresh or a new selection has scored them
-# meanwhile.
+# Number of tokens of an answer after which the book's pages are scored, unless a refresh or a new selection has scored
+# the pages meanwhile.
 _SCORE_EVERY = 16
-# Maximum number of committed tokens that the retrieval cache may lack while rounds do not use it. Beyond it, all
-# missing tokens are copied at once, because copying several tokens costs about as much as copying one.
+# Maximum number of committed tokens that the retrieval cache may lack while rounds do not use it. Beyond this maximum,
+# all missing tokens are copied at once, because copying several tokens costs about as much as copying one.
 _MOST_MISSING = 16
 
 
@@ -259,8 +259,8 @@ def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
     """Choose the observer for this round's verification. The observer makes a new selection that reaches further into
-    the text, refreshes the selection, or only scores the pages. None if nothing of this is due. ``missing``: number of
-    committed tokens that the retrieval cache lacks.
+    the text, refreshes the selection, or only scores the pages. Returns None if neither selection nor scores are due.
+    ``missing``: number of committed tokens that the retrieval cache lacks.
     """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
@@ -278,8 +278,8 @@ class Pending:
 
     ``probs`` are their distributions in pieces, as a ``Sampler`` gives them; None if every token is a point mass.
     ``confidences`` are the proposer's probabilities for its own tokens, if they are tracked. The middle level accepted
-    ``accepted`` of the drafter's ``proposed`` tokens. If the tokens are only on the device, ``drawn`` (n,) holds them
-    instead of ``tokens``.
+    ``accepted`` of the drafter's ``proposed`` tokens. If the pending tokens are only on the device, they are in
+    ``drawn`` (n,), and ``tokens`` is empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -387,7 +387,8 @@ def _middle_passes(
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # a verification with more than ``most_rows`` rows would be rounded differently from a plain step
+    # The logits of a verification with more than ``most_rows`` rows would be rounded differently from those of a plain
+    # step.
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()

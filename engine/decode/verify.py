@@ -19,9 +19,9 @@ book are masked in each row. The host finds these tokens, so with exact quotatio
 draws.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
-tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
-the published code of TriForce does at the middle level, is not exact at temperature above 0. A proposal from text
-lookup is a point mass: q is one-hot.
+tokens of distribution p, so for the next level they are proposals with q = p. The published code of TriForce draws from
+p itself after a rejection at the middle level, which is not exact at temperature above 0. A proposal from text lookup
+is a point mass: q is one-hot.
 
 A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round. A round without a middle
 level reads once; a round with k middle passes reads k + 1 times, since the accepted part of a proposal decides the next
@@ -60,7 +60,7 @@ Distributions: TypeAlias = torch.Tensor | Rows
 ``Rows``; or, for greedy decoding, the tokens (n,) int64 that have probability 1.
 """
 
-# Number of most likely tokens among which the nucleus of top-p is searched first.
+# Number of most likely tokens among which the nucleus of top-p is searched before the whole vocabulary.
 _LIKELIEST = 128
 # Integer that represents a total probability of 1: a power of two for which the sum of all parts stays below 2^63.
 _WHOLE = 1 << 60
@@ -145,8 +145,8 @@ class Sampler:
             places = torch.arange(count + 1, device=proposed.device)
             ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
         found = logits.gather(1, ids.clamp(min=0)).float()
-        # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1 this is
-        # the lesser of the two results, for one below 1 the greater.
+        # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1 the result
+        # is the lesser of product and quotient, for a penalty below 1 the greater.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
         return ids, chosen(found * self._penalty, found / self._penalty)
 
@@ -371,7 +371,7 @@ def rejection_sample_on_device(
     Args:
         proposed: (n,) int64, n may be 0.
         q: n proposal distributions, one row per proposed token, in the same form as p; None if every proposal is a
-            point mass. Unused if the target's distributions are point masses.
+            point mass. Unused if ``p`` are point masses.
         p: n + 1 target distributions, as a ``Sampler`` gives them.
         generator: source of randomness, on the device of p.
     """
@@ -399,8 +399,8 @@ def rejection_sample_on_device(
 
 
 def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
-    """Do the work of ``rejection_sample_on_device`` in host memory, where reading needs no wait. Only one row is
-    computed completely.
+    """Do the work of ``rejection_sample_on_device`` in host memory, where reading needs no wait. At most one row of
+    each distribution is computed completely.
     """
     n = proposed.shape[0]
     chances = torch.rand(n, generator=generator).numpy()
