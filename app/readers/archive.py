@@ -1,6 +1,7 @@
 """Opens zip containers and parses XML, both with checks against hostile files.
 
-The limits are checked before anything is unpacked. XML that defines entities is refused. Runs only in the child.
+The limits are checked before anything is unpacked. XML that defines entities is refused. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def _parsed(data: bytes, what: str) -> ElementTree.Element:
 
 
 def _mended(data: bytes) -> bytes:
-    """Repair common mistakes in XML: a bare "&", HTML names of characters (such as ``&nbsp;``), leading spaces, and
-    undeclared namespace prefixes.
+    """Repair common mistakes in XML: a bare "&", HTML entities (such as ``&nbsp;``), leading spaces, and undeclared
+    namespace prefixes.
     """
     data = _AMPERSAND.sub(_spelled, data.removeprefix(b"\xef\xbb\xbf").lstrip())
     declared = {match[1] for match in _DECLARED.finditer(data)} | {b"xml", b"xmlns"}

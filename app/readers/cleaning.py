@@ -1,4 +1,5 @@
-"""Drops useless characters, and joins words that were split at a line end. Runs only in the child.
+"""Drops useless characters, and joins words that were split at a line end. Runs only in the child process
+(``app.readers.child``).
 
 The cleaned text is read by the model and quoted to the user. It is composed (NFC), has one kind of space, and has no
 control characters and no direction overrides, which can display a different text from the stored one.
@@ -123,11 +124,11 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 
 
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
-    """Join two lines, the first of which ends in a hyphen.
+    """Join two lines. ``left`` ends in a hyphen.
 
-    The hyphen is dropped if the second line starts with a lowercase letter. Even then it stays if the book has the word
-    more often with the hyphen than without, if another hyphen follows, or if both halves are words of the book that can
-    form a compound, and the book lacks the joined word.
+    The hyphen is dropped only if ``right`` starts with a lowercase letter. It stays even then in three cases: the book
+    has the word more often with the hyphen than without; another hyphen follows; or the book lacks the joined word and
+    has both halves as words that can form a compound.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():

@@ -1,7 +1,8 @@
 """Turns the events of an HTML parser into blocks of text: paragraphs, headings, tables, lists, formulas.
 
 Adds the text that a browser would generate: list numbers, marks of notes, superscripts and subscripts, ticks in forms,
-ruby readings, alternative texts of pictures. Counts all omitted characters by reason. Runs only in the child.
+ruby readings, alternative texts of pictures. Counts all omitted characters by reason. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -496,8 +497,8 @@ class BlockCollector:
             self._parts.append("")
 
     def _spell_images(self) -> None:
-        """Write the alternative texts of a block's pictures. A picture that is a whole heading, and a picture of a
-        formula or a letter within text, become text. Any other picture becomes "[Image: ...]".
+        """Write the alternative texts of a block's pictures. A picture's text is written without brackets if the
+        picture is a whole heading, or shows a formula or a letter within text. Otherwise it becomes "[Image: ...]".
         """
         around = any(sign.isalnum() for part in self._parts for sign in part)
         for place, alt in self._images.items():

@@ -1,8 +1,9 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors of an element, a class, or both, and of a list item in such an element. A class overrides an
-element, and both together override a class. Among rules with the same selector, the last one wins. Other selectors,
-rules for certain media and other properties are ignored. Runs only in the child.
+Understands selectors of an element, a class, or both, and of a list item in such an element. A rule for a class
+overrides one for an element, and a rule for both overrides either. Among rules with the same selector, the last one
+wins. Other selectors, rules for certain media and other properties are ignored. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Styles:
         return bool(self._rules)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
-        """Return the declarations for an element; with ``items`` those for the list items in it."""
+        """Return the declarations for an element or, if ``items``, for the list items in the element."""
         if not self._rules:
             return _NONE
         found: Declarations = {}

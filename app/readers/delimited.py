@@ -1,7 +1,7 @@
 """Reads tables in text files (CSV, TSV). Each row is one line, and the header row is repeated in every section.
 
 A row of a CSV stays as written, with its separators and quotation marks. The cells of a TSV are joined with " | ". A
-line break in a quoted cell becomes a space. Runs only in the child.
+line break in a quoted cell becomes a space. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether the rows have a more regular number of cells if quotation marks are ordinary characters."""
+    """Whether more rows have the most frequent number of cells if quotation marks are read as ordinary characters."""
     if not any("\n" in written for written, _ in quoted):
         return False
     plain = [cells for _, cells in _read(lines, separator, csv.QUOTE_NONE) if any(cells)]

@@ -1,4 +1,5 @@
-"""Detects a file's format from its content, and calls its parser. Runs only in the child.
+"""Detects a file's format from its content, and calls its parser. Runs only in the child process
+(``app.readers.child``).
 
 The file name matters only for Markdown, notebooks, tables and HTML fragments, which can look like plain text. The error
 for an unsupported file names its format. Also does the work that all formats share: sets title and author, and checks
@@ -187,7 +188,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     binary = encoding.CONTROL.search(head[:1024]) is not None
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
         return "pdf"
-    # junk before the mark may be text
+    # the bytes before "%PDF-" may be text
     if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
         return "pdf"
     if _PDF_AFTER_TEXT.search(head):

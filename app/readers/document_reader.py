@@ -77,8 +77,8 @@ def read_document(
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
     wanted = [page.number for page in document.pages if page.picture in kinds and page.number not in records]
-    # The user agreed before, then stopped. The pages recognised so far are used now; the other pages wait until the
-    # user asks again.
+    # The user agreed to an earlier recognition of this file, and stopped it. The pages recognised then are used now.
+    # The other pages wait until the user asks again.
     enough = not recognition.agreed and recognition.was_agreed(digest)
     if not wanted or enough:
         return document
@@ -94,8 +94,8 @@ def read_document(
 def _read_bounded(
     request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
 ) -> Document:
-    """Read with one child after another. A page on which a child fails is read by pypdf in the next child. A page that
-    fails again is left out.
+    """Read in up to ``_TRIES`` child processes, one after another. If a child fails on a page, the next child reads
+    that page with pypdf. If pypdf fails too, the page is left out.
     """
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}

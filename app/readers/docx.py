@@ -1,7 +1,8 @@
 """Reads Word files (DOCX): the text split by its headings, then notes, comments, headers and footers.
 
 Walks the XML itself instead of using mammoth. mammoth would pass hidden text to the model, fails on a whole book if its
-styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the child.
+styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# maximum letters of a header that is left out as decoration, if it has a page number
+# maximum letters of a header with a page number that is left out as decoration
 _HEADER_LETTERS = 12
 _DEEPEST_INSERTED = 3  # maximum nesting of embedded documents
 _EQUATIONS = ("equation", "mathtype")
@@ -243,8 +244,8 @@ class _File:
         return "\n\n".join(lines)
 
     def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
-        """Return the shown headers and footers, each once. Omit those that repeat a paragraph or hold little
-        more than a page number.
+        """Return the shown headers and footers, each once. A header or footer is omitted if it repeats a
+        paragraph or holds little more than a page number.
         """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}

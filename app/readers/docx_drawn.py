@@ -1,4 +1,4 @@
-"""Reads Word's diagrams (SmartArt) and charts as text. Runs only in the child."""
+"""Reads Word's diagrams (SmartArt) and charts as text. Runs only in the child process (``app.readers.child``)."""
 
 from __future__ import annotations
 

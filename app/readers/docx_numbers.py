@@ -1,4 +1,4 @@
-"""Counts the numbers in front of paragraphs as Word does. Runs only in the child.
+"""Counts the numbers in front of paragraphs as Word does. Runs only in the child process (``app.readers.child``).
 
 Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments the counter of its level and restarts deeper
 levels. Lists (``w:num``) of one abstract list (``w:abstractNum``) share their counters, unless a list overrides the

@@ -1,5 +1,5 @@
 """Resolves the properties that Word's paragraphs and runs inherit from their styles: heading level, list, font, hidden
-text, superscript and subscript. Runs only in the child.
+text, superscript and subscript. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Styles:
             self._resolve(identity, nodes)
 
     def of(self, identity: str) -> Style:
-        """Return a style; the default style if ``identity`` is "", a plain style if it is unknown."""
+        """Return a style; the default style if ``identity`` is "", a plain style if ``identity`` is unknown."""
         return self._found.get(identity or self._default, _PLAIN)
 
     def _resolve(self, identity: str, nodes: dict[str, ElementTree.Element]) -> None:
@@ -141,7 +141,7 @@ def look(properties: ElementTree.Element) -> Look:
 
 
 def _moved(half_points: str) -> str | None:
-    """Return ``RAISED`` or ``SUNK`` for a vertical offset; None for none or a small one."""
+    """Return ``RAISED`` or ``SUNK`` for a vertical offset; None if the offset is small or is no integer."""
     try:
         height = int(half_points)
     except ValueError:

@@ -1,6 +1,7 @@
 """Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, text boxes.
 
-Reads shown text in order, and counts other text (hidden, deleted) by reason. Runs only in the child.
+Reads shown text in order, and counts other text (hidden, deleted) by reason. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _ALIVE = 500  # paragraphs between two progress reports
 _DEEPEST = 12
 _LONGEST_ANCHOR = 120  # characters after which the passage of a comment is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-# A line with more tab-separated parts than this has columns. Lines with two parts have columns only if more than this
-# many follow one another.
+# Used for two limits. Lines with more tab-separated parts than this can be rows of columns. Lines with exactly two
+# parts have columns only if more such lines than this follow one another.
 _COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
@@ -338,7 +339,9 @@ class Walk:
                 stack.extend(reversed(current))
 
     def _look_of(self, properties: ElementTree.Element | None, base: Look) -> Look:
-        """The look of a run: that of its paragraph, then of its character style, then its own."""
+        """Combine the looks of the paragraph (``base``), of the run's character style and of the run's ``properties``.
+        A later look takes precedence.
+        """
         if properties is None or not len(properties):
             return base
         character = _value(properties, "rStyle")

@@ -1,4 +1,4 @@
-"""Decodes the bytes of a text file. Runs only in the child.
+"""Decodes the bytes of a text file. Runs only in the child process (``app.readers.child``).
 
 Byte order marks, escape sequences and zero bytes identify an encoding for certain. Bytes that decode as UTF-8 are
 UTF-8. ``guess`` handles the rest. If ``guess`` finds nothing, charset-normalizer decides: it is made for long texts in
@@ -30,7 +30,7 @@ _COMMON = 0.7  # minimum share of common characters and punctuation, for escaped
 _SAMPLE = 256 << 10
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
 _NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters
-_ONE_SCRIPT = 0.95  # in UTF-16 text, minimum share of the high bytes that ``_leading`` must count
+_ONE_SCRIPT = 0.95  # minimum share of a UTF-16 text's high bytes that ``_leading`` counts
 _MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes of Latin text in UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
@@ -142,7 +142,7 @@ def _escaped(data: bytes) -> str | None:
 
 def _leading(half: bytes) -> int:
     """Count the bytes that can be high bytes of UTF-16 text: of letters from U+0100 to U+10FF, ASCII, or U+20xx
-    punctuation. Return 0 if there are few such letters.
+    punctuation. Return 0 if the letters are few.
     """
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))

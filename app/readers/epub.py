@@ -1,7 +1,8 @@
 """Reads EPUB books: the files of the spine in order, named and split by the table of contents.
 
-Unpacks nothing to disk, and follows no link out of the container. Runs only in the child. EbookLib is not used: it
-reads every file of the container into memory, whatever its size, and is under the AGPL.
+Unpacks nothing to disk, and follows no link out of the container. Runs only in the child process
+(``app.readers.child``). EbookLib is not used: it reads every file of the container into memory, whatever its size, and
+is under the AGPL.
 """
 
 from __future__ import annotations
@@ -423,5 +424,5 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
 
 
 def _is_of_file(node: ElementTree.Element) -> bool:
-    """Whether a date is that of a modification or creation of the file, not of publication."""
+    """Whether a date is the file's date of creation or modification, rather than the date of publication."""
     return any(local(name) == "event" and "publication" not in value for name, value in node.attrib.items())

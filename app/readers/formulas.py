@@ -1,7 +1,9 @@
-"""Writes formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Runs only in the child.
+"""Writes formulas on one line: MathML (web pages, EPUB), OMML (Word) and TeX. Runs only in the child process
+(``app.readers.child``).
 
-Without this, a formula's text loses its structure: the fraction 1/4 would become 14. On a line, 1/4, 10^6, √(b^2-4ac)
-and ∑_(i=1)^n x_i keep it. TeX is on a line already, and only loses its delimiters.
+The text of a formula's elements alone would lose the structure: the fraction 1/4 would become 14. One-line forms such
+as 1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep the structure. TeX is on one line already, so only its delimiters are
+removed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # maximum elements of one tensor
 _SHORT = 1 << 10  # maximum elements of a list whose values are kept; such lists have one value per layer
 _ALIGNMENT = 32
-_LOOKED_AT = 1 << 20  # bytes of numbers or strings that are read into memory at once
+_LOOKED_AT = 1 << 20  # maximum bytes of numbers or strings that are read into memory at once
 _LENGTH = struct.Struct("<Q")
 
 # struct's letter for each type of a field's value. Strings and arrays have types of their own.
@@ -46,7 +46,7 @@ BLOCKS = {
     **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82)},
     **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
 }
-"""Elements and bytes of one block, keyed by the format's number of a tensor type."""
+"""Elements and bytes of one block, keyed by the id of the tensor type."""
 
 _TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
@@ -61,7 +61,7 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the metadata of a model as plain JSON.
 
     ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
-    of weights. ``names``: tensors outside of layers. ``kinds``: numbers of all tensor types used.
+    of weights. ``names``: tensors outside of layers. ``kinds``: ids of all tensor types used.
 
     Args:
         paths: paths of the file, or of all parts in order.
@@ -107,7 +107,7 @@ class _Found:
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
-        """Add the tensors of another part. The part's other fields only identify the part."""
+        """Add the tensors of another part. The part's fields are not added, because they only identify the part."""
         if twice := self.shapes.keys() & part.shapes.keys():
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes

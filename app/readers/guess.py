@@ -1,4 +1,4 @@
-"""Guesses a legacy encoding of text with bytes beyond ASCII. Runs only in the child.
+"""Guesses a legacy encoding of text with bytes beyond ASCII. Runs only in the child process (``app.readers.child``).
 
 Works on a single line as well as on a book. Knows nothing of byte order marks, escape sequences and UTF-8. Decodes the
 text in each known encoding, and scores each character from 0 to 1 by how usual it is in a language and at its place.
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 _BYTES = 8 << 10  # bytes examined, from lines with bytes beyond ASCII
 _ENOUGH = 0.45  # minimum mean score; with a lower score, an encoding does not fit
-_STEP = 0.002  # score penalty for each place in the list of encodings, whose most common ones come first
+_STEP = 0.002  # score penalty per position in the list of encodings, which starts with the most common encoding
 _TYPICAL = 0.55  # typical share of the most common letters in a text; a higher share does not add to the score
 
 # encodings of Latin letters, each with the letters of its languages
@@ -88,8 +88,8 @@ _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›�
 def guess(data: bytes) -> str | None:
     """Return the most likely encoding of a text with bytes beyond ASCII.
 
-    If no encoding fits and no two bytes beyond ASCII are adjacent, return "cp1252", because such bytes are symbols in a
-    Western text. If some are adjacent, return None.
+    If no encoding fits, the result depends on whether bytes beyond ASCII are adjacent. If no two are adjacent, they are
+    symbols in a Western text, so the result is "cp1252". Otherwise the result is None.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH
@@ -130,7 +130,9 @@ def _decoded(sample: bytes, name: str) -> str:
 
 
 def _alphabet(text: str, letters: str, top: str) -> float:
-    """Score a non-Latin script. Words should consist of its letters only, with the common letters frequent."""
+    """Score a non-Latin script. Words should consist of ``letters`` only, and the common letters (``top``) should be
+    frequent.
+    """
     beyond = sum(sign > "\x7f" for sign in text)
     script = re.compile(f"[{letters}]+")
     good = common = counted = 0.0

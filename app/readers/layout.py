@@ -1,4 +1,4 @@
-"""Joins printed lines into paragraphs. Runs only in the child.
+"""Joins printed lines into paragraphs. Runs only in the child process (``app.readers.child``).
 
 A line within a paragraph ends where the next word would not have fit. A line that ends earlier was ended on purpose: it
 is the last line of a paragraph, a heading, a list item or a verse. This test works for justified and ragged text, and
@@ -19,7 +19,7 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-_SLACK = 0.6  # extra free width in line heights, for a word to count as fitting
+_SLACK = 0.6  # minimum width in line heights that stays free after a word that counts as fitting
 _INDENT = 0.7  # minimum indentation in line heights
 _LOOSE = 2.5  # upper bound of the usual line pitch, in line heights
 _GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
@@ -40,7 +40,9 @@ _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
 _SAME_ROW = 0.3  # maximum distance in line heights between the tops of two pieces of one row
 _FAR_OUT = 100  # distance in line heights by which an edge is moved out, so that no line reaches it
-_GOES_ON = 0.3  # minimum share of lines in prose that start with a lowercase letter
+_GOES_ON = (
+    0.3  # minimum share of a column's lines that start with a lowercase letter, for the column not to count as a list
+)
 _BIN = 4.0  # width of a bin of x positions; lines whose starts are in one bin count as aligned
 _REACH = 12  # bins to the left of a line's start that are searched for the start of its column
 
@@ -58,7 +60,7 @@ class Line:
     top: float
     bottom: float
     cut: bool = False  # whether the last word is cut and continues on the next line
-    size: float = 0.0  # type size; 0 if unknown, then the height of the box counts
+    size: float = 0.0  # type size; if 0 (unknown), the height of the box is used instead
     shown: bool = True  # False for text outside the visible area of the page, and for invisible text
     suspect: bool = False  # whether the text may be invisible
     unseen: bool = False
@@ -219,8 +221,8 @@ class Margins:
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
     """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
-    If the lines end for lack of room, the edge is the end of the longest line. The lines of a list end on purpose: its
-    edge is moved out so far that no line reaches it.
+    In a column of prose, lines end for lack of room, so the edge is the end of the longest line. In a list, lines end
+    on purpose, so the edge is moved out so far that no line reaches it.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:
@@ -256,7 +258,7 @@ def usual_pitch(lines: Sequence[Line]) -> float:
 
 
 def _base(lines: Sequence[Line], index: int) -> float:
-    """Return the most common start of the lines around line ``index`` in its column."""
+    """Return the most common ``x0`` of the lines near line ``index`` in the same column."""
     line = lines[index]
     nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
     width = max(line.x1 - line.x0, 1e-3)

@@ -1,4 +1,6 @@
-"""Words warnings about text that a reader left out of a document. Runs only in the child."""
+"""Words warnings about text that a reader left out of a document. Runs only in the child process
+(``app.readers.child``).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Detects lines of plain text whose line breaks have a meaning: logs, program text, subtitles, columns, lists.
 
 Only prose is joined into paragraphs. When in doubt, line breaks are kept. A tab becomes an indentation or the border
-between two cells. Runs only in the child.
+between two cells. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether to keep all line breaks of a text. Logs, subtitles and program text, by content or by file name, keep
-    them.
+    """Whether to keep all line breaks of a text. Logs, subtitles and program text, detected by content or by the
+    file name's ``suffix``, keep their line breaks.
     """
     if suffix in NAMES:
         return True
@@ -169,8 +169,8 @@ def _begins_in_words(row: str) -> bool:
 
 
 def _may_begin(row: str) -> bool:
-    """Whether a line may start a list item. Lines in lowercase do not, unless a number such as "a)" is at their
-    start.
+    """Whether a line may start a list item. A line that begins with a lowercase letter may not, unless a list marker
+    such as "a)" or "b." is at its start.
     """
     return not row[:1].islower() or ")" in row[:_LONGEST_MARK] or "." in row[:_LONGEST_MARK]
 
@@ -198,7 +198,7 @@ def tabs(text: str, whole: bool) -> str:
 
     Args:
         text: text with line feeds as the only line breaks.
-        whole: whether all line breaks are kept; then a tab between words becomes two spaces.
+        whole: whether all line breaks are kept; if so, a tab between words becomes two spaces.
     """
     if "\t" not in text:
         return text
@@ -217,8 +217,9 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Replace the tabs between words in consecutive lines: by two spaces if ``whole`` or in a single line, otherwise by
-    cell borders. If all lines have equally many tabs, adjacent tabs are separate borders, so that empty cells stay.
+    """Replace the tabs between words in consecutive lines: by two spaces if ``whole`` is set or there is only one line,
+    otherwise by cell borders. If all lines have equally many tabs, adjacent tabs are separate borders, so that empty
+    cells stay.
     """
     if whole or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]

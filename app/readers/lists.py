@@ -1,4 +1,6 @@
-"""Generates the numbers and bullets of HTML lists, as a browser counts them. Runs only in the child."""
+"""Generates the numbers and bullets of HTML lists, as a browser counts them. Runs only in the child process
+(``app.readers.child``).
+"""
 
 from __future__ import annotations
 

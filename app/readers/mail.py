@@ -1,7 +1,7 @@
 """Reads a mail (.eml) or a mailbox (.mbox): sender, recipients and other headers, and the decoded text of every part.
 
 Python's own parser splits a mail. Technical headers, such as the route and server signatures, are left out. Parts
-without text are named in a warning. Runs only in the child.
+without text are named in a warning. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-# headers with message ids; they are technical only if they hold such an id, because a person may write a line like this
+# Headers with message ids. Such a line is technical only if it holds an id, because a person may also write a line that
+# begins with "References:".
 _NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
@@ -34,8 +35,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails
-# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
-# and the HTML form is read.
+# maximum characters in the HTML form of a text, as a multiple of the characters in the plain form; with more, the plain
+# form is a stub, and the HTML form is read
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 

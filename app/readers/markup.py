@@ -1,7 +1,8 @@
 """Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings.
 
 lxml (libxml2) parses the markup in pieces and sends events. It repairs broken nesting, and takes linear time whatever
-the nesting, tags or references. No script is run, and nothing is fetched. Runs only in the child.
+the nesting, tags or references. No script is run, and nothing is fetched. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two progress reports
-# Tags that are ignored. Text after the end of a page is still shown. The text in "noframes" is read, because frames are
-# not.
+# Ignored tags. Browsers show the text after a page's end tag, so end tags are ignored. The text in "noframes" is read,
+# because frames are not read.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
 # Tags with very long attributes, which are an embedded image or an attack. The attributes are dropped, because older
 # versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# Matches "<" that begins no tag. Each is replaced by a private-use character during parsing, because it would cause an
-# event of its own.
+# Matches "<" that begins no tag. Each is replaced by a private-use character during parsing, because the parser
+# would send a separate event for it.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
 # a character reference by its number in Windows' code page; older versions of libxml2 drop it
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
@@ -43,7 +44,7 @@ _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "ut
 _NAMED = 5  # maximum file names in a warning
 _MOST_INNER = 100  # maximum pages embedded in a page
 _DEEPEST = 3  # maximum nesting of embedded pages
-_MOST_MARKUP = 5  # maximum bytes of a file, for each character that a book may have
+_MOST_MARKUP = 5  # maximum bytes of a file, as a multiple of the maximum characters of a book
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -117,7 +118,7 @@ def read(
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, alive, styles, hides=True, contents=contents)
-    # an element that stays hidden up to the end was never closed, or a script would have shown it
+    # an element that is still hidden at the end was never closed, or would be shown by a script
     if found.lost or not found.blocks:
         found = _collected(text, alive, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))

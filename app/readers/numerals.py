@@ -1,4 +1,5 @@
-"""Writes list numbers in the style of a list: Roman numerals, letters, words, other scripts. Runs only in the child.
+"""Writes list numbers in the style of a list: Roman numerals, letters, words, other scripts. Runs only in the child
+process (``app.readers.child``).
 
 Accepts the style names of Word and of CSS. A number in an unknown style is written in digits.
 """

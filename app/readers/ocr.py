@@ -1,4 +1,5 @@
-"""Recognises the text of pages that are pictures, with RapidOCR (PP-OCRv6 in ONNX). Runs only in the child.
+"""Recognises the text of pages that are pictures, with RapidOCR (PP-OCRv6 in ONNX). Runs only in the child process
+(``app.readers.child``).
 
 Owns the recogniser: a page's orientation, its slant, the places of its lines, and their words.
 ``app.readers.recognised`` uses the lines. Nothing is fetched: RapidOCR's wheel contains the models, which are loaded by
@@ -23,9 +24,11 @@ from PIL import Image
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word
 
 LONG_SIDE = 2_400
-"""Pixels of a page's longer side. For A4 this is 200 dpi; at more, the model reads small print no better."""
+"""Pixels of a page's longer side. For A4 this is 200 dpi. A higher resolution does not improve the recognition of small
+print.
+"""
 
-_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, this would take half of the total time
+_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection takes half of all time
 _LINE_HEIGHT = 48  # pixels of a line's picture for the recogniser
 _NARROW = 0.75  # share of a long line's width to which its picture is narrowed; at 0.65, four times as many errors
 _NARROWED = 9.0  # minimum ratio of width to height of a narrowed line; the recogniser widens shorter ones anyway
@@ -176,8 +179,8 @@ Read = tuple[str, float, list[int], float]
 def _read_lines(
     engine: _Engine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
 ) -> dict[int, Read]:
-    """Read lines in this order. A long line is read from a narrower picture, which takes less time in proportion. It
-    is read again at its full width if the reading is not certain, or if it has digits, because one of several equal
+    """Read lines in the given ``order``. A long line is read from a narrower picture, which takes less time. The line
+    is read again at its full width if the reading is uncertain, or if it has digits, because one of several equal
     digits in a row can be lost in a narrow picture.
     """
     known: dict[int, Read] = {}

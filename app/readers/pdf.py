@@ -1,7 +1,7 @@
 """Reads PDF files: every page with pdfium, a page that fails with pypdf, then cleans all pages together.
 
 Owns opening (passwords, damage), the order of the two libraries, recognised scans, page labels, table of contents,
-title, and the warnings. Runs only in the child.
+title, and the warnings. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _SCAN_CHARACTERS = 20
 """Minimum characters of a page with an image; a page with fewer is a picture, whose text can be recognised."""
 
 _IMAGE_SHARE = 0.5  # share of picture pages, among pages with content, above which the book is a scan
-_WAITING = 1_500  # maximum characters of a form that only asks to wait, in several languages
+_WAITING = 1_500  # maximum characters of an XFA form whose pages only ask the reader to wait, in several languages
 _BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
 _NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
-"""Reported as the page number while labels and table of contents are read. After a failure there, the book is read
-without them.
+"""Reported as the page number while page labels and table of contents are read. If the child fails then, the book is
+read without labels and table of contents.
 """
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
@@ -170,8 +170,8 @@ def open_pdf(
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """Open with the password as typed. If that fails, prepare it as in ISO 32000-2 (7.6.4.3.2), which pdfium does
-    not.
+    """Open with the password as typed. If the password is wrong, try it again after the preparation that ISO 32000-2
+    (7.6.4.3.2) requires and pdfium leaves out.
     """
     try:
         return pdfium.PdfDocument(path, password=password)
@@ -281,7 +281,7 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """Refuse an XFA form. Only Adobe's programs show it; its pages only ask to wait."""
+    """Refuse an XFA form. Only Adobe's programs show such a form. Its PDF pages only ask the reader to wait."""
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -328,7 +328,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Count the characters (without spaces) that are on the pages but not in the text, by reason."""
+    """Count the characters (without spaces) on the pages that are left out of the text, keyed by reason."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -357,7 +357,7 @@ def _is_text(line: Line) -> bool:
 
 
 def _join_pages(texts: list[str], words: Counter[str]) -> None:
-    """Join words that a page end cuts. The whole word goes to the page where it starts."""
+    """Join each word that a page end cuts in two. The whole word goes to the page where the word starts."""
     for index in range(len(texts) - 1):
         above, below = texts[index], texts[index + 1]
         if above.endswith("-") and below[:1].islower():
@@ -494,7 +494,7 @@ class _SecondReader:
         self._path = path
         self._password = password
         self._reader: Any = None
-        # fonts of other types cause no trouble
+        # only fonts of these two types can give wrong text or none
         self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
         self._fonts: dict[Any, FontTrouble] = {}
 

@@ -1,6 +1,6 @@
 """Makes the cells of a table on a PDF page: splits lines into cells, joins printed rows, writes rows as lines.
 
-``pdf_tables`` finds where a table starts and ends. Runs only in the child.
+``pdf_tables`` finds where a table starts and ends. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _FEW_ROWS = 3  # a table with at most this many rows keeps its header rows separ
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _TEXT = 20  # minimum mean characters of a column that may be prose
-_GOES_ON = 0.35  # minimum share of lines in prose that start with a lowercase letter
-_FILLED = 0.6  # minimum share of lines in prose that reach the margin, for scripts without lowercase letters
-_IN_SHORT = 0.5  # as ``_GOES_ON``, for columns with fewer than ``_TEXT`` characters per line
+_GOES_ON = 0.35  # minimum share of a column's lines that start with a lowercase letter, for the column to be prose
+# minimum share of lines that reach the margin, for a column in a script without lowercase letters to be prose
+_FILLED = 0.6
+_IN_SHORT = 0.5  # replaces ``_GOES_ON`` in columns with fewer than ``_TEXT`` characters per line
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -102,7 +103,9 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
 
 
 def levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Join consecutive rows that overlap vertically and fill different columns, as vertically centred cells do."""
+    """Join consecutive rows that overlap vertically and fill different columns. Vertically centred cells cause such
+    rows.
+    """
     made: list[Cells] = []
     for row in rows:
         if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
@@ -116,8 +119,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Move a piece that spans several columns, such as a total, to the last of these columns if the piece ends at the
-    right edge of that column's cells.
+    """Move a piece that spans several columns, such as a total, to the last column that it spans, if the piece ends at
+    the right edge of that column's cells.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -243,7 +246,7 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
     """Join column names that continue in the next printed row, in a table of numbers.
 
-    A name that spans several columns stays a row of its own, because the names below do not continue it.
+    A name that spans several columns stays in a separate row, because the names below do not continue this name.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]

@@ -1,4 +1,6 @@
-"""Finds the drawn tables of a PDF page, whose cells lie between ruling lines (``pdf_grids``). Only in the child."""
+"""Finds the drawn tables of a PDF page, whose cells lie between ruling lines (``pdf_grids``). Runs only in the child
+process (``app.readers.child``).
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
     """Find tables with ruling lines. The cells of a table need not be consecutive in ``pieces``.
 
     Returns:
-        For each piece of a table, keyed by ``id``: the rows of the table for its first piece, an empty list for the
-            others.
+        A list for each piece of a table, keyed by the piece's ``id``. The table's first piece has the rows of the
+            table; each other piece has an empty list.
     """
     found: dict[int, list[Line]] = {}
     for grid in grids:
@@ -115,10 +117,10 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """Split a drawn row into printed rows, if the table has no ruling lines between them; empty if the drawn row is a
-    single row.
+    """Split a drawn row into the printed rows between which the table has no ruling lines. Return [] if the drawn row
+    is a single row.
 
-    Rows are recognised by lines of figures, or by many short lines, next to each other in two columns.
+    The row is split if two columns have lines of figures, or many short lines, next to each other.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:

@@ -1,7 +1,9 @@
-"""Finds the ruling lines of a PDF page, and the grids that they form. Runs only in the child.
+"""Finds the ruling lines of a PDF page, and the grids that they form. Runs only in the child process
+(``app.readers.child``).
 
 A grid is a drawn table: horizontal and vertical lines that cross. Its lines divide it into places. Adjacent places
-without a line between them are one cell, so a merged cell has several places. The content of cells is not known here.
+without a line between them are one cell, so a merged cell has several places. This module does not know the content of
+cells.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page."""
 
 _SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # number of lines that a shape smaller than ``_SMALL`` counts as, towards ``_MOST_SEGMENTS``
+_SIDES = 5  # number of lines by which a shape smaller than ``_SMALL`` uses up ``_MOST_SEGMENTS``
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
 _WIDE = 60.0  # minimum length in points of a horizontal line that may belong to a table
-_FEWEST = 3  # minimum horizontal and minimum vertical lines of a grid, including edges, drawn or not
+_FEWEST = 3  # minimum horizontal lines of a grid, and minimum vertical lines; both include edges that are not drawn
 _MOST_PLACES = 10_000  # maximum places of a grid; a larger grid is a drawing
 _MOST_GRIDS = 60
 _FEWEST_LINES = 5  # minimum drawn lines of a grid, in both directions together
@@ -209,8 +211,8 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
 
 
 def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
-    """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions are those on
-    the page as displayed.
+    """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions refer to the
+    page as displayed.
 
     After ``_MOST_SEGMENTS`` lines, further lines are ignored, because such a page is a drawing.
 

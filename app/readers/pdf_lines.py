@@ -1,4 +1,5 @@
-"""Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child.
+"""Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child process
+(``app.readers.child``).
 
 Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. Leaves out
 invisible text (``pdf_unseen``), and puts filled-in text (``pdf_values``) at its place.
@@ -42,7 +43,7 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # words of short cells, which pdfium may join from row to row
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # matches a short cell; pdfium may join such cells of different rows
 _PAIR = 3  # maximum letters of a word that is not checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
@@ -54,12 +55,13 @@ _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its it
 _ROW = 0.5  # maximum distance in line heights by which a line may start above the preceding line of its block
 _NEAR = 3.0  # maximum distance in line heights to the next line of a block
 _MOST_BLOCKS = 150
-_FOOTER = 2  # maximum lines of a footer that is drawn before everything else
+_FOOTER = 2  # maximum lines of a footer that the file draws before all other text
 _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# maximum number examined, for each: a page's characters (for its orientation), a line's words, and a word's letters
+# used for three limits: maximum characters of a page that are examined for its orientation, maximum words of a line
+# that are searched for a word drawn twice, and maximum letters of a word that is checked for letters drawn twice
 _LOOK = 400
 _LEVEL = 0.1  # maximum angle in radians of an upright character
 
@@ -194,7 +196,9 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
 
 
 def _gap(line: Line, x0: float, x1: float) -> float:
-    """The gap between a line and the word [x0, x1] that follows, which in right-to-left text stands before the line."""
+    """Return the gap between a line and the next word, which spans ``x0`` to ``x1``. In right-to-left text, the next
+    word is at the left of the line.
+    """
     return line.x0 - x1 if x0 < line.x1 and x1 < line.x0 else x0 - line.x1
 
 
@@ -287,7 +291,7 @@ def same_row(one: Line, two: Line) -> bool:
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
     """Insert each value after the text to its left. If no text is to its left, insert the value before the first piece
-    that is not above the value. A tick near a text is joined to it instead.
+    that is not above the value. A tick near a text is joined to that text instead.
     """
     pieces = list(pieces)
     for value in values:

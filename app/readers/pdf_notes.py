@@ -1,5 +1,5 @@
 """Reads the annotations of a PDF page: reviewers' comments, typed text, form ticks, attached files. Runs only in the
-child.
+child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSEEN = 0b100010  # flags of an annotation that is hidden or not shown on a sc
 class Notes:
     """The annotations of a page.
 
-    ``comments`` are formatted, to follow the page's text. ``typed`` are lines at their places on the page.
+    ``comments`` are formatted texts to be put after the page's text. ``typed`` are lines at their places on the page.
     """
 
     comments: list[str] = field(default_factory=list)

@@ -1,5 +1,5 @@
 """Draws and searches a page of a PDF with pdfium, and recognises the text of pages that are pictures. Runs only in the
-child.
+child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum selectable characters of a page
-_UNIT = 100_000  # width and height in pixels of the image that positions refer to; large, so that positions are precise
+# width and height, in pixels, of the imaginary image to which positions refer; large, so that positions are precise
+_UNIT = 100_000
 
 
 def render(request: dict[str, Any]) -> str:
@@ -66,8 +67,8 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """Return the rectangles of each passage, one per line. If a passage occurs several times, its surrounding text
-    decides which place is meant.
+    """Return the rectangles of each passage, one per line. If a passage occurs several times, the text around the
+    passage decides between the places.
     """
     if request.get("recognised"):
         return _find_recognised(request)

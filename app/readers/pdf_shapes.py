@@ -1,4 +1,5 @@
-"""Reads drawn shapes as characters: bullets, checkboxes, fraction bars. Runs only in the child.
+"""Reads drawn shapes as characters: bullets, checkboxes, fraction bars. Runs only in the child process
+(``app.readers.child``).
 
 Browsers print bullets and checkboxes as shapes, and programs for formulas draw fraction bars. Without the bar, 1/4
 would be read as "1 4".
@@ -37,7 +38,7 @@ _TICK_PARTS = 3
 _TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of its box's width
 _DOT_SIZE = 0.6  # maximum height of a bullet in line heights
 _DOT_REACH = 2.5  # maximum distance in line heights from a bullet to its text
-_COLUMN_LETTERS = 3  # minimum letters of an item, if several bullets are aligned
+_COLUMN_LETTERS = 3  # minimum letters of an item whose bullet is aligned with another
 _ALONE_LETTERS = 12  # minimum letters of an item whose bullet is aligned with no other
 _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # maximum characters above or below a fraction bar
@@ -59,7 +60,7 @@ _INSIDE = 1.5  # tolerance in points for a character beyond the ends of the bar
 
 @dataclass
 class Shapes:
-    """Small drawn objects of a page: bars, dots, and checkboxes, with a flag for ticked ones."""
+    """Small drawn objects of a page: bars, dots and checkboxes. The flag of a checkbox says whether it is ticked."""
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
@@ -193,8 +194,8 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     """Return the fraction with this bar; None if the bar belongs to no fraction.
 
-    The characters close above and below the bar must match its width, and text must be next to it at its height. An
-    underline or the bar above a sum has its neighbouring text at a different height.
+    The characters close above and below the bar must match the bar's width, and text must be next to the bar at the
+    bar's height. The text next to an underline, or next to the bar above a sum, is at a different height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -231,8 +232,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the run of characters around ``at`` that lie on the same side of the bar, between its
-    ends.
+    """Return start and end of the run of characters around ``at`` that lie on the same side of the bar, between the
+    bar's ends.
     """
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, at, y)

@@ -1,6 +1,7 @@
-"""Puts the characters of a PDF page into reading order, and marks accents and superscripts. Runs only in the child.
+"""Puts the characters of a PDF page into reading order, and marks accents and superscripts. Runs only in the child
+process (``app.readers.child``).
 
-pdfium returns characters in the order of the file. Their positions show which belong together.
+pdfium returns characters in the order of the file. The positions show which characters belong together.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may have letters drawn twice to look bold, because they come in pairs or do not fit the width."""
+    """Whether a word may have letters drawn twice to look bold. Such letters come in pairs, or do not fit the width."""
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
@@ -458,8 +459,8 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """Return the indices of a word's upright characters that are below their predecessor. Such a word consists of
-        short cells of a column, which pdfium has joined.
+        """Return the indices of a word's upright characters that are below their predecessor. A word with such
+        characters consists of short cells of a column, which pdfium has joined.
         """
         if end - start < 2:
             return []

@@ -1,4 +1,5 @@
-"""Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child.
+"""Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child process
+(``app.readers.child``).
 
 A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other by the empty stripes between its columns.
 Cells may be empty and may have several lines. Two columns of prose also have a stripe between them, but their lines
@@ -61,7 +62,7 @@ _LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
 _FILL = 0.5  # minimum share of filled cells in a table without ruling lines
 _WELL_FILL = 0.8  # minimum share of filled cells in a table without ruling lines that has few rows
 _LONG_PIECE = 30  # maximum characters of a piece that cannot be a line of prose
-_SHORT = 3  # minimum mean characters of cells; shorter ones are a drawing or a formula
+_SHORT = 3  # minimum mean characters of cells; with fewer, they are a drawing or a formula
 _LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
 _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
 _ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
@@ -77,8 +78,8 @@ MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
-    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order; hidden ones come
-    last.
+    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order; hidden
+    pieces come last.
 
     Args:
         pieces: runs of text without wide gaps.
@@ -188,8 +189,8 @@ def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
-    """Drop the first row if it is a line of prose: farther from the next row than usual, and long across several of its
-    cells.
+    """Drop the first row if it is a line of prose. Such a row is farther from the next row than usual, and has a long
+    piece above several cells of the next row.
 
     Such a line may have several pieces if its spaces are wide, or where the direction of the script changes.
     """
@@ -338,8 +339,8 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
 
 
 def _inner(rows: list[list[Line]]) -> list[list[Line]]:
-    """Return the rows from the first to the last with several pieces, with further lines of their cells above and
-    below.
+    """Return the rows from the first to the last row with cells. Rows above and below are included if they are further
+    lines of cells in the first or the last row.
     """
     several = [at for at, row in enumerate(rows) if _has_cells(row)]
     if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
@@ -470,7 +471,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """Drop borders that lie inside fewer than two rows, and borders without text between them and the border before."""
+    """Drop borders that lie inside fewer than two rows, and borders with no text after the preceding border."""
     kept: list[float] = []
     for x in borders:
         parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)

@@ -1,4 +1,5 @@
-"""Finds the invisible text of a PDF page: white on white, covered, or on a hidden layer. Runs only in the child.
+"""Finds the invisible text of a PDF page: white on white, covered, or on a hidden layer. Runs only in the child process
+(``app.readers.child``).
 
 Such text is often meant for a language model alone. Also finds the pictures of a page.
 """
@@ -112,8 +113,9 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a hidden layer. Also True if its layer has no name, or if it has no layer and
-        is not one of the page's own objects, because the group around it may be on a hidden layer.
+        """Whether a run of text may be on a hidden layer. Also True if its layer has no name. Also True if the
+        text has no layer and is not one of the page's own objects, because the group around the text may be on a hidden
+        layer.
         """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
@@ -162,8 +164,8 @@ def has_image(page: pdfium.PdfPage) -> bool:
 
 
 def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
-    """Whether a picture takes most of a page and has almost none of the page's text on it. With text on it, it is a
-    background or a scan with recognised text.
+    """Whether a picture takes most of a page and has almost none of the page's text on it. A picture with text on
+    it is a background, or a scan with recognised text.
     """
     width, height = page.get_size()
     for x0, x1, top, bottom in pictures:
@@ -189,7 +191,7 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
         drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # without the drawn page, nothing shows that they are invisible
+    except pdfium.PdfiumError:  # without the drawn page, nothing shows whether the suspects are invisible
         return
     points = bytes(drawn.buffer)
     for line in suspects:

@@ -1,4 +1,6 @@
-"""Reads the form fields, typed notes and stamps of a PDF page, which pdfium's text lacks. Runs only in the child."""
+"""Reads the form fields, typed notes and stamps of a PDF page, which pdfium's text lacks. Runs only in the child
+process (``app.readers.child``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into a PDF in memory. Runs only in the child."""
+"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into a PDF in memory. Runs only in the child process
+(``app.readers.child``).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Finds running headers, page numbers and line numbers in the margin by comparing the pages of a book.
 
-A row is removed only if it is certainly no text: it recurs on three pages close by, the same except for the page
-number, at the same position, apart from the text, and in no larger type. Its first occurrence stays. Doubtful rows stay
-too, because a lost row is worse than a repeated one. A page with nothing else loses no row. Runs only in the child.
+A row is removed only if it certainly is not part of the text. Such a row recurs at the same position on three nearby
+pages, differs only in the page number, stands apart from the text, and has no larger type. The first occurrence stays.
+Doubtful rows stay too, because a lost row is worse than a repeated one. A page with no other rows loses none. Runs only
+in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class RunningHeaders:
     """The result of comparing the pages.
 
     ``headers[i]``, ``numbers[i]`` and ``margins[i]`` have the indices of the lines on page i that are running headers,
-    page numbers and line numbers. ``first[i]`` has those of running headers that stay, because no earlier page has
-    them. ``printed[i]`` is the number printed on page i.
+    page numbers and line numbers. ``first[i]`` has the indices of running headers that stay, because no earlier page
+    has the same header. ``printed[i]`` is the number printed on page i.
     """
 
     headers: list[set[int]]
@@ -73,7 +74,7 @@ class _Row:
     """A printed row at the top or bottom of a page.
 
     ``lines`` has the indices of its lines from left to right. ``side`` is 1 at the top, -1 at the bottom. ``depth`` is
-    the number of rows between it and the edge of the page.
+    the number of rows between the row and the edge of the page.
     """
 
     page: int

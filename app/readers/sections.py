@@ -1,4 +1,6 @@
-"""Splits books without pages into sections that a citation can refer to. Runs only in the child."""
+"""Splits books without pages into sections that a citation can refer to. Runs only in the child process
+(``app.readers.child``).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Translates characters of the fonts Symbol, Wingdings and Webdings to similar Unicode characters. Runs only in the
-child.
+child process (``app.readers.child``).
 
 A word processor stores such a character as its code in the font, which has no meaning without the font's name. Unicode
 7 has an equivalent for nearly every character. If the equivalent is rare, the tables have a more common character.

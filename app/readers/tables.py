@@ -1,4 +1,5 @@
-"""Writes a table as lines: one line for each row, cells separated by " | ", empty cells kept. Runs only in the child.
+"""Writes a table as lines: one line for each row, cells separated by " | ", empty cells kept. Runs only in the child
+process (``app.readers.child``).
 
 First decides whether the table holds data or only lays out a page. A table of data becomes lines. A table with
 headings, a single column or very long cells is layout: it becomes the blocks in its cells.

@@ -1,4 +1,4 @@
-"""Reads plain text, tables in text, Markdown and notebooks. Runs only in the child.
+"""Reads plain text, tables in text, Markdown and notebooks. Runs only in the child process (``app.readers.child``).
 
 Joins hard-wrapped lines into paragraphs. Finds chapters whose headings are only lines such as "CHAPTER IV".
 """
