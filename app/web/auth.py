@@ -105,8 +105,8 @@ class LoginTokens:
         return True
 
     def _write_used(self) -> None:
-        """Store the used tokens. If the disk cannot be written, they are remembered only as long as the program
-        runs.
+        """Store the used tokens. If the disk cannot be written, the tokens are remembered only while the
+        program runs.
         """
         if self._used_file is not None:
             try:
@@ -149,7 +149,7 @@ def demand_password(environ: Mapping[str, str] = os.environ) -> str:
     """Get the password of this run from the environment, or have it typed twice at the terminal.
 
     Raises:
-        OptionError: there is none, or it is too short.
+        OptionError: there is no password, the two typed passwords differ, or the password is too short.
     """
     password = environ.get(VARIABLE, "")
     if not password and sys.stdin.isatty():
@@ -530,7 +530,7 @@ def in_language(sentence: str, language: str) -> str:
 
 
 def _form(language: str) -> str:
-    """The form of the entrance page. Scripts could not translate it, because a stranger gets none."""
+    """The form of the entrance page, translated here, because a stranger gets no scripts that could translate it."""
     return (
         f"<form method=post action={ENTRANCE}><p><label>{in_language('Password', language)} <input type=password "
         "name=password autofocus required autocomplete=current-password></label> "

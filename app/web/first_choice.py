@@ -129,7 +129,7 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pair for this machine, with rounded formats if it does not fit otherwise."""
+    """A pair for this machine. ``rounding``: the quantized formats without which the pair does not fit."""
 
     pair: Pair
     fit: ModelFit
@@ -141,10 +141,11 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
     Candidates chat, need no account and are among the newest of their size.
 
-    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. If there is no such
-    file, or if there is a GPU, which expands 4-bit weights to compute, leave these files out. Among pairs with memory
-    for a book of 300 pages, choose the strongest for a GPU, and the smallest for a processor, where the time to read a
-    book matters most. If no pair has that memory, choose the pair with memory for the longest text.
+    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. With a GPU, leave
+    files of 4-bit weights out, because a GPU expands such weights to compute. If no file was chosen, choose among the
+    other pairs. Among those with memory for a book of 300 pages, choose the strongest for a GPU, and the smallest for a
+    CPU, where the time to read a book matters most. If no pair has that memory, choose the pair with memory for the
+    longest text.
 
     A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
     a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.
@@ -167,7 +168,8 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
 def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
     """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
-    quantized weights or cache. Without a GPU this is not tried, because the list also has files with 4-bit weights.
+    quantized weights or cache. Without a GPU, quantizing is not tried, because the list also has files with 4-bit
+    weights.
     """
     found = _fit(pair, free)
     if found.verdict != "none":

@@ -1,8 +1,8 @@
 """Imports Gradio without the type stubs that it writes.
 
-For each of its components Gradio parses the component's source, writes a ``.pyi`` file beside it, and reads the file
-back (``gradio.component_meta.create_or_modify_pyi``), every time it is imported: half of the import's 3.1 s. It leaves
-out a component whose file ``inspect.getfile`` does not find.
+At every import, Gradio parses the source of each component, writes a ``.pyi`` file next to the source, and reads the
+file back (``gradio.component_meta.create_or_modify_pyi``). This takes half of the import's 3.1 s. Gradio skips a
+component whose file ``inspect.getfile`` does not find.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The library as a part of the page: books with their covers, chats, search, export and deletion.
 
-Owns the routes and the keys of the live stream for these. Lists are rebuilt only when something was written or a while
-has passed: the stream asks ten times a second.
+Owns the library's routes and keys of the live stream. The stream asks ten times a second, so lists are rebuilt only
+when something was written or ``LOOK_SECONDS`` have passed.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class Library:
         return recognition.is_kept(self._state.books.path(book).parent)
 
     def suggestions(self) -> list[str]:
-        """Questions worth asking about the pages read so far. If the model's card lists refusals, only questions that
-        the model has answered in a trial after the reading.
+        """Questions worth asking about the pages read so far. If the model's card lists refusals, return only
+        questions that the model has answered in a trial after the reading.
         """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model

@@ -62,10 +62,10 @@ _LOADING = "The model is being loaded. You can open a book already."
 
 @runtime_checkable
 class Growing(Protocol):
-    """A value of the live stream of which a tab is sent only what is new."""
+    """A value of the live stream that is sent in part: a tab gets only what is new in the value."""
 
     def since(self, before: object) -> View:
-        """The changes for a tab that was last sent ``before``; None was sent nothing."""
+        """The changes for a tab that was last sent ``before``, which is None if the tab was sent nothing yet."""
         ...
 
 
@@ -139,7 +139,7 @@ def model_view(status: Status) -> View:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
     name = model_name(model.name, str(model.path))
-    here = model.parameters > 0  # false for a model on a server, because only its pace is known
+    here = model.parameters > 0  # false for a model on a server, whose number of parameters is unknown (0)
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 

@@ -52,10 +52,10 @@ def closed(content: str) -> str:
 def rendered(markdown: str, ours: Callable[[str], str]) -> str:
     """Turn Markdown that has been made harmless into HTML.
 
-    No HTML comes from a model: the library is told to accept none.
+    The library is set to accept no HTML, so none comes from a model.
 
     Args:
-        ours: called with every escaped piece of text, to insert our own HTML into it. Attributes are not passed to it.
+        ours: called with every escaped piece of text, to insert our own HTML into it. Attributes are not passed.
     """
     return str(_library().render(markdown, {_OURS: ours}))
 

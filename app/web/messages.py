@@ -90,7 +90,9 @@ _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
-_NEARLY = 0.5  # minimum share of a quotation's words that stand together in the book, so that its button counts them
+_NEARLY = (
+    0.5  # minimum share of a quotation's words that stand together in the book, for its button to state their number
+)
 
 _WORDS = {
     "quoted": "verified, {}",

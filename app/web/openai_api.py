@@ -1,8 +1,9 @@
 """OpenAI's protocol for other programs: /v1/models and /v1/chat/completions, about the book that is open.
 
 The guard has already checked host and origin. This module checks the key, since a program cannot have the page's
-cookie. Questions share the open book with the page: one question at a time for both, which the page shows and can stop.
-Every answer except a stream is one JSON object, and errors have OpenAI's form (``openai_schema``).
+cookie. Questions share the open book with the page. Trifold answers one question at a time, whether the page or a
+program asks. The page shows a program's question and can stop the answer. Every answer except a stream is one JSON
+object, and errors have OpenAI's form (``openai_schema``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MESSAGES = "messages"
 
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000
-_MOST_SHOWN = 40  # characters of a sent value that a sentence shows
+_MOST_SHOWN = 40  # maximum characters of a sent value that an error message shows
 _FINISH = {
     StopReason.END: "stop",
     StopReason.LENGTH: "length",

@@ -181,8 +181,8 @@ def _left_out(result: RaceResult) -> list[str]:
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """A run as data. ``questions``: for each question its steps as (milliseconds on the clock of the whole run,
-    text).
+    """Return the runs of one mode, one per question, as data. ``questions``: each question's text, the time at which
+    the question begins, and the steps as (time, text). Times are milliseconds since the first run began.
     """
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
