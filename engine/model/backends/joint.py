@@ -1,10 +1,10 @@
-"""Runs Llama's layers on a GPU with few kernels: one product for queries, keys and values, one for both gates.
+"""Runs Llama's layers on a GPU with few kernels. Queries, keys and values are one product, and so are gate and up.
 
 A pass over a few tokens reads all weights, and on a fast GPU its small operations take as long as its products. A layer
-in transformers takes 27 launches for a token, and about 45 with attention over a cache. Here the products over the same
-input are one, RoPE takes three operations for queries and keys together, and the last product adds to its residual. On
-an H200 the products of a layer of Llama-3.1-8B alone gain 15 of 170 us, because small ones do not fill the memory's
-bandwidth.
+in transformers takes 27 launches for a token, and about 45 with attention over a cache. Here products with the same
+input are computed as one, RoPE takes three operations for queries and keys together, and the last product adds its
+result to the residual stream. On an H200, joining the products of a layer of Llama-3.1-8B alone saves 15 of 170 us,
+because small products do not use the memory's full bandwidth.
 
 Families with Llama's layers (``Family.plain``) use this backend. Products whose weights wait in host memory, or are
 rounded, stay separate.
@@ -48,7 +48,7 @@ class JointBlock:
         self._output, self._down = attention.o_proj, mlp.down_proj
         self._norms = _norms_of(attention)
         config = attention.config
-        # These bring weights that wait in host memory, and put them back.
+        # Hooks that copy weights from host memory to the device before the block runs, and undo this afterwards.
         self._before, self._after = block._forward_pre_hooks, block._forward_hooks
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim, self._scaling = attention.head_dim, attention.scaling
@@ -86,8 +86,8 @@ def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Ten
 
 
 def _joined(part: Any, names: Sequence[str], whole: str) -> Product:
-    """The product of the layers with these names, whose outputs follow one another; the layer ``whole`` if the model
-    has it.
+    """Make one product that returns the outputs of the layers ``names``, one after another. If ``part`` already has the
+    joint layer ``whole``, return this layer.
     """
     own: Product | None = getattr(part, whole, None)
     if own is not None:
@@ -124,7 +124,7 @@ class JointBackend(Walk):
         turns: dict[int, Turn] = {}
         for index, block in enumerate(self._joint):
             hidden, part = pieces.carry(hidden, index), pieces.part_of(index)
-            if ropes and part not in turns:  # not earlier, because a recording works on one device after the other
+            if ropes and part not in turns:  # at a device's first layer: a recording does one device at a time
                 turns[part] = Turn.of(ropes[part].cos, ropes[part].sin)
             hidden = block(index, hidden, turns.get(part), view)
         return hidden

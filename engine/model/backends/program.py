@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-_GATE_PIECE = 1024  # gates that a tile computes
+_GATE_PIECE = 1024  # maximum gates that a tile computes
 
 
 def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
@@ -62,14 +62,14 @@ class FusedLayers:
 
     If a view gives the memory of its KV (``in_place``), ``through`` runs all layers. Otherwise a layer takes two calls,
     and between them its attention runs through the view (``layer``). Inside a layer all numbers are in float32, except
-    queries, keys, values, attention outputs, and the inputs of products with weights in pairs. Both ways give a row the
-    same bits, whatever other rows are in the pass.
+    queries, keys, values, attention outputs, and the inputs of products with weights in pairs. ``through`` and
+    ``layer`` give a row the same bits, whatever other rows are in the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
         kernels: the kernels that the layers' products were packed for.
         dtype: dtype of hidden states.
-        rotary: numbers of a head that RoPE rotates.
+        rotary: how many of a head's dimensions RoPE rotates.
     """
 
     def __init__(self, found: Sequence[dict[str, Any]], kernels: Native, dtype: torch.dtype, rotary: int) -> None:
@@ -90,8 +90,8 @@ class FusedLayers:
         self._begun = int(self._places[0, 2])
 
     def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
-        """Append a layer to the program. Return its entry of ``_places``, the indices of six calls: the first, the one
-        after the joint product, attention, the one after attention, the one after the output product, and the last.
+        """Append a layer to the program. Return the layer's entry of ``_places``: the indices of the first norm, RoPE,
+        attention, the collection of attention's result, the second norm, and the last sum.
         """
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
         mixed = self._memory.of("mixed", output.in_features, output.input_dtype)
@@ -192,9 +192,7 @@ class FusedLayers:
         return bias.data_ptr()
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run a layer over hidden states. Return the hidden states (1, n, hidden) after it. Its attention goes through
-        ``view``.
-        """
+        """Run a layer, with its attention through ``view``. Return the hidden states (1, n, hidden) after the layer."""
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -214,8 +212,8 @@ class FusedLayers:
         return out
 
     def through(self, hidden: torch.Tensor, rope: Rope, place: InPlace) -> torch.Tensor:
-        """Run all layers. Return the hidden states (1, n, hidden) after the last. The layers read and write their KV in
-        place.
+        """Run all layers, which read and write their KV in the memory that ``place`` gives. Return the hidden states
+        (1, n, hidden) after the last layer.
         """
         kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
         rows, heads, group = hidden.shape[1], self._kv_heads, self._heads // self._kv_heads

@@ -26,8 +26,8 @@ def tiled_blocks(
     model: Any, devices: Sequence[torch.device], in_host: Iterable[torch.Tensor] = ()
 ) -> list[nn.Module] | None:
     """Copy the decoder blocks of a bfloat16 transformers causal LM on GPUs, with the linear layers in 4 bits, for
-    passes over at most ``MOST_TILED_ROWS`` rows. All other tensors are shared. None if torch's product does not support
-    the blocks.
+    passes over at most ``MOST_TILED_ROWS`` rows. The copies share all other tensors with the model. None if torch's
+    product does not support the blocks.
 
     Args:
         devices: the device of each block.
