@@ -58,8 +58,8 @@ TEXT_WEIGHTS = {
 """Patterns that map the names of the text part's weights in a wrapper's files to their names in the text model."""
 
 DRAFT_HEAD = "draft_head_tokens"
-"""The setting of a distilled draft with the number of tokens that it can produce. Such a draft uses its target's
-embedding, and these tokens' rows of the target's head.
+"""The setting that only distilled drafts have: the number of tokens that the draft can produce. A distilled draft uses
+its target's embedding, and the rows of the target's head for these tokens.
 """
 
 SHARED_VOCABULARY = 0.95
@@ -205,7 +205,7 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model's text part, like ``text_config``, from a parsed ``config.json`` with any content.
+    """Return the settings of a model's text part from a parsed ``config.json``, whose values may be of any type.
     Missing settings get the family's defaults.
     """
     text, outer = settings.get("text_config"), {}
@@ -238,7 +238,7 @@ def check_numbers(config: Any, name: str) -> None:
     Raises:
         ModelError: a setting is impossible; the message has its name and value.
     """
-    # Other families name these settings differently, or have a separate number for each layer.
+    # Unsupported families may name these settings differently, or have a separate number for each layer.
     if config.model_type not in FAMILIES:
         return
     for key, largest in _MAXIMA.items():
@@ -372,8 +372,8 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
-    """The layers whose tokens see only the newest ``sliding_window`` tokens, if that is supported. Includes layers that
-    read the KV of another layer.
+    """The layers whose tokens see only the newest ``sliding_window`` tokens, including layers that read another layer's
+    KV. Empty if the family's sliding windows are not supported.
     """
     return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
 
@@ -391,8 +391,8 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """``kv_sources`` of a model with shared KV; empty if the settings are impossible, because a layer has no layer to
-    read from.
+    """The result of ``kv_sources`` for a model with shared KV. Empty if a layer has no layer to read from, so that the
+    settings are impossible.
     """
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
@@ -441,8 +441,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people: a hub id unchanged, or the last two parts of a folder's path, because target and draft
-    often lie in one folder. A parent folder named by a hash is left out.
+    """The name shown to people. A hub id is unchanged. Of a path only the last two parts are shown; the last part alone
+    is often just "target" or "draft". A parent folder named by a hash is left out.
     """
     if not looks_like_path(name):
         return name
@@ -589,7 +589,7 @@ def estimate_parameters(config: Any) -> int:
 
 
 def parameters_of_block(config: Any, experts: float | None = None) -> int:
-    """Parameters of one decoder block, without norms and biases. The mean if blocks differ.
+    """Number of parameters of one decoder block, without norms and biases; the mean over all blocks if they differ.
 
     Args:
         experts: number of experts of a layer to count; None counts all.

@@ -2,15 +2,15 @@
 
 ``attend`` computes attention to keys that all queries see. ``attend_causal`` computes attention among new tokens.
 ``joined`` merges such parts exactly by their log-sum-exp, so that pieces may lie in different buffers (resident and
-streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The rows of one KV head's queries
-(the GQA group times the queries) are packed together, so each key and value is read once.
+streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The queries of all query heads
+that share a KV head (a GQA group) are packed as rows of one matrix, so each key and value is read once.
 
 The module also connects attention to transformers: ``register`` installs an attention function that passes a layer's
 queries, keys and values to a cache's view, which layers get as the argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n), the log-sum-exp of
-the scores, in float32. ``sinks`` (heads,) is an additional score in the softmax that takes weight and adds no value, in
-models that have one. ``cap`` is the cap of the scores (``engine.model.kernels``), in models that have one.
+the scores, in float32. In models with attention sinks, ``sinks`` (heads,) holds an additional score for each head. This
+score takes part in the softmax and adds no value. ``cap`` is the cap of the scores (``engine.model.kernels``), or None.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _WINDOW_ROWS = 512  # maximum tokens of a piece, if a sliding window is computed
 # Maximum query rows of a KV head that a processor computes at once, so that their scores for a piece of keys stay in
 # the processor's cache.
 _TURN_ROWS = 96
-# Maximum keys for which ``cuda.flash_lengths`` is faster than a kernel with a mask, if it does not cut the keys into
-# pieces. On an H200, 1,024 keys of 32 heads take 33 us instead of 49 for a token, 4,096 keys 124 instead of 70.
+# Maximum keys for which ``cuda.flash_lengths`` is faster than a kernel with a mask even if ``flash_lengths`` does not
+# cut the keys into pieces. On an H200, a token with 32 heads takes 33 us instead of 49 for 1,024 keys, but 124 us
+# instead of 70 for 4,096 keys.
 _UNCUT_KEYS = 2048
-# Maximum keys that ``cuda.flash_lengths`` reads for all tokens of a pass together.
+# Maximum product of tokens and keys for which a pass over more than ``_UNCUT_KEYS`` keys uses ``cuda.flash_lengths``,
+# which reads the keys again for every token.
 _READ_AGAIN = 16 * 4096
 
 
@@ -191,12 +193,14 @@ def attend_newest(
 ) -> torch.Tensor:
     """Compute the causal attention of n new tokens, whose keys are the last n keys.
 
-    With a ``window`` a token sees that many of the newest keys, including its own. Shapes as in ``attend``; returns
-    only out, on the device of q. k and v may be in the 8-bit storage format if ``reads_levels`` allows it. A single
-    token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which takes half
-    the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is faster than
-    torch's, or if scores have a cap, which torch's kernel lacks. Otherwise a window is computed in pieces. Without a
-    window, the attention to past keys and the attention among the new tokens are computed separately and merged.
+    With a ``window``, a token sees only the newest ``window`` keys up to its own. Shapes as in ``attend``; returns only
+    out, on the device of q. k and v may be in the 8-bit storage format if ``reads_levels`` allows it.
+
+    A single token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which
+    takes half the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is
+    faster than torch's, or if scores have a cap, which torch's kernel lacks. In all other passes a window is computed
+    in pieces. Without a window, the attention to past keys and the attention among the new tokens are computed
+    separately and merged.
     """
     if q.device != k.device:  # a layer may read the KV of a layer on a different card
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
@@ -299,8 +303,7 @@ def attend_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute the attention of n tokens to the keys that ``seen`` marks. The keys and values that it does not mark must
-    be finite too.
+    """Compute the attention of n tokens to the keys that ``seen`` marks. Unmarked keys and values must be finite too.
 
     Shapes as in ``attend``; returns only out. Passes use this if their shapes must not depend on the number of held
     tokens.
@@ -309,8 +312,8 @@ def attend_seen(
 
 
 def reads_lengths(shape: KvShape) -> bool:
-    """Whether a recorded pass over a cache of this shape may read thousands of keys with ``Seen.lengths``: the kernel
-    takes such numbers, and cuts the keys into pieces.
+    """Whether a recorded pass over a cache of this shape may read thousands of keys with ``Seen.lengths``. The kernel
+    must take these numbers and cut the keys into pieces.
     """
     return shape.group > 1 and cuda.takes_lengths(
         shape.device, shape.dtype, shape.kv_heads, shape.group, shape.head_dim
@@ -327,8 +330,8 @@ def attend_past_and_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute the attention of queries that all see the first ``past`` keys; ``seen`` marks which of the remaining keys
-    each query sees. So the kernel without a mask computes all but a few keys.
+    """Compute the attention of queries that all see the first ``past`` keys. ``seen`` marks which of the remaining keys
+    each query sees. The first ``past`` keys, which are most keys, are computed by the kernel without a mask.
     """
     if not past:
         return attend_seen(q, k, v, scaling, seen, sinks, cap)
@@ -349,8 +352,8 @@ def _attend_masked(
 
 
 def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether to tell the kernel the number of keys of each query instead of a mask. The kernel then reads the keys
-    once for every token, instead of once for all tokens.
+    """Whether to give the kernel each query's number of keys instead of a mask. The kernel then reads the keys once for
+    every token. With a mask it reads them once for all tokens.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     if seq > _UNCUT_KEYS and (group == 1 or (tokens > 1 and tokens * seq > _READ_AGAIN)):

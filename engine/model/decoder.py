@@ -111,8 +111,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out. So is an embedding
-        that is not also the head, because a step reads only one of its rows.
+        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out. An embedding that is
+        not also the head is left out too, because a step reads only one row of the embedding.
         """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
@@ -168,9 +168,9 @@ class Decoder(Pieces):
 
     @property
     def wants_pointing(self) -> bool:
-        """Whether a question is to be preceded by the passage that it is likely about (``engine.passages``). This is so
-        for models of a size for which it was measured to help, if they have no settings of their own for passages or
-        quotations.
+        """Whether each question is preceded by the passage that the question is likely about (``engine.passages``).
+        True for sizes of models for which this was measured to help, unless the model has its own settings for passages
+        or quotations.
         """
         own = getattr(self.model, "generation_config", None)
         settled = any(getattr(own, name, None) is not None for name in ("passages", "exact_quotes"))
@@ -215,8 +215,8 @@ class Decoder(Pieces):
         """Make a backend of the same model whose products over a few tokens use "8bit" or "4bit" weights. Everything
         else is shared.
 
-        On a processor the head has 8 bits; on a GPU it is unchanged. None if our own kernels cannot compute the layers,
-        or, on a GPU, if ``can_round`` forbids it or torch's product with 4-bit weights cannot be used.
+        On a processor the head has 8 bits. None if our own kernels cannot compute the layers. On a GPU the head is
+        unchanged. None if ``can_round`` forbids rounding, or if torch's product with 4-bit weights cannot be used.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None
@@ -237,5 +237,5 @@ class Decoder(Pieces):
 
     def _joint_backend(self, blocks: Sequence[Any]) -> Backend | None:
         joint = joint_blocks(blocks)
-        empty_caches()  # of the weights that were joined
+        empty_caches()  # frees the memory of the separate weights
         return None if joint is None else JointBackend(joint, self)

@@ -163,7 +163,7 @@ def load(name: str, target: Decoder) -> Decoder:
         fuse_norms(model, family)
     model.eval()
     pack(model, family)
-    # The target's embedding is set last, because it may be packed already.
+    # Set after ``pack``, because the target's embedding may be packed already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)
 

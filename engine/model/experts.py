@@ -30,7 +30,7 @@ _Asked = tuple[int, torch.Tensor]
 
 
 class Router(nn.Module):
-    """Chooses the experts of a token, and the weight of each chosen expert's output, called its share.
+    """Chooses the experts of a token. Computes the weight of each chosen expert's output, which is called its share.
 
     Args:
         router: transformers' router.
@@ -40,8 +40,8 @@ class Router(nn.Module):
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # The softmax is over all experts (Qwen) or only over the chosen experts. ``_to_whole``: whether the shares of
-        # the chosen experts are then scaled to a sum of 1.
+        # ``_of_all``: whether the softmax is over all experts, or only over the chosen experts. ``_to_whole``: whether
+        # the shares of the chosen experts are then scaled to a sum of 1.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
         # Factor that shares are multiplied by. Only routers with a sigmoid instead of a softmax have this factor.
@@ -54,7 +54,7 @@ class Router(nn.Module):
         the chosen experts, both (n, chosen).
 
         Args:
-            expert_bias: (experts,), added to the shares only to make the choice.
+            expert_bias: (experts,), added to the shares for the choice of experts, but not to the returned shares.
         """
         scores = self.product(hidden_states)
         if self._factor is not None:
@@ -144,7 +144,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # Add one after another, because the order in which torch sums over an axis depends on the shape.
+        # Add the experts' outputs one after another. If torch summed over an axis, the order would depend on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -216,7 +216,7 @@ _LEAST_SHARE = 1e-6  # added to the sum of shares before the division (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:
-    """The part of a layer that holds experts, or the layer itself; None if it has no experts."""
+    """The part of a layer that holds experts, which may be the layer itself; None if the layer has no experts."""
     blocks = (layer, *(getattr(layer, name, None) for name in _BLOCKS))
     return next((block for block in blocks if hasattr(block, "experts")), None)
 
@@ -254,7 +254,7 @@ def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
 
 
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Module]:
-    """Make a linear layer from the same matrix of each of transformers' experts.
+    """Make a linear layer of the matrix ``name`` of each of transformers' experts.
 
     Args:
         interleaved: whether the rows of gate and up projections alternate. In the layers, all gates come first.

@@ -18,8 +18,8 @@ class Family:
         mlp_matrices: number of matrices of an MLP: three with a gate, two without.
         tied: whether embedding and output head are one matrix, if ``config.json`` does not say.
         norms_after_rope: names of the norms of queries and of keys, if they follow RoPE instead of preceding it.
-        plain: whether ``engine.model.backends.program`` can compute its layers: Llama's, possibly with biases, with
-            norms of queries and keys, or with fused input projections.
+        plain: whether ``engine.model.backends.program`` can compute the family's layers. They are Llama's layers,
+            possibly with biases, norms of queries and keys, or fused input projections.
         gated: whether the attention output is multiplied by a gate, which is as wide as the queries.
         others: the supported kind of layers that do not keep the whole context; empty if there is none.
         experts: whether its MLPs can be mixtures of experts.

@@ -32,7 +32,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
-    """Write everything but the weights of a model, which may be one file or several parts, into an empty folder.
+    """Write everything of a model except its weights into an empty folder. ``files`` are all parts of the model.
 
     Returns:
         The result of the tokenizer's trial, for ``foreign.keep``.
@@ -151,8 +151,8 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
     """Yield every tensor that the model is built of, transformers' name of its weight ("" if it has none), and its
     bytes.
     """
-    # Prefix of the tensors to leave out: in Qwen 3.5, those of the layer for multi-token prediction, after the last
-    # layer. Other kinds have no such layer, so the prefixes are ``FACTORS``, which are left out in any case.
+    # Prefixes of tensors that are left out. In Qwen 3.5 this is the layer for multi-token prediction, which follows the
+    # last layer. In other kinds these are ``FACTORS``, which are left out in any case.
     guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
     for tensor, stored in _stored(index, kind, config):
         if tensor.name not in FACTORS and not tensor.name.startswith(guesses):
@@ -178,8 +178,8 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any) -> bool:
 
 
 def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
-    """Set a weight of a model. A linear layer may still be replaced, so that its bias goes to ``biases``, keyed by the
-    layer's path.
+    """Set a weight of a model. The bias of a linear layer is put into ``biases`` instead, keyed by the layer's path,
+    because the layer may still be replaced.
     """
     from torch import nn
 
@@ -278,7 +278,7 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
     """The index in the file's tensor of each row of transformers' tensor, or of each number if the tensor has one axis;
-    None if both tensors have one order. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas
+    None if both tensors have the same order. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas
     transformers' RoPE pairs the two halves of a head.
     """
     import numpy as np

@@ -1,5 +1,5 @@
-"""Records passes of a few tokens once, on a GPU as a CUDA graph, and replays them, so that Python's overhead does not
-limit the speed.
+"""Records passes of a few tokens on a GPU as CUDA graphs, and replays them, so that Python's overhead does not limit
+the speed.
 
 Draft steps, middle passes and verifications repeat the same shapes. Only the positions of their tokens differ, and
 these are passed in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are allocated once per
@@ -53,9 +53,9 @@ _MAX_RECORDINGS, MAX_TOKENS = 12, 64
 _RETRY_AFTER = 256
 # Number of timed replays, of which the fastest counts.
 _TIMED = 2
-# The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 such a
-# capture's memory, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded again after a
-# failure.
+# The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 the
+# memory of a failed capture, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded
+# again after a failure.
 _FIRST_TORCH = (2, 12)
 # Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
 # kernels round differently, more so in half precision. The logits of a wrong pass differ by far more.
@@ -208,9 +208,9 @@ class _Capture:
         self._running.enter_context(torch.cuda.device(device))
         # Restores the current stream, because a failed or refused capture leaves its own stream in place.
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
-        # thread_local: another thread may be bringing spilled layers or saving the book. Its work is not captured and
-        # need not pause. It never synchronises the device, which would abort the capture, but waits for events of its
-        # own store (``HostStore.arrived``). Its streams do not block a capture.
+        # thread_local: another thread may be bringing spilled layers or saving the book. That thread's work is not
+        # captured and need not pause. Synchronising the device would abort the capture, so that thread waits only for
+        # events of its own store (``HostStore.arrived``). The store's streams do not block a capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         self._running.enter_context(capture)
 
@@ -276,7 +276,7 @@ class Replays:
         recorder: records and times the passes.
         level: the level's name, for the log.
         dtype: dtype of the passes' computation. Logits come in float32 in any case.
-        check_every: number of replays of which the last is compared with the ordinary pass; 0 compares none.
+        check_every: every ``check_every``-th replay is compared with the ordinary pass; 0 compares none.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class Replays:
             recording = make()
             off = _difference(recording.replay(inputs)[0], logits)
             faster = key in self._faster or self._is_faster(key, eager_ms, lambda: recording.replay(inputs))
-        except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything, and the ordinary pass still works
             failed = error.with_traceback(None)  # the traceback refers to the memory of the failed recording
         if failed is not None:
             if is_out_of_memory(failed):
@@ -374,9 +374,9 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
-        """Time the replay against the ordinary pass, which took ``eager_ms``, once for each key, because recordings
-        that differ only in ``bound`` are equally fast. The ordinary pass is not repeated for this: while a recording is
-        made, a person waits.
+        """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each key is timed once, because
+        recordings that differ only in ``bound`` are equally fast. The ordinary pass is not timed again, because a
+        person waits while a recording is made.
         """
         replay_ms = min(self._recorder.milliseconds(replay) for _ in range(_TIMED))
         what = "replayed" if replay_ms < eager_ms else "not replayed"
@@ -390,8 +390,8 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all recordings except the entries ``kept``. These are keys whose passes are not recorded again,
-        because their replay was not faster.
+        """Forget all recordings. ``kept`` holds the keys whose passes are not recorded again, because their replay was
+        not faster than the ordinary pass.
         """
         self._recordings = kept
         self._recorder.forget()

@@ -25,7 +25,7 @@ from engine.model.products import fixed
 
 # Alignment of weights in bytes, larger than any kernel needs.
 _ALIGNED = 256
-# Number of layers whose weights fit on the card at the same time.
+# Number of layers for whose weights the card has buffers.
 _LAYERS = 2
 
 

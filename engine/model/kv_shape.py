@@ -3,8 +3,8 @@
 KV in 8 bits is used on request. It takes half the memory of bfloat16 and a quarter of float32, and is the engine's only
 approximation. A key or value of one head (head_dim numbers) is stored as head_dim levels of one byte, followed by one
 scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127, zero
-stays zero, and a level stands for the level times the scale. A scale belongs to one token, so a token is quantized by
-itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
+stays zero, and a dequantized number is its level times the scale. A scale belongs to one token, so a token is quantized
+by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
 scale per channel fits keys better, but depends on tokens that do not exist yet.) Keys are quantized and stored after
 RoPE, which mixes pairs of channels and keeps the norm.
 
@@ -151,7 +151,7 @@ class KvShape:
         return self._places.get(self.source_of(layer))
 
     def window_of(self, layer: int) -> int | None:
-        """Number of tokens that a token sees in a layer of the model; None if the layer keeps the whole context."""
+        """Number of tokens that a token sees in a layer of the model; None if the layer has no sliding window."""
         return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
 
     def has_kv(self, layer: int) -> bool:
@@ -305,7 +305,7 @@ class KvShape:
             return stored if out is None else out.copy_(stored)
         if out is None:
             out = torch.empty(*stored.shape[:-1], self.head_dim, dtype=self.dtype, device=stored.device)
-        # Two passes over ``out`` avoid a copy in between on a processor.
+        # Computed in two operations on ``out``, so that a processor needs no temporary copy.
         out.copy_(stored[..., : self.head_dim])
         return out.mul_(stored[..., self.head_dim :].view(self._scale_dtype).to(self.dtype))
 

@@ -45,7 +45,7 @@ from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 # Maximum ratio of the parameters that the settings describe to the stored parameters. It is far above 1, because the
 # number from the settings is an estimate, and a tied head is stored once.
 _MAX_DESCRIBED = 3
-# Maximum bytes of rounded weights, relative to their stored bytes, for which rounding again is allowed.
+# Maximum ratio of the bytes of rounded weights to the bytes of the stored weights, for which rounding is allowed.
 _WORTH_ROUNDING = 0.75
 
 
@@ -115,7 +115,7 @@ def _as_stored(
     Args:
         dtype: dtype of the activations and of expanded weights; transformers may pick another one for a model that is
             not a GGUF file.
-        rounded_to: format to which the caller rounds the weights, which decides what is expanded here.
+        rounded_to: format to which the caller rounds the weights. What is expanded here depends on this format.
         keeps_blocks: whether weights of a GGUF file keep its blocks.
 
     Raises:

@@ -165,8 +165,8 @@ class Pieces:
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
-        """Add the tokens' per-layer embeddings to their positions. ``hidden`` (1, n, hidden) are the embeddings of
-        tokens (n,).
+        """Add the per-layer embeddings of tokens ``input_ids`` (n,) to their positions ``rope``. ``hidden`` (1, n,
+        hidden) are the tokens' ordinary embeddings.
         """
         if not self._inputs:
             return rope
@@ -219,9 +219,10 @@ class Pieces:
         names = family.norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
-        # In this family the norm follows RoPE, but the layer has already applied it. A rotation does not change the
-        # length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of before.
-        # A norm after RoPE would cancel the factor ``attention_scaling`` of cos and sin, so it is divided out.
+        # In this family the norm follows RoPE, but the layer has already applied the norm. A rotation does not change
+        # the length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of
+        # before. A norm after RoPE would cancel ``attention_scaling``, a factor of cos and sin, so this code divides by
+        # the factor.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])

@@ -1,7 +1,7 @@
 """Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
 
 In each head, a token first fades the state. Then it reads the value that the state holds for the token's key, and adds
-to that key the difference between the token's value and the value read, multiplied by a rate. At last it reads the
+to that key the difference between the token's value and the value read, multiplied by a rate. Finally it reads the
 state with the token's query. In Mamba-2 a token adds its own value instead of the difference. In all kinds a short
 convolution over the newest tokens comes first. LFM2's layers are only such a convolution. A ``Trace`` records the
 changes that each of a few tokens makes. The state after any of these tokens can be computed from the trace, which is
@@ -30,7 +30,7 @@ from engine.model.products import WHOLE, linear, padded
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
-_CHUNK = 64  # tokens of a chunk, whose effects on each other are one triangular system
+_CHUNK = 64  # maximum tokens of a chunk; their effects on each other are one triangular system
 # added to the square of a key's or query's L2 norm, before the vector is divided by the square root
 _LEAST_SQUARE = 1e-6
 
@@ -302,7 +302,7 @@ class Mamba(nn.Module):
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
     """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next fuses the four into
-    two, whose outputs are interleaved by key head. This function splits the two into the four.
+    two, whose outputs are interleaved by key head. This function splits the two matrices into the four projections.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -410,8 +410,8 @@ def in_chunks(
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = _for_each_head(queries @ keys.transpose(-1, -2), heads) * between
     # The value read under a token's key depends on the memory before the chunk and on earlier tokens of the chunk. So
-    # the added values of a chunk are the solution of a triangular system. It is solved for the part that depends on the
-    # tokens alone and for the factor of the memory, before the memory is known.
+    # the added values of a chunk are the solution of a triangular system. Before the memory is known, the system is
+    # solved for two parts: the part that depends only on the tokens, and the factor that the memory is multiplied by.
     own, of_memory = values * rate, None
     if corrects:
         system = _for_each_head(keys @ keys.transpose(-1, -2), heads) * between * rate
