@@ -62,7 +62,7 @@ def ask_document(
     fit: bool = False,
     cancel: threading.Event | None = None,
 ) -> Generator[Event, None, Asked]:
-    """Read one document, or restore it from disk, and ask it. Its reading is saved.
+    """Read one document, or restore it from disk, and ask the question about it. The reading is saved on disk.
 
     Args:
         fit: whether to read only the first pages that fit if the document is too long.

@@ -17,8 +17,8 @@ _KEY = "open"  # key of the open book
 
 @dataclass(frozen=True)
 class Mark:
-    """The book that was open last. ``ready``: whether opening it succeeded; otherwise it is not opened automatically
-    again.
+    """The book that was open last. ``ready``: whether opening the book succeeded. A book that is not ready is not
+    opened at the next start.
     """
 
     book: str

@@ -43,9 +43,9 @@ class Throttle:
     """Seconds between two changes of the page.
 
     ``words``: for the newest words and other changes in the live stream. ``figures``: for figures, which need not
-    change with every word. ``layout``: for the formatted answer with its citations, which makes the browser lay out the
-    whole answer. ``settle``: for the formatted answer when it reaches another stage, such as its first word.
-    ``silence``: for the formatted answer before its first word, when there is little to lay out.
+    change with every word. The other three are for the formatted answer with its citations, each change of which makes
+    the browser lay out the whole answer. ``layout``: while words come. ``settle``: when the answer reaches another
+    stage, such as its first word. ``silence``: before the first word, when there is little to lay out.
     """
 
     words: float
@@ -75,8 +75,8 @@ _MOST_UNREAD = 5  # maximum pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-# maximum remaining seconds of a reading that a question waits for; beyond this the question is answered from the pages
-# read so far
+# maximum remaining seconds of a reading that a question waits for; with more, the question is answered from the
+# pages read so far
 _WORTH_WAITING = 8.0
 
 

@@ -48,8 +48,8 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
-    """Whether a chapter begins at the top of a page, so that the chapter before it ends on the page before. True if the
-    heading cannot be found on the page.
+    """Whether a chapter begins at the top of a page, so that the preceding chapter ends on the preceding page. True if
+    the heading cannot be found on the page.
     """
     if document.members and item.level == 0:  # the entry is a whole document of several
         return True
@@ -64,7 +64,7 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
     title is enough.
 
     Raises:
-        OptionError: the document has no chapters, or lacks this one.
+        OptionError: the document has no chapters, or lacks a wanted chapter.
     """
     every = chapters(document)
     if not every:

@@ -7,8 +7,9 @@ A damaged file is set aside, and its readable rows (``app.core.salvage``) go int
 
 Columns whose values are JSON: ``figures``, ``trouble`` and ``notes`` of an answer. ``stages`` is a string of letters
 (``Exchange.stages``). ``stopped`` of an answer is NULL while it is being written, then the way it ended: a value of
-``engine.events.StopReason``, or "interrupted" when the program ended before the answer did. ``chosen`` is the id of the
-shown version: in a message's row, of the message that follows it; in a chat's row, of its first question.
+``engine.events.StopReason``, or "interrupted" when the program ended before the answer did. ``chosen`` is the id of a
+shown version. In a message's row, it is the shown version of the next message; in a chat's row, that of the chat's
+first question.
 """
 
 from __future__ import annotations
@@ -180,8 +181,8 @@ class Database:
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work`` as ``write`` does, without counting a change. For rows that change often and appear in no list,
-        such as a growing answer.
+        """Run ``work`` as ``write`` does, without counting a change. This is meant for rows that change often and
+        appear in no list, such as a growing answer.
         """
         with self._lock:
             self._look_after_file()
@@ -246,7 +247,7 @@ class Database:
             return
         self._leave_file(sqlite3.OperationalError("it was removed"))
         self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
-        self._left = None  # any file that is at this path from now on is a different one
+        self._left = None  # a file that appears at this path is a different file
         self._tried = -RETRY_SECONDS
         self.mend()
 
@@ -431,7 +432,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     """Copy the library of an earlier version within its folder, before its tables are changed. Old copies are deleted.
 
     Raises:
-        sqlite3.Error, OSError: no copy can be made; then nothing is changed.
+        sqlite3.Error, OSError: no copy can be made. In this case nothing is changed.
     """
     for old in path.parent.glob(f"{path.name}.version-*"):
         if time.time() - old.stat().st_mtime > _COPY_SECONDS:

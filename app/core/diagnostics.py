@@ -69,7 +69,7 @@ class Machine:
 
 
 class ProbeFailed(Exception):
-    """Raised when the child process that asks torch does not answer. The message is a sentence for a person."""
+    """Raised when the child process that asks torch crashes or times out. The message is a sentence for a person."""
 
 
 def look_around(data: Path) -> Machine:
@@ -283,6 +283,8 @@ def anonymous(text: str, home: Path | None = None) -> str:
 
 
 def _short(file: str) -> str:
-    """A source file's path, shortened to its last folders: where Python is installed does not matter for a fault."""
+    """A source file's path, shortened to its last three parts, because the place of Python's installation does not
+    matter.
+    """
     parts = re.split(r"[\\/]", file)
     return "/".join(parts[-3:])

@@ -3,9 +3,9 @@
     finder = Finder()                         one per program
     finder.find(document, "north light")      every place, in the order of the book
 
-A phrase is first searched at the beginnings of words. If it is not found there, it is searched inside words. Next,
-places are found where all its words stand near each other. If there are none, the same is tried with other spellings of
-the words, and last with other endings. Quotation marks ask for the exact words.
+A phrase is searched in several ways until one finds something: at the beginnings of words, inside words, and with all
+its words near each other. If no way finds anything, all ways are tried with other spellings of the words, and last with
+other endings. A phrase in quotation marks is searched exactly.
 """
 
 from __future__ import annotations

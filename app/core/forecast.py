@@ -25,12 +25,12 @@ WORDS_PER_TOKEN = 0.75
 """Words per token of English text, the same for most vocabularies."""
 
 PROBED = 2.0
-"""Factor by which a forecast made from short probes may be wrong in either direction, since other programs use the
-machine as well.
+"""Maximum factor by which a forecast made from short probes is expected to be wrong in either direction, because other
+programs use the machine too.
 """
 
 SEEN = 1.25
-"""Factor by which a forecast made from a reading of a similar length may be wrong."""
+"""Maximum factor by which a forecast made from a reading of a similar length is expected to be wrong."""
 
 _SETTLED = 0.15  # share of a reading after which the remaining time is one number instead of a range
 _TRUST = 0.05  # share of a reading at which measured time and earlier estimate have equal weight
@@ -43,7 +43,7 @@ _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
 _KEPT = 8  # maximum observations of each kind (readings, answers) that are stored: the newest
 # Minimum seconds, besides the factor ``_SLOWER``, by which the remaining time must exceed the shown time before the
-# reading is called slower. A person hardly notices less.
+# reading is called slower. A person hardly notices a smaller difference.
 _HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE, _HOUR = 60, 3600
@@ -294,7 +294,7 @@ def identity(model: ModelInfo) -> str:
 
 
 def _nearest(points: tuple[Point, ...], tokens: int) -> Point | None:
-    """The observation whose length is most similar; among equally similar ones the newest."""
+    """The observation whose number of tokens is nearest to ``tokens``; of several, the newest."""
     return min(reversed(points), key=lambda point: abs(point[0] - tokens), default=None)
 
 

@@ -150,16 +150,16 @@ def reached_of(document: Document, read: BookRead) -> str:
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
-    """How many pages had been read for an answer, by unit: "76 pages and 4 sections". Notes of earlier versions lack
-    these words; then all pages are counted in the unit of the book.
+    """How many pages had been read for an answer, by unit: "76 pages and 4 sections". If ``notes`` come from an
+    earlier version and lack these words, all pages are counted in the unit of the book.
     """
     known = notes or {}
     return str(known.get("read") or counted(pages, str(known.get("unit", "page"))))
 
 
 def reading_view(progress: ReadingProgress, document: Document, remaining: Remaining) -> View:
-    """The status line and the progress bar during a reading. They show the share that is read instead of a page, since
-    the model reads many pages at once, layer by layer.
+    """The status line and the progress bar during a reading. Both show the share that is read instead of a page number,
+    because the model reads many pages at once, layer by layer.
     """
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
@@ -377,7 +377,7 @@ def glow(scores: Sequence[float]) -> list[int]:
     """Page scores as integer levels of highlighting: 0 for a page with at most the median score, the highest level for
     the page with the highest score.
 
-    Attention is spread thinly over all pages of a book: without these levels, every page would be highlighted.
+    Attention is spread thinly over all pages of a book. Without the median as zero, every page would be highlighted.
     """
     usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
     if strongest <= usual:

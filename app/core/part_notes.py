@@ -58,7 +58,7 @@ class PartNotes:
         self._now: dict[str, Any] | None = None
         self._joining = False
         self.joins = False
-        """Whether the words now arriving belong to the final pass, which joins the answers of the parts."""
+        """Whether the words that are now arriving come from the final pass, which joins the answers of the parts."""
 
     def take(self, event: PartEvent) -> None:
         if isinstance(event, PartBegun):
@@ -184,7 +184,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer. If the answer is a refusal, only citations of quotations are kept."""
+    """The notes of a part's answer. If the answer is a refusal, citations of kinds in ``UNQUOTED`` are left out."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

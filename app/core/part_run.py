@@ -31,8 +31,8 @@ from engine.evidence import is_refusal
 from engine.passages import reminded
 
 PART_TOKENS = 256
-"""Maximum tokens of a part's answer if the answers of several parts are joined, since all of them have to fit into the
-window of the last pass.
+"""Maximum tokens of a part's answer, if the answers of several parts are to be joined. All these answers have to fit
+into the window of the last pass.
 """
 HISTORY_LETTERS = 1500
 """Maximum characters of earlier turns that each part is given, since each part has to prefill them."""
@@ -56,8 +56,8 @@ class PartBegun:
 class PartAnswer:
     """The answer of one part.
 
-    ``level`` is the best level of evidence among its sentences, or "" if none was looked up or the sentences claim
-    nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
+    ``level`` is the best level of evidence among the answer's sentences, or "" if no evidence was looked up or the
+    sentences claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
     ``app.citations``. ``from_disk``: whether the part was restored from disk completely.
     """
 

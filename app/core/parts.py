@@ -32,7 +32,8 @@ from engine.words import says_nothing
 CHAT_TOKENS = 1536
 """Tokens of a large window that a part leaves free for the question and its answer."""
 CHAT_SHARE = 8
-"""In a small window, 1 / ``CHAT_SHARE`` of the tokens is left free instead of ``CHAT_TOKENS``, if that is less."""
+"""Divisor of the window's tokens. If the quotient is less than ``CHAT_TOKENS``, a part leaves that number free instead.
+"""
 FULL = 0.7
 """Minimum share of a part's size that is filled before a part may end at the start of a chapter."""
 MOST_ASKED = 3
@@ -228,7 +229,7 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int 
 
     Args:
         words: the words of the whole book.
-        wanted: if it is not 0, this number of the highest ranked parts are all asked. 0 lets the question decide.
+        wanted: number of parts to ask, from the highest ranked; 0 lets the question decide.
     """
     document = words.document
     reach, pages = reach_of(question, document)
@@ -258,8 +259,8 @@ def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Pa
 
 
 def subjects(question: str) -> list[str]:
-    """The subjects of a question: its words without those that such questions have in common. Neighbouring words form
-    one subject.
+    """The subjects of a question about a first or last place: its words without stop words and without ``_ASKING``.
+    Neighbouring words form one subject.
     """
     found: list[list[str]] = []
     end = None

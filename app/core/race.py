@@ -50,7 +50,7 @@ MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
 _POLL = 0.1  # seconds between two checks for events
 FEWEST_TOKENS = 16
-"""Minimum equal tokens for a record: fewer prove little."""
+"""Minimum equal tokens for a record, because fewer equal tokens prove little."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class RaceResult:
         number: number of the race since the program began.
         book: hash of the book.
         when: seconds since the epoch.
-        questions: questions answered by both runs, in order. If the answers to a question differ, it is the last.
+        questions: questions answered by both runs, in order. A question whose two answers differ is the last one.
         instead: whether a passage of the book replaced the question, because no answer in the chat was about the book.
     """
 
@@ -348,8 +348,8 @@ class RaceResult:
     def times(self) -> float | None:
         """By what factor the run with speculation was faster per token.
 
-        None without a measurement, or if the texts differ. Also None if the factor disagrees with the engine's own
-        figure, which comes from plain steps timed during the run with speculation: then other work disturbed a run.
+        None without a measurement, or if the texts differ. The engine also estimates the factor, from plain steps timed
+        during the run with speculation. If the two factors disagree, other work disturbed a run, so the result is None.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
@@ -377,7 +377,7 @@ def spent_ms(figures: Figures | None) -> float:
 
 
 def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
-    """Milliseconds per token over several answers; None if one of them was not measured."""
+    """Milliseconds per token over several answers; None if an answer was not measured, or if there are no tokens."""
     tokens = sum(run.figures.answer_tokens for run in runs if run.figures)
     measured = all(run.figures is not None and run.figures.ms_per_token_mean for run in runs)
     return sum(run.ms for run in runs) / tokens if tokens and measured else None

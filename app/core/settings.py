@@ -44,8 +44,8 @@ SHORT_NAMES = STARTERS | READERS | {READER_DRAFT: "Reader's draft"}
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
-"""Whether the program was installed by pip, and is no git checkout. Then pip manages its packages, and the tests are
-missing.
+"""Whether the program was installed by pip, so that pip manages its packages and the tests are missing. False in a git
+checkout.
 """
 
 COMMAND = "trifold" if INSTALLED else "python launch.py"
@@ -139,7 +139,7 @@ class Settings:
             them.
         remote: a server that answers instead of the model, if one was chosen.
         password: password for people on other machines; without one they are refused.
-        chosen: whether the person named the model, at this start or in the page; otherwise it is the bundled one.
+        chosen: whether the person named the model, at this start or in the page. If not, the model is the bundled one.
     """
 
     data: Path
@@ -221,8 +221,9 @@ def make_settings(
 ) -> Settings:
     """Fill in options that the person left out.
 
-    The bundled draft model is used with the bundled target only, since other targets have other vocabularies; another
-    target gets a draft model only if one is named. If no model is named, the last choice in the page is used.
+    The bundled draft model is used only with the bundled target, because other targets have other vocabularies. Another
+    target gets a draft model only if the person names a draft. If no model is named, the last choice in the page is
+    used.
 
     Raises:
         OptionError: as ``check_place``.
