@@ -247,8 +247,8 @@ class PageViewer:
         return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
 
     def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
-        """The stretches of a page to mark for ``words`` from notes. Words that are not on the page are the person's
-        own; then every noted passage of the page is marked.
+        """The stretches of a page to mark for ``words`` from notes. If the page lacks ``words``, they are the person's
+        own, and every noted passage of the page is marked.
         """
         span = notes.marked(page, words)
         if any(span):
@@ -317,8 +317,8 @@ def _follow(text: str, lines: Sequence[tuple[int, int]]) -> bool:
 
 
 def _outline(table: _Table, places: Sequence[Sequence[Rectangle]]) -> View | None:
-    """The rectangle of a table on the page's picture, and those of its marked rows; None where its rows are not
-    found.
+    """The rectangle of a table on the page's picture, and the rectangles of its marked rows; None if fewer than two
+    rows are found on the picture.
     """
     boxes = {row: _union(found) for row, found in enumerate(places) if found}
     if len(boxes) < 2:
@@ -351,8 +351,8 @@ def _hit(document: Document, hit: Hit) -> View:
 
 @dataclass(frozen=True)
 class _Own:
-    """A page within its own document. ``number``: its number there. ``last``: the number of the document's last page.
-    ``title``: the document's title if the book has several documents.
+    """A page within its own document. ``number``: the page's number in that document. ``last``: the number of the
+    document's last page. ``title``: the document's title if the book has several documents.
     """
 
     sha256: str

@@ -125,8 +125,8 @@ def sized(
     free: FreeMemory,
     rates: MachineRates | None = None,
 ) -> View:
-    """The numbers of a pair on this machine. If the pair fits only with rounded formats, the numbers are those of the
-    rounded pair.
+    """The numbers of a pair on this machine. If the pair fits only with quantized weights or cache, the numbers are
+    those of the quantized pair.
 
     Args:
         rates: speeds of the machine, if measured.
@@ -216,8 +216,8 @@ def _draft_line(draft: Model | None) -> str:
 
 
 def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
-    """The catalogue's facts about a model. If the catalogue has none and the model is on this machine, facts from its
-    files; otherwise None.
+    """The catalogue's facts about a model. If the catalogue has no facts, they are read from the model's files on this
+    machine. None if there are no such files.
     """
     if model.shape is not None:
         return model.shape
@@ -464,7 +464,7 @@ class Preferences:
 
         They are measured in a separate process, while no answer is being written. If other programs were working, the
         next call starts another measurement, and the better value counts. A failed measurement is not repeated, because
-        the page asks again as long as one is running and would never stop.
+        the page asks again while a measurement is running, and would never stop.
         """
         with self._lock:
             known = self._measured
@@ -478,7 +478,7 @@ class Preferences:
     @property
     def news(self) -> str:
         """Whether the speed of a model can be estimated: "known" if this machine's speeds are known, "now" if they can
-        be measured now, "" otherwise. It is a key of the live stream: a page that got no speed asks again when it
+        be measured now, "" otherwise. A page that got no speed asks again when this key of the live stream
         changes.
         """
         return "known" if self._measured else "now" if self._may_measure else ""

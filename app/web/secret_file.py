@@ -1,7 +1,7 @@
 """Stores a secret in a file that this person alone can read.
 
-The file is written under a temporary name and is never seen half written. If two programs use a missing file at once,
-both get the secret of the faster one.
+The file is written under a temporary name and is never seen half written. If two programs find the file missing at
+once, both use the secret of the program that writes first.
 """
 
 from __future__ import annotations
