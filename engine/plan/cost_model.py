@@ -29,9 +29,11 @@ Measured in assets/measurements.
 
 # Maximum time that the retrieval cache adds to a middle pass, as a share of the pass's time without context.
 _MIDDLE_SLOWDOWN = 0.25
-# Minimum ratio of window to budget. Below it, selecting chunks would save too little.
+# Minimum tokens of the window for each token of the budget. With a shorter window, selecting chunks would save too
+# little.
 _WINDOW_PER_BUDGET = 16
-# Minimum tokens of a chosen prefill block. A smaller block means that the probe ran out of time.
+# Minimum tokens of a chosen prefill block. If only smaller blocks were tried, the probe ran out of time, and none is
+# chosen.
 _MIN_BLOCK = 128
 # Maximum seconds of a prefill block in one layer, so that Stop takes effect at once.
 _BLOCK_S = 0.25
@@ -40,7 +42,7 @@ _BLOCK_S = 0.25
 _EQUAL_RATE = 0.75
 # Seconds after which probes are repeated, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Maximum share of the processors that other programs use during probes. If other programs use more, the next start
+# Maximum share of the processors that other programs may use during probes. If the share is larger, the next start
 # measures again.
 _MAX_OTHERS = 0.1
 
@@ -94,8 +96,9 @@ class CostModel:
         return block if block >= _MIN_BLOCK else 0
 
     def retrieval_budget(self, window: int) -> int:
-        """Tokens of the retrieval cache: ``MIN_BUDGET``, doubled while a middle pass is hardly slowed down, and within
-        ``MAX_BUDGET`` and the window.
+        """Tokens of the retrieval cache: ``MIN_BUDGET``, doubled as long as the cache hardly slows down a middle pass.
+        At most ``MAX_BUDGET``, and at most the window divided by ``_WINDOW_PER_BUDGET``, but never less than
+        ``MIN_BUDGET``.
         """
         free = _MIDDLE_SLOWDOWN * self.middle.base / max(self.middle.per_token, 1e-15)
         budget = MIN_BUDGET
@@ -123,8 +126,8 @@ class CostModel:
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
-        """Milliseconds of one plain step. Computation overlaps with moving spilled KV and ``waiting`` bytes of weights
-        from host memory over ``buses`` parallel buses.
+        """Milliseconds of one plain step. Spilled KV, and ``waiting`` bytes of weights in host memory, are moved over
+        ``buses`` parallel buses during the computation.
         """
         moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
@@ -178,8 +181,8 @@ def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
 
 
 def load(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the measurements under this key. None if there are none, or they are damaged, more than a week old at
-    ``now`` (Unix seconds), or were disturbed by other programs.
+    """Load the measurements under this key. None if the file has none, or if the measurements are damaged, disturbed by
+    other programs, or more than a week old at ``now`` (Unix seconds).
     """
     found = _load(file, key, now)
     return found[0] if found and found[1] else None

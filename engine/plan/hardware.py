@@ -71,11 +71,12 @@ class ModelFacts:
 
     ``context_in_memory`` is the longest context whose KV fits on the compute devices. ``context_in_all`` is the longest
     context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv`` describes in words
-    where the KV of that context is placed ("" if there is no room). ``speeds`` are short probes of this machine with a
-    layer of this shape. ``expected`` are the estimated times for books of several lengths. ``prefill_block`` (0: the
-    usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every book) are the planner's
-    choices. ``kv_note`` is a note about the format of KV. ``others`` is the share of this machine that other programs
-    used during the probes. ``probed_busy``: whether this share was too large for valid probes.
+    where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are short probes of this
+    machine with a layer of this shape. ``expected`` are the estimated times for books of several lengths.
+    ``prefill_block`` (0: the usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every
+    book) are the planner's choices. ``kv_note`` is a note about the format of KV. ``others`` is the share of this
+    machine that other programs used during the probes. ``probed_busy``: whether ``others`` was too large for valid
+    probes.
     """
 
     name: str
@@ -133,7 +134,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # A processor that lacks instructions for one dtype computes in the other, so the faster rate counts.
+    # A model is computed in the dtype for which the processor has instructions, so the fastest rate counts.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -236,7 +237,8 @@ def _free_beside(
     from engine.plan import planner
 
     free = planner.free_resources(device, config, None, others)
-    # A limit set by the person applies to the caches alone. Otherwise the free memory has to hold the weights as well.
+    # A limit set by the person applies to the caches alone. Without a limit, the free memory has to hold the weights as
+    # well.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     if limited != "auto":
         return free
@@ -280,7 +282,8 @@ def _probe_gpu(device: torch.device) -> DeviceFacts:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
         free, total = devices.free_memory(device), devices.total_memory(device)
-        torch.ones(1, device=device).add_(1).item()  # a build of torch without kernels for this GPU fails only here
+        # a build of torch without kernels for this GPU fails here, not earlier
+        torch.ones(1, device=device).add_(1).item()
         return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:
         built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"

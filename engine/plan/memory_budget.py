@@ -38,19 +38,19 @@ bundled pair is asked to quote (assets/measurements).
 RETRIEVAL_TAIL = 2048
 """Tokens of a retrieval cache in addition to its chosen chunks; about as many as ``decode.levels`` uses."""
 
-# Number of buffers that spilled layers are moved through. Resident layers in 8 bits have one more buffer.
+# Number of buffers for moving spilled layers. If resident layers have 8 bits, there is one more buffer.
 _STAGING_BUFFERS = 2
 # Number of layers from host memory whose weights are on the device at once: one computes, the next is being copied.
 _WEIGHT_BUFFERS = 2
-# Approximate number of passes over all weights between two verifications. Each pass copies all layers whose weights
-# wait in host memory.
+# Approximate number of passes with all weights between two verifications. Each of these passes copies all layers whose
+# weights wait in host memory.
 _PASSES = 4
 
 
 @dataclass(frozen=True)
 class BookFit:
-    """Whether a book fits: ``tokens`` is the number of the book's tokens, ``limit`` the tokens of the window,
-    ``kv_bytes`` the bytes of the cache after the book has been read.
+    """Whether a book fits. ``tokens`` is the number of the book's tokens, ``limit`` the number of the window's tokens.
+    ``kv_bytes`` are the bytes of the cache after the book has been read.
 
     ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
     ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
@@ -76,8 +76,8 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose the indices of documents to leave out, so that the rest takes at most ``most`` tokens. Prefers few
-    documents, and the smallest one that suffices.
+    """Choose the indices of documents to leave out, so that the rest takes at most ``most`` tokens. If leaving out one
+    more document is enough, the smallest such document is chosen, otherwise the largest of all.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -120,8 +120,8 @@ class KvSize:
         staged: bytes in a buffer of spilled layers.
         quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
         index: bytes of the retrieval cache's mean keys, which are always on the device.
-        fixed: bytes of the sliding windows and states of other layers, which are also on the device. This number does
-            not depend on the number of tokens.
+        fixed: bytes of the sliding windows and states of other layers, which are also on the device, whatever the
+            number of tokens.
     """
 
     layers: int
@@ -238,7 +238,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """``free`` bytes of a device, of which ``taken`` are needed for things other than layers. ``kv_limit``: the
+    """Memory of a device: ``free`` bytes, of which things other than layers need ``taken`` bytes. ``kv_limit``: the
     configured maximum of bytes for KV, or None.
     """
 
@@ -249,8 +249,8 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model: the number of layers on the device, of layers whose KV is spilled when the window is
-    full, and of layers whose weights wait in host memory.
+    """A device's share of a model. Three numbers: layers on the device, layers whose KV is spilled when the window is
+    full, and layers whose weights wait in host memory.
     """
 
     layers: int = 0

@@ -69,9 +69,9 @@ class FreeMemory:
     """The memory of this machine, in bytes.
 
     ``memory`` is free on the compute device without the loaded model. ``host`` is host memory to which a GPU's cache
-    can spill, 0 without a GPU. ``disk`` is free disk. ``others`` is the memory of further GPUs that may be used; none
-    has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
-    format of a target's weights: "8bit", "4bit", or "stored".
+    can spill, 0 without a GPU. ``disk`` is free disk. ``others`` is the memory of further GPUs that may be used, each
+    at most ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the format
+    of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int
@@ -94,10 +94,10 @@ class ModelFit:
 
     ``tokens`` is the longest context whose KV fits on the compute devices next to the weights, ``spilled`` the longest
     context with slower tiers in addition. ``verdict``: "whole" if ``tokens`` are the whole window, "part" if
-    ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". Bytes: ``weights`` in memory, ``kv_per_1k`` of cache
-    for 1,000 tokens. Loading the weights takes ``loading`` bytes, and ``loading_room`` bytes are available for it.
-    ``loads`` is False, and the verdict "none", if weights that are expanded while loading do not fit in
-    ``loading_room``.
+    ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights`` are the bytes of weights in memory,
+    ``kv_per_1k`` the bytes of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes, and ``loading_room``
+    bytes are available for it. If weights that are expanded while loading do not fit in ``loading_room``, ``loads`` is
+    False and the verdict "none".
     """
 
     verdict: Verdict
@@ -205,8 +205,8 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
 
 @dataclass(frozen=True)
 class Rounding:
-    """Formats with which a model fits that would not fit otherwise: ``weights`` (a key of ``BITS``) and ``kv``
-    ("8bit"). "" leaves a format as it is.
+    """Formats that make a model fit: ``weights`` (a key of ``BITS``) and ``kv`` ("8bit"). "" leaves a format as it
+    is.
     """
 
     weights: str
@@ -220,8 +220,8 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """The formats with which a pair fits that does not fit unchanged, the mildest first. Empty if the pair fits
-    unchanged, or with no format.
+    """The formats with which a pair fits, the mildest first. Empty if the pair fits with its own formats, or does not
+    fit with any.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
@@ -230,8 +230,8 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest of ``roundings`` with which a book of 300 pages, or the whole window, fits on the device. If there is
-    none, the mildest of all; None if no format is needed or helps.
+    """The mildest of ``roundings`` with which a book of 300 pages, or the whole window, fits on the device. If such a
+    book fits with none of ``roundings``, the mildest of all. None if ``roundings`` is empty.
     """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
@@ -332,9 +332,9 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes of each GPU that the engine may use, and that are free once the engine has freed its own memory; the
-    largest first. Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function
-    does not load torch).
+    """Bytes that each GPU that the engine may use will have free once the engine has freed its own memory; the largest
+    first. Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function does not
+    load torch).
     """
     if "torch" not in sys.modules:
         return ()

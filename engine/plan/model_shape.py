@@ -50,10 +50,10 @@ class ModelShape:
     whatever the length of the context. ``sliding_kv`` are KV heads and head_dim of sliding layers, if other layers have
     different numbers. ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of
     a layer that keeps the whole context. ``inputs`` are the parameters of the per-layer input embeddings, included in
-    ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen ones), 0 if all
-    are. ``expanded``: the files hold 4-bit weights that are expanded in memory, layer by layer if they are quantized
-    again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0 for other
-    files.
+    ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen ones); 0 if all
+    parameters are. ``expanded``: whether the files hold 4-bit weights that are expanded in memory; layer by layer if
+    the weights are quantized again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as
+    they are; 0 for other files.
     """
 
     layers: int
@@ -194,7 +194,8 @@ def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
 def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None:
     """Check the settings of experts: their number, and the sizes of MLPs that only families with experts have."""
     chooses = "enable_moe_block" in family.reads
-    # settings of a model without experts, in a family with experts, give 0 experts or do not enable the MoE block
+    # A family with experts may have models without experts: their settings give 0 experts, or do not enable the MoE
+    # block.
     has_experts = family.experts and config.get("num_local_experts") != 0
     has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
     for key in MLP_NUMBERS:

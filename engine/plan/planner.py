@@ -56,7 +56,8 @@ from engine.quantization import bytes_per_weight
 
 # Tokens that are reserved for a chat if the window has them.
 _CHAT_TOKENS = 4096
-# Approximate tokens of a pass whose experts come from host memory. In most such passes the middle level scores drafts.
+# Approximate tokens of a pass whose experts come from host memory: most such passes are middle passes over drafted
+# tokens.
 _PASS_TOKENS = 4
 
 
@@ -171,8 +172,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy of the weights for the middle level is configured, but there is no room for the copy, or the
-            weights fit only without the copy.
+        OptionError: a copy of the weights for the middle level is configured, but there is no room for the copy next to
+            the weights.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -290,7 +291,8 @@ def free_resources(
     given_back: KvBytes | None = None,
     others: Sequence[torch.device] = (),
 ) -> Resources:
-    """Bytes that KV may take on this machine now. Limits in the configuration replace shares of the free memory.
+    """Bytes that KV may take on this machine now. A limit in the configuration replaces the usual share of the free
+    memory.
 
     Args:
         given_back: bytes of the open book and its buffers, which count as free because they are freed first.
@@ -304,7 +306,7 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        if device.type != "cpu":  # the GPU uses the host's memory: the free part, within the GPU's own limit
+        if device.type != "cpu":  # the GPU shares the host's memory, so it has the free part, up to the GPU's own limit
             available = min(available, kinds.free_memory(device) + given_back.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
@@ -343,8 +345,8 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Choose the chunk size. Small chunks find sharply attended tokens better, but have more mean keys, which must fit
-    in addition to the KV of a full window. On a GPU always ``CHUNK``.
+    """Choose the chunk size: ``CHUNK`` on a GPU. On a CPU, small chunks find sharply attended tokens better, but need
+    more mean keys, which must fit in addition to the KV of a full window.
     """
     if shape.device.type != "cpu":
         return CHUNK

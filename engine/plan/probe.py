@@ -3,8 +3,8 @@ of a model.
 
 One layer of the model's shape is built with meaningless weights and run over a few lengths. No file of the model is
 loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens. ``cost_model`` draws conclusions
-from the results. The rates at the end of this file take longer to measure. They are used by ``hardware``, and by the
-bench, which compares attention and prefill with them.
+from the results. The rates at the end of this file take longer to measure. ``hardware`` uses them, and the bench
+compares attention and prefill with them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# Share of the limit. A probe is not repeated after its runs have taken this share.
+# Maximum share of ``LIMIT_S`` for the runs of one probe. After that, the probe is not repeated.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
 # Tokens of context before the passes that are timed with context.
@@ -60,7 +60,7 @@ _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
 _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
-# Minimum free space on a disk that is probed, as a multiple of the probe's file.
+# Minimum free space for a disk to be probed, as a multiple of the size of the probe's file.
 _FREE_FILES = 16
 # Any value except zero: processors may compute faster with zeros.
 _FILLING = 0.01
@@ -74,8 +74,8 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
     If other programs disturbed the measurement, the next start measures again. If the second measurement is disturbed
-    too, the better of both is kept for each value. None if the configuration names no such file, or if measuring fails:
-    a plan can be made without costs.
+    too, the better of the two is kept for each value. None if the configuration names no such file, or if measuring
+    fails. A plan can be made without costs.
     """
     if not config.speeds_file:
         return None
@@ -226,8 +226,8 @@ class _Probe:
         return found
 
     def forget(self) -> None:
-        """Drop the dequantized copy of 8-bit KV from the last pass, because in a whole model other layers come in
-        between. Has no effect on other KV.
+        """Drop the dequantized copy of 8-bit KV that the last pass made. A whole model would also lose it, because
+        other layers run between two passes through this layer. Has no effect on other KV.
         """
         self._cache.crop(0)
 
@@ -303,8 +303,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
 
 
 def _settings_of_one_layer(config: Any) -> Any:
-    """The settings of a model with only one of its layers, which keeps the whole context. In a mixture it has
-    experts.
+    """The settings of a model with only one of its layers, which keeps the whole context. In a mixture of experts this
+    layer has experts.
     """
     one = copy.deepcopy(config)
     if getattr(one, "layer_types", None):

@@ -58,9 +58,9 @@ class Rates:
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes that one pass reads on the device, bytes that it moves over buses and from disk, and its kernel launches.
-    ``computing_ms`` are the milliseconds of its computation, 0 if not measured. ``experts``: the experts that the pass
-    copies from host memory.
+    """One pass: the bytes that it reads on the device, the bytes that it moves over buses and from disk, and its kernel
+    launches. ``computing_ms`` are the milliseconds of its computation, 0 if not measured. ``experts``: the experts that
+    the pass copies from host memory.
     """
 
     read: float = 0.0
@@ -71,7 +71,9 @@ class Pass:
     experts: ExpertReads = NO_EXPERTS
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds of the pass: the longest of moving bytes, computing, and launching, which overlap."""
+        """Milliseconds of the pass: the maximum of the times of moving bytes, of computing and of launching, because
+        these overlap.
+        """
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
@@ -162,7 +164,7 @@ class RoundModel:
         return Speed(plan, ms, gain)
 
     def token_ms(self) -> tuple[float, float]:
-        """Milliseconds per token with speculation, at the maximum and at the minimum of ``KEPT``."""
+        """Milliseconds per token with speculation, first at the maximum and then at the minimum of ``KEPT``."""
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
@@ -181,7 +183,8 @@ def probed(
     costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
 ) -> RoundModel:
     """Make the round model after ``context`` tokens from probed costs, without a draft model. Spilled KV and weights
-    that wait in host memory come over ``buses`` parallel buses. The middle level has the budget for this context.
+    that wait in host memory come over ``buses`` parallel buses. The retrieval cache has the budget for ``context``
+    tokens.
     """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
     moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
@@ -193,8 +196,8 @@ def probed(
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
-    """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, also give
-    a token's time with speculation, because that time then depends almost only on these bytes.
+    """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, the time
+    of a token with speculation is given too, because it then depends almost only on the moved bytes.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
