@@ -1,6 +1,6 @@
 """The bench: compares decoding loops on one book, in one process, with one model load.
 
-A row is one decoding loop. Rows take turns (A B C A B C), so that a machine whose speed drifts favours no row. Medians
+A row is one decoding loop. Rows take turns (A B C A B C), so that no row gains if the machine's speed drifts. Medians
 are reported. The baseline of every ratio is a row of the same run. ``workloads`` makes prompts, ``rows`` runs them,
 ``report`` formats the results; this module is the command line.
 """
@@ -281,7 +281,7 @@ def run_books(
 ) -> tuple[Session, list[Measurement], list[Path]]:
     """Run every row on held-back books, one after another. Returns the session, the medians and the books' paths.
 
-    A sweep takes held-back books that no table uses, so that settings are not chosen on the books of the tables.
+    A sweep takes held-back books that no table uses, so that settings are not tuned on the books of the tables.
 
     Raises:
         OptionError: too few held-back books are long enough.
@@ -337,7 +337,8 @@ def main(
     if options.processor and not is_limited():
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
-    if options.pair:  # only the app's command line knows these models; it replaces the option by their files
+    # Only the app's command line knows the models of this option, and replaces the option by their files.
+    if options.pair:
         raise OptionError(
             "Only the command bench of Trifold knows the reader.", "Name the files with --model and --draft."
         )

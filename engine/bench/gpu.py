@@ -9,8 +9,8 @@ further part and names the missing parts. After nine minutes it ends itself, wha
 part alone, in its full size. Each figure is written to the file as soon as it is measured, with the date and the
 device. Before measuring, the script checks that it can write the file. ``--table`` prints all figures as Markdown,
 ``--share`` prints the text of an issue with them; nothing is sent. An error ends its part and is recorded. After some
-errors, such as an illegal access, a GPU no longer serves the process. The script then replaces its process by a new
-one, which runs the parts that are left.
+errors, such as an illegal memory access, a process can no longer use the GPU. The script then replaces its process by a
+new process, which runs the remaining parts.
 
 The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
 Text and acceptance are the small pair's. Weights, KV and arithmetic cost what the real models' would. Each row is
@@ -87,15 +87,15 @@ LIMIT_S = 420
 # Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
 # ``_HELD_S`` seconds later the process is ended even if a driver blocks all threads of Python.
 END_S, _HELD_S = 540, 20
-# Contexts that are cut to fit the memory become a multiple of ``_STEP`` tokens. ``_ANSWERS`` tokens are left for
-# answers.
+# A context that is cut to fit the memory gets a multiple of ``_STEP`` tokens. ``_ANSWERS`` tokens of the window are
+# left for answers.
 _STEP, _ANSWERS = 4096, 1024
 # Bytes of the first piece of host memory that the script tries to pin, and number of pieces. Each piece is twice as
 # large as the previous one.
 _FIRST_PIN, _PINS = 1 << 30, 5
-# Calls of a kernel in a recording, and number of timed replays, of which the fastest counts.
+# Number of calls of a kernel in a recording, and number of timed replays. The fastest replay counts.
 _CALLS, _TIMES = 10, 3
-# Bytes of the pieces in which a full GPU's memory is taken. A piece fits where a spilled layer's keys were.
+# Bytes of each piece of memory with which a GPU is filled, small enough to fit where a spilled layer's keys were.
 _PIECE = 1 << 23
 # Seconds between two exports of all KV.
 _KEEP_S = 0.01
@@ -213,7 +213,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     case = bench.workloads.cases("prose", sizes.context)[0]
     own = session.config
     bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))  # so that passes of all levels are replayed
-    for _ in range(2):  # passes are recorded, and round differently then
+    for _ in range(2):  # not compared, because passes that are being recorded round differently
         bench.decode("hierarchical", case, 0.0)
     expected = bench.decode("hierarchical", case, 0.0).tokens
     with _kept_again_and_again(session.full, sizes.context) as times:
@@ -323,8 +323,8 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
 
 
 def _same(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Describe whether two answers are equal, or at which token they first differ. In half precision they may, because
-    passes of different lengths round differently.
+    """Describe whether two answers are equal, or at which token they first differ. In half precision two answers may
+    differ, because passes of different lengths round differently.
     """
     at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
     return "identical" if at is None else f"differs at {at}"
@@ -472,7 +472,7 @@ def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-ins. Memory that reference cycles of an earlier bench may hold is freed before."""
+    """Make a bench on stand-ins. Before that, free memory that an earlier bench holds in reference cycles."""
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)

@@ -43,8 +43,8 @@ def speculate(llama: Any, most: int) -> None:
     """Let the binding's prompt lookup propose at most ``most`` tokens at once; 0 turns lookup off.
 
     If lookup is set at loading, the binding keeps the logits of every token of a book: 600 KB a token with a vocabulary
-    of 151,936. Lookup is therefore set after the book has been read. The table of logits has a row for every token, but
-    rows that are never written take no memory.
+    of 151,936. Lookup is therefore set after the book has been read. The table of logits then has a row for every token
+    too, but rows that are never written take no memory.
     """
     llama.draft_model, llama._logits_all = None, most > 0
     if most:

@@ -204,7 +204,7 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """YaRN's factor and the window that it stretches; None if the target does not use YaRN."""
+    """YaRN's factor and the original window that it extends; None if the target does not use YaRN."""
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Minimum number of repeated tokens for which a text counts as repeating itself. It is less than ``LEAST_REPEATED``,
-# because a loop is copied fast long before the answer is stopped.
+# because speculation copies a loop fast long before the answer is stopped.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
@@ -77,7 +77,7 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Peers record no time for the tokens of the first step. So the times belong to the tokens after that step.
+        # Peers record no time for the tokens of their first step, so their times belong to the tokens after that step.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -92,8 +92,8 @@ class Measurement:
     """One line of the table. Times are milliseconds. A ratio is None if there is nothing to count.
 
     ``acceptance`` holds ratios, keyed by name. "middle", "verify" and "lookup" (words of the book, sent straight to
-    verification) are accepted over proposed tokens. The names with "judged" are accepted over judged tokens, which
-    leave out everything after a rejection, as in TriForce's tables: "verify_judged" is over all verifications,
+    verification) are accepted over proposed tokens. The names with "judged" are accepted over judged tokens, as in
+    TriForce's tables. Tokens after a rejection are not judged: "verify_judged" is over all verifications,
     "retrieval_judged" over tokens that passed the middle level, "drafted_judged" over tokens that the drafter sent
     straight to the full cache. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
 
@@ -101,11 +101,11 @@ class Measurement:
     difference of the logits of these two tokens. ``exact`` is the share of uncut quotations that are the book's own
     words, from the words asked for to the end of a sentence.
 
-    ``circling`` is the share of timed tokens in loops, and ``circling_ms_per_token`` their time. Times and acceptance
-    in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the row's program read the book;
-    None if the program did not read the book. ``cores`` and ``read_cores`` are processor time over wall time of the
-    row's process, while it decoded and while it read. ``first_token_s`` is the time in seconds from the cached prompt
-    to the first token, with everything that is started or timed before the token.
+    ``circling`` is the share of timed tokens that are in loops, and ``circling_ms_per_token`` the time of such a token.
+    Times and acceptance in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the row's
+    program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are processor time
+    over wall time of the row's process, while it decoded and while it read. ``first_token_s`` is the time in seconds
+    from the cached prompt to the first token, with everything that is started or timed before the token.
 
     ``over_floor``, for plain rows, is the time per token divided by the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
@@ -254,7 +254,7 @@ def _cores(runs: Sequence[Run]) -> float | None:
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """For each run, its speed as a multiple of the mean speed of the plain runs before and after it. Empty unless plain
+    """The speed of each run, as a multiple of the mean speed of the plain runs before and after it. Empty unless plain
     was run before and after each run.
     """
     if len(plain) != 2 * len(mine):

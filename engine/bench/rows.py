@@ -85,7 +85,7 @@ _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that are computed again before every case, so that every row starts with the same KV and with the
 # queries of these tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# Bytes of the numbers that are summed to measure the memory's speed, and number of sums.
+# Bytes that are summed to measure the memory's speed, and number of repetitions of the sum.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
@@ -133,7 +133,7 @@ class Bench:
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
         """Yield each row on one prompt as soon as it is measured. The row's first answer is not counted, because passes
-        are recorded and costs are learned in it.
+        are recorded and costs are learned during this answer.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -251,7 +251,7 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            sampling["top_k"] = options.top_k  # no repetition penalty, because llama.cpp's counts other tokens
+            sampling["top_k"] = options.top_k  # no repetition penalty, because llama.cpp's penalty counts other tokens
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:
@@ -468,7 +468,7 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
 
 # Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
-# Most sweeps compare acceptance at these fixed lengths, whatever the options say: a controller would shorten proposals
+# Most sweeps compare acceptance at these fixed lengths, whatever the options say. A controller would shorten proposals
 # that are accepted less often, and so hide the difference. The sweep "refresh" also compares time, so it leaves lengths
 # as configured.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}

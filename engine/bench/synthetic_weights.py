@@ -4,14 +4,13 @@ Speculation's speed depends on acceptance, and random weights accept nothing. To
 weights are not available, a trained small pair is grown. Text and acceptance stay the small pair's; the weights in
 memory, the KV and the arithmetic are the large model's. Figures of such models say "stand-in weights".
 
-How the function stays the same (W and D: new width and head_dim; w and d: old ones):
-    width     New components are zero. RMSNorm takes the mean square over W instead of w components, so its weight is
-              multiplied by sqrt(w / W), and eps by w / W.
-    head_dim  Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other pairs are
-              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d).
-    heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of other heads
-              are multiplied by zero.
-    layers    Further layers are random and add zeros to the residual stream: they take KV and work, without effect.
+How the function stays the same (W and D: new width and head_dim; w and d: old ones): width New components are zero.
+    RMSNorm takes the mean square over W instead of w components, so its weight is multiplied by sqrt(w / W), and eps by
+    w / W. head_dim Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other
+    pairs are zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d). heads A
+    KV head keeps its number, and its query heads come first in its new group. The outputs of other heads are multiplied
+    by zero. layers Further layers are random and add zeros to the residual stream: they cost KV and computation, and
+    have no effect.
 
 The vocabulary stays the small model's. RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
 """
@@ -54,8 +53,8 @@ SHAPES = {
     "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
-    # Half as many heads as in the real model, each twice as long, because the bundled draft's heads have this length.
-    # The cost is the same.
+    # Half as many heads as in the real model, with twice the head_dim, because the bundled draft's heads have this
+    # head_dim. The cost is the same.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }

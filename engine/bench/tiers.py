@@ -32,8 +32,8 @@ from engine.threads import sleep_while_waiting
 _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED, _ANSWER = 3, 24
-# Limit of host memory, as a number of layers of KV, that keeps all KV on disk. The buffers of spilled layers fit in
-# this memory, but no resident layer does.
+# Limit of host memory with which all KV is on disk, as a multiple of one layer's KV. The buffers of spilled layers fit
+# within the limit, but no resident layer does.
 _BUFFERS = 2.5
 _CHAT = 4_096  # tokens reserved after a book, as in the planner
 

@@ -2,9 +2,9 @@
 models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
-``followup`` asks about another place of the book after a first answer, while the retrieval selection is still the first
-question's, so it measures refreshing. ``summary``, ``question`` and ``explain`` are chats as people have them: a
-summary of the text, questions about its names, and explanations of what happens at some of its places.
+``followup`` asks about another place of the book after a first answer. The retrieval selection is then still the first
+question's, so this workload measures refreshing. ``summary``, ``question`` and ``explain`` are chats as people have
+them: a summary of the text, questions about its names, and explanations of what happens at some of its places.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The target continues passages of the books and answers questions about them (``c
 begin as copies of the target's first and last layers, learns to predict the target's distribution of each next token
 (``training``). ``--draft`` then names the draft's folder (``engine.model.distilled``). Books are plain text files.
 Books that the bench holds back are left out, so that they can measure the draft. A run that was stopped at any moment,
-also by a loss of power, continues with the same command and the same ``--work``. On the same machine it ends with the
+even by a loss of power, is continued by the same command with the same ``--work``. On the same machine it ends with the
 same draft.
 
 This module is the command line.
@@ -44,7 +44,7 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Maximum number of characters, of all books together, in which tokens are counted.
+# Maximum number of characters of all books together in which the frequency of tokens is counted.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 

@@ -4,7 +4,7 @@ token.
 A row begins like a prompt of the app, followed by a passage of a book. In every second row a question about the passage
 follows, in the model's chat format. The target writes the rest, at one of ``TEMPERATURES``. When its text ends or only
 repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions,
-because they take a fiftieth of the space of logits, and the head computes the distributions from them.
+because hidden states take a fiftieth of the space of logits, and the head computes the distributions from them.
 
 Rows are made in shards. A shard depends on the target, the books, the seed and the shard's number, but not on the
 draft. A shard's file is either complete or absent.
@@ -36,8 +36,8 @@ PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
 """Temperatures at which rows are generated, in turn. Half of the rows are greedy."""
 
-# Minimum number of repeated tokens for which a text counts as a loop and is ended, because further tokens would teach
-# little.
+# Minimum number of repeated tokens for which a text counts as a loop. A loop is ended, because its further tokens would
+# teach little.
 _REPEATED = 32
 # Number of tokens of the passage that continues a row after its text has ended.
 _NEW_PASSAGE = 48
@@ -190,8 +190,8 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Append a token and return it: ``token``, which the target chose, or the next token of a question or passage
-        that is being inserted.
+        """Append a token and return it. It is the next token of a question or passage that is being inserted, or else
+        ``token``, which the target chose.
         """
         if self._given:
             token = self._given.popleft()

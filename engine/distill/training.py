@@ -2,8 +2,8 @@
 
 The draft begins as copies of the target's first and last layers, and shares the target's embedding and head. Rows look
 like what a draft sees in use: the first tokens of a prompt, then the newest tokens. In use only acceptance by the
-target matters. The loss is therefore the divergence from the target's distribution over the tokens that the draft can
-produce, and not a loss on the text. A training that was stopped continues from the last checkpoint.
+target matters, not the text. Therefore the loss is the divergence from the target's distribution over the tokens that
+the draft can produce. A training that was stopped continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Training:
 
     @torch.no_grad()
     def _overlap(self, hidden: torch.Tensor, given: torch.Tensor) -> float:
-        """Mean over tokens of the sum of min(p, q): the acceptance rate of rejection sampling."""
+        """Expected acceptance rate of rejection sampling: the mean over tokens of the sum of min(p, q)."""
         chance = logits_of(self._target, hidden).softmax(-1)[..., self._draft.lm_head.token_ids]
         return float(torch.minimum(chance, given.exp()).sum(-1).mean())
 
