@@ -1,10 +1,10 @@
 """The catalogue of models for whole books: pairs of a target and a draft model, with the facts known before a download.
 
 ``catalogue.json`` has the rows. ``sources`` of a model states where its ``shape`` (layers, widths, heads, parameters),
-``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026. Values without a source are
-from memory. A test checks that the parameters follow exactly from the shape. The vision and audio parts of Qwen 3.5 and
-Gemma 4 are not counted. All these values only inform the user: before a download, the hub's list of files and the
-model's own settings decide.
+``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026. Values without a source were
+not looked up. A test checks that the number of parameters follows exactly from the shape. The vision and audio parts of
+Qwen 3.5 and Gemma 4 are not counted. All these values only inform the user. Before a download, the hub's list of files
+and the model's own settings are used.
 
 ``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Their
 names and sizes are those that other programs use. Models whose architecture is not supported in GGUF files have no
@@ -48,8 +48,8 @@ class Model:
         shape: its dimensions; None for a folder on this machine, whose files state them.
         licence: name of its licence.
         gated: whether its licence must be accepted on the hub first.
-        pickled: whether its maker publishes only pickles. Then the hub's conversion to safetensors is used, if there is
-            one.
+        pickled: whether its maker publishes only pickles. If so, the hub's conversion to safetensors is used, if there
+            is one.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """A proxy for the engine, so that the engine can be replaced while the program runs.
 
-The app, the page and /v1 hold the proxy and never an engine. During a replacement the status is "loading", and
-questions wait or are refused.
+The app, the page and /v1 hold the proxy and never an engine. During a replacement the status is "loading". A question
+then waits, and is refused if its waiting time ends.
 """
 
 from __future__ import annotations

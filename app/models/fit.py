@@ -100,8 +100,8 @@ def rounding_options(rounding: Rounding) -> str:
 
 
 def pages_of(tokens: int) -> int:
-    """Return how many printed pages fit into a context, next to a question and its answer. From
-    ``BOOK_TOKENS`` on, no room for the question and the answer is subtracted.
+    """Return how many printed pages fit into a context. If the context has fewer than ``BOOK_TOKENS`` tokens, room for
+    a question and its answer is subtracted.
     """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 
@@ -114,8 +114,8 @@ def _books(tokens: int) -> str:
 class Pace:
     """Expected times for a book.
 
-    ``pages``: pages of a 300-page book that fit. ``reading``: seconds to read them. ``writing``: words per second of
-    answers after them.
+    ``pages``: pages of a 300-page book that fit. ``reading``: seconds to read these pages. ``writing``: words per
+    second of answers after these pages.
     """
 
     pages: int

