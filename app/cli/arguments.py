@@ -74,7 +74,8 @@ class HelpAsked(Exception):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line. In the result ``command`` is always set; ``rest`` has the words that a command passes on.
+    """Parse a command line. In the result, ``command`` is always set, and ``rest`` has the arguments that a command
+    passes on.
 
     Raises:
         OptionError: the line is wrong; the message has the nearest right name.
@@ -86,7 +87,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if command not in COMMANDS:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
     parser = _PARSERS[command]()
-    if command == "bench":  # the bench parses its own line; only the models have to be known beforehand
+    if command == "bench":  # the bench parses its own command line; only the options for models are parsed here
         options = parser.parse_known_args(rest)[0]
         if options.pair:
             if options.model or options.real:
@@ -144,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Answers ``--version`` in the way help is answered: with text, without running anything."""
+    """Answers ``--version`` as help is answered: raises ``HelpAsked`` with the text, so that no command runs."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise HelpAsked(f"Trifold {VERSION}\n")

@@ -77,7 +77,7 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
 
 
 def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
-    """The folder in which recognised text is stored; None if nothing of the reading is stored."""
+    """The folder in which recognised text is stored; None if nothing is to be stored on disk."""
     return None if options.no_snapshot else settings.books
 
 

@@ -1,8 +1,8 @@
 """``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
 for each.
 
-The table is written again after every document, whole or not at all. A stopped command continues when it is repeated:
-answered documents are not asked again, failed ones are. Other questions go into the same table.
+The table is written again after every document, completely or not at all. A command that was stopped can be repeated:
+it asks the documents that have no answer yet or failed. Other questions go into the same table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``ask BOOK QUESTION --parts``: asks a question of a book that is too long, part by part.
 
-The parts' answers go to stderr one after another, the final answer to stdout; with ``--json`` only one object goes
-to stdout. A stopped command continues when it is repeated: a part that was read is restored from disk.
+The parts' answers go to stderr one after another, the final answer to stdout; with ``--json`` only one object goes to
+stdout. A command that was stopped can be repeated: parts that it had read are then restored from disk.
 """
 
 from __future__ import annotations

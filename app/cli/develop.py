@@ -1,7 +1,7 @@
-"""``bench`` runs the engine's own bench, with the bundled models and book where the person names no others.
+"""``bench`` runs the engine's own bench. Models and book are the bundled ones unless the person names others.
 
-``test`` checks formatting and lint, then checks types while the tests run, since the tests often wait. The launcher has
-installed the packages that ``test`` needs, from tests/requirements.txt.
+``test`` checks formatting and lint. Then it checks types while the tests run, because the tests often wait. The
+launcher has installed the packages that ``test`` needs, from tests/requirements.txt.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
 # runs one test after another.
 _PROCESSES, _MEMORY_OF_THREE = 3, 7_000_000_000
 
-# Some 5,600 tests start, kill and wait for programs. On a machine with other work one of them is late now and then. So
-# a failed test is run once more; a test that passes only then is named at the end, with its first failure.
+# Some 5,600 tests start, kill and wait for programs. On a busy machine such a program is sometimes late. So a failed
+# test is run once more. A test that passes only the second time is named at the end, with its first failure.
 _SECOND_TRY = "--reruns=1"
 
 _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "check", ".")}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from engine.document import Document
 
 FILE = "selftest.json"
-# characters of the sample book that are used: enough for a selection, few enough for a slow machine
+# number of the sample book's first characters that are used: enough for a selection, few enough for a slow machine
 _CHARACTERS = 3_500
 _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
@@ -59,7 +59,7 @@ _NVIDIA_IS_BARRED = (
     "CUDA_VISIBLE_DEVICES does not hide the GPU."
 )
 _LITTLE_DISK = 2_000_000_000
-_SECONDS_UP_TO = 100  # longer times are given in minutes
+_SECONDS_UP_TO = 100  # maximum seconds that are shown as seconds; a longer time is shown in minutes
 
 _Facts = TypeVar("_Facts")
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             sys.stderr.write("\n")
             return EXIT_INTERRUPTED
-        # the reader of the output has closed the pipe, which is no fault; stop Python's own complaint
+        # The program that reads the output has closed the pipe, which is no error. Python must not report it either.
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FAULT

@@ -31,7 +31,8 @@ from engine import Status
 from engine.errors import ModelNotFound
 from engine.plan import measure_free_memory
 
-_FETCHING = ("ask", "read", "bench")  # commands that download here; the app has a page for it, the doctor only looks
+# commands that download here; the app downloads from its page, the doctor never downloads
+_FETCHING = ("ask", "read", "bench")
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
@@ -52,7 +53,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
-    if options.command == "read":  # counts the target's tokens, so that no draft is fetched
+    if options.command == "read":  # "read" only counts tokens with the target's tokenizer, so no draft is fetched
         settings = dataclasses.replace(settings, draft=None)
     if not any(
         is_hub_id(name) or is_any_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
@@ -116,7 +117,9 @@ def _called(name: str) -> str:
 
 
 def _without_models(line: list[str]) -> list[str]:
-    """The command line without the options that choose models, since the settings name the models that were found."""
+    """The command line without the options that choose models, because the settings already name the models that were
+    found.
+    """
     names = ("--model", "--draft")
     line = [word for word in line if word != PAIR]
     kept: list[str] = []

@@ -1,8 +1,8 @@
 """``app``: one running app per data folder, on a free port, in the browser when its page is ready.
 
-A lock of the operating system on a file in the data folder admits one app, however quickly several are started; the
-lock ends with its process. The instance file holds the running app's port. It may be left over from a killed process,
-so it counts only if the app answers.
+Only one app can hold the operating system's lock on a file in the data folder, even if several are started at once. The
+lock ends with the app's process. The instance file holds the running app's port. It may be left over from a killed
+process, so it counts only if the app answers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from engine.errors import ResourceError
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 2
-_START_TIMEOUT_S = 120.0  # maximum seconds until an app that was started before has opened its page or has ended
+_START_TIMEOUT_S = 120.0  # maximum seconds to wait until an app that was started earlier answers or has ended
 _LOOK_S = 0.3
 _ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
-EXIT_SIGNALLED = 128  # exit status of a program ended by a signal, minus the signal's number, as in shells
+# added to a signal's number, gives the exit status of a program that the signal ended, as in shells
+EXIT_SIGNALLED = 128
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -103,8 +104,8 @@ def _how(options: argparse.Namespace) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the data folder, so that a refusal is reported at once and in words, instead of by the first library that
-    writes.
+    """Make the data folder. If that is impossible, report it at once and in words, before a library tries to write
+    there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +151,8 @@ def _serve(settings: Settings, how: str) -> int:
 
 
 def _show(settings: Settings, how: str) -> bool:
-    """Print the page's address, and open the page. Each address works once, so the browser gets another one.
+    """Print the page's address, and open the page. An address works only once, so the browser gets a different address
+    than the one that is printed.
 
     Returns:
         whether the page was in a window that the person has closed.
@@ -226,12 +228,12 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Write the instance file again whenever it is removed. Otherwise another start, which finds the data folder
-    locked, would wait for this file in vain.
+    """Write the instance file again whenever it is removed. Without the file, another start would find the data folder
+    locked and wait for the file in vain.
     """
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
-            return  # the data folder, and with it the lock, has been deleted
+            return  # the data folder has been deleted, together with the lock's file
 
 
 def withdraw(instance_file: Path) -> None:

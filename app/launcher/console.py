@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.errors import CONTROLS, on_one_line, plain
 
-_REDRAW_S = 0.2  # seconds between two updates in a terminal, where a line is redrawn in place
+_REDRAW_S = 0.2  # minimum seconds between two updates in a terminal, where the line is redrawn in place
 _REPEAT_S = 20  # seconds between two lines if the output goes to a file
 
 
@@ -42,7 +42,8 @@ def write_json(value: Any, indent: int | None = None) -> None:
 
 
 class ProgressLine:
-    """A line about one piece of work: redrawn in place in a terminal, a few lines where the output goes to a file.
+    """A line about one piece of work: redrawn in place in a terminal, or, if the output goes to a file, written as a
+    new line now and then.
 
     Use it in a ``with`` statement, so that the next sentence starts on a new line, whatever happens.
     """

@@ -22,7 +22,7 @@ FOLDER_NAME = ".venv"
 NOTES_NAME = ".trifold"  # folder next to the environment, with the log and the lock of the install
 
 # Variables that are removed for processes inside the environment, because a person's settings for other installs could
-# fetch packages from elsewhere or add files of another Python.
+# make pip fetch packages from elsewhere, or add another Python's files.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -46,7 +46,7 @@ class PackageSet:
         self.requirements = requirements
 
     def fingerprint(self) -> str:
-        """Hash of the requirements. Line ends do not count: git may change them."""
+        """Hash of the requirements. Line ends are ignored, because git may change them."""
         content = self.requirements.read_bytes().replace(b"\r\n", b"\n")
         return hashlib.sha256(content).hexdigest()
 
@@ -79,7 +79,9 @@ class Environment:
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether an earlier install was finished and is still complete, so that new packages may be added."""
+        """Whether the environment comes from a finished install and is still complete, so that packages can be added to
+        it.
+        """
         return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, package_set: PackageSet) -> bool:

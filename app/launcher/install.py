@@ -1,11 +1,11 @@
 """Makes or repairs the environment: a fresh folder, the right torch, the pinned packages, the stamp last.
 
-After any failure there is no stamp, and the next start does the rest. Two starts at once wait for each other. pip's
-output goes to the log; the important parts become a line of progress or a remedy.
+After any failure there is no stamp, and the next start installs what is missing. If two starts happen at once, one
+waits for the other. pip's output goes to the log; the important parts become a line of progress or a remedy.
 
 pip does the work, since Python brings it. uv 0.13 was tried: it made the whole environment in 26 seconds. But uv is a
-program of 38 MB that has to be fetched first, it also starts a broken download from the beginning, and most of this
-module would stay: looking for GPUs, trying torch out, and words for errors.
+program of 38 MB that has to be fetched first, and it too starts a broken download from the beginning. Most of this
+module would stay: finding GPUs, trying torch out, and explaining errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_GPU = 10  # exit status of the trial import if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
-# pip's words for problems outside of the program, each with a remedy for the person. The first match counts.
+# pip's messages for problems that are not Trifold's, each with a remedy for the person. The first match counts.
 _DIAGNOSES = (
     (
         r"No space left on device|not enough space on the disk|Errno 28\b",
@@ -94,7 +94,7 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        for package_set in package_sets:  # checked again, since installing the program afresh removes the others
+        for package_set in package_sets:  # checked again, because installing the program afresh removes the other sets
             if environment.is_ready(package_set):
                 continue
             if package_set is environment.program:
@@ -231,8 +231,8 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once, so that a missing system library, or a GPU that torch cannot use, is reported now, with a
-    sentence, and not during work.
+    """Import torch once. So a missing system library, or a GPU that torch cannot use, is reported by a sentence now,
+    instead of by an error during work.
     """
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
@@ -396,7 +396,9 @@ def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None
 
 
 def _next_line(lines: queue.Queue[str | None]) -> str | None:
-    """The next line, or an empty line after some silence, so that the shown clock advances."""
+    """The next line of output, or an empty line if none comes for a while, so that the time in the progress line
+    advances.
+    """
     try:
         return lines.get(timeout=_TICK_S)
     except queue.Empty:

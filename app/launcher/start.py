@@ -1,6 +1,6 @@
 """Makes the environment where needed, then runs launch.py again inside it.
 
-An unchanged start reads two small files, lists one folder, and imports hardly any module.
+If the environment is complete, a start reads two small files, lists one folder, and imports hardly any module.
 """
 
 from __future__ import annotations

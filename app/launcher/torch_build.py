@@ -4,8 +4,8 @@ torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 
 support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or later
 (NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD GPUs there is a build for ROCm 7.2, on Linux only,
 which presents itself as CUDA; for Intel GPUs there is a build named xpu. The usual build for macOS supports Apple's
-GPU. Trifold has not been tried on GPUs of AMD, Intel or Apple. Only on Linux are Intel GPUs detected, and only those
-that are not part of a processor; in other cases the person has to name the build (``TRIFOLD_TORCH=xpu``).
+GPU. Trifold has not been tried on GPUs of AMD, Intel or Apple. Intel GPUs are detected only on Linux, and only if they
+are not part of a processor. In other cases the person has to name the build (``TRIFOLD_TORCH=xpu``).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
 
 
 def disk_bytes(build: str, system: str) -> int:
-    """Bytes that an environment with this build of torch needs while it is made.
+    """Bytes of disk that making an environment with this build of torch needs.
 
     Args:
         build: a name of a build.
