@@ -33,7 +33,7 @@ import torch
 from engine.events import KvBytes
 from engine.kv.selection import (
     PROMPT_QUERIES,
-    VERIFY_QUERIES,
+    SCORED_QUERIES,
     KeyIndex,
     MeanKeyAttention,
     SelectionPolicy,
@@ -64,6 +64,11 @@ _SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which
 # Maximum number of scores (over chunks, queries and heads) of the layers that are scored at once. One by one, eight
 # small layers took three times as long. Together, large layers would exceed the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
+
+
+def _of_prompt(q: torch.Tensor) -> torch.Tensor:
+    """Choose the queries of q (1, heads, n, head_dim) that score chunks for a new context."""
+    return newest_spaced(q[:, :, -PROMPT_QUERIES:], SCORED_QUERIES)
 
 
 class RetrievalCache:
@@ -185,7 +190,7 @@ class RetrievalCache:
         self.length = self.full.length
         step = shown_step(self.full.shape.layers)
         shown = list(enumerate(queries))[::step]
-        self.score({layer: newest_spaced(q[:, :, -PROMPT_QUERIES:], VERIFY_QUERIES) * scaling for layer, q in shown})
+        self.score({layer: _of_prompt(q) * scaling for layer, q in shown})
         self._awaited = lambda: self.reselect(max(0, self.full.length - recent), queries, scaling)
 
     @property
@@ -204,7 +209,7 @@ class RetrievalCache:
         on.
         """
         self._cut(boundary)
-        self.select({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in enumerate(queries)})
+        self.select({layer: _of_prompt(q) * scaling for layer, q in enumerate(queries)})
         self.copy_from_full(self.full.length)
         self._awaited = None
 
@@ -519,7 +524,7 @@ class SelectionRefresh:
         cache.begin_scores()
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
-        began, asked = time.perf_counter(), newest_spaced(q, VERIFY_QUERIES) * scaling
+        began, asked = time.perf_counter(), newest_spaced(q, SCORED_QUERIES) * scaling
         if self._cache.full.resident(layer) is not None:
             self._queries[layer] = asked
         else:
@@ -548,7 +553,7 @@ class ChunkScoring:
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
         if layer % self._step == 0:
-            self._queries[layer] = newest_spaced(q, VERIFY_QUERIES) * scaling
+            self._queries[layer] = newest_spaced(q, SCORED_QUERIES) * scaling
 
     def finish(self) -> None:
         self._cache.score(self._queries)

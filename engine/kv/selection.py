@@ -18,10 +18,13 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# Maximum numbers of queries used for scoring. A first selection uses this many newest positions of a prompt: older
-# positions say no more about the answer, and may displace useful chunks. A refresh uses this many positions of a
-# verification, evenly spread, because neighbouring tokens attend to the same places.
-PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
+# Number of newest positions of a prompt that a first selection covers: older positions say no more about the answer,
+# and may displace useful chunks.
+PROMPT_QUERIES = 16
+# Maximum number of queries used for scoring. They are evenly spread over the positions of a prompt or a verification,
+# because neighbouring tokens attend to the same places: of a prompt's newest 16 positions, 4 spread queries choose
+# chunks as good as all 16 do, and the newest 4 far worse ones (assets/measurements/NOTES.md).
+SCORED_QUERIES = 4
 
 # Number of first tokens of a context that count as attention sinks: they attract attention whatever they say.
 _SINKS = 8
@@ -44,7 +47,7 @@ class SelectionPolicy(Protocol):
 
         Args:
             queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention; the newest last.
-                n is at most ``PROMPT_QUERIES``.
+                n is at most ``SCORED_QUERIES``.
             keys: the index of mean keys of each layer (``products``), which computes them on first use.
         """
 

@@ -14,7 +14,7 @@ from engine.document import Document
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
-from engine.kv.selection import PROMPT_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
+from engine.kv.selection import SCORED_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
 from engine.model.kv_shape import KvShape
 from engine.prompt import Question
 from engine.session import Session
@@ -182,6 +182,22 @@ def test_the_sinks_are_held_whatever_the_chunks(chunk: int) -> None:
     assert float(mass[:sinks].sum()) == 0.0
 
 
+def test_a_first_selection_asks_four_queries_spread_over_a_prompts_newest_positions() -> None:
+    """All sixteen took three times as long and chose nothing better; the newest four lost half of a quotation."""
+    asked: list[list[float]] = []
+
+    class Listening(MeanKeyAttention):
+        def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
+            asked.append(queries[0, 0, :, 0].tolist())
+            return super().score(queries, keys, num_chunks)
+
+    retrieval = RetrievalCache(holding(random(1, 2, 900, 16, seed=4), 1_000), 64, 8, 256, policy=Listening())
+    prompt = torch.arange(40.0).reshape(1, 1, 40, 1).expand(1, 2, 40, 16)
+    retrieval.aim(64, [prompt], 1.0)
+    retrieval.ensure_selected()
+    assert [sorted(each) for each in asked] == [[24.0, 29.0, 34.0, 39.0]] * 2, "what is shown, and what is chosen"
+
+
 class OldestChunks:
     """A newcomer's policy: one class with one method. The older the better."""
 
@@ -217,7 +233,7 @@ def test_a_newcomers_policy_chooses_and_no_answer_changes(tiny: Callable[..., st
     assert isinstance(done, AnswerDone)
     assert done.token_ids == plain.token_ids
     assert done.figures.verify.proposed > 0
-    assert 4 < max(queries for queries, _ in policy.asked) <= PROMPT_QUERIES
+    assert max(queries for queries, _ in policy.asked) == SCORED_QUERIES
     slots = retrieval._slots[0]
     assert slots is not None
     assert set(slots[0].tolist()) == set(range(retrieval.num_slots))
