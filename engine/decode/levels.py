@@ -53,8 +53,9 @@ _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 # ms of 48 with 1.5 billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
 
-# Time of an answer's selection in plain steps, if none has been timed (measured: 3 to 4 after 24,576 tokens, with 1.5
-# billion parameters in 4 bits on two cores).
+# Time of an answer's selection in plain steps, if none has been timed. It is set high, because a selection that is
+# believed too cheap is made for answers that do not repay it (measured: 1.5 after 24,576 tokens, with 1.5 billion
+# parameters in 4 bits on two cores).
 _SELECTION_STEPS = 4.0
 
 # Maximum product of the draft model's parameters and the tokens that it reads to start, for a CPU to start it with
