@@ -173,8 +173,8 @@ def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row
 def _find_page_numbers(
     pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], labels: Sequence[str], found: RunningHeaders
 ) -> None:
-    """Find numbers that increase with the pages, at the same position on three pages close by, or equal to the file's
-    label.
+    """Find page numbers. A number is a page number if it equals the page's label in the file, or if numbers at the same
+    position on three nearby pages increase with the pages.
     """
     candidates: list[tuple[_Row, str, str]] = []
     places: dict[tuple[int, bool, int], list[tuple[int, float]]] = defaultdict(list)
@@ -304,8 +304,8 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running header was on an earlier page close by, and the pages between have only running headers and
-    page numbers at its place.
+    """Whether a running header was on a nearby earlier page, and the pages between have only running headers and page
+    numbers at the header's place.
 
     Left and right pages may have different headers. If other text came between, the header counts as new and stays.
     """
@@ -335,8 +335,8 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
     """Return the label of each page: the file's label, or else the printed number, or else the position in the file.
 
     Printed numbers are used only if they increase through most of the book, so that no two pages share one. A page
-    without a number, between two pages that differ by the right amount, gets the number between. Any other page has
-    its Roman number, or is named after the numbered page before it, or as front matter if there is none.
+    without a number gets the number between, if the numbers around it differ by as much as the positions. Any other
+    page has its Roman number, or is named after the preceding numbered page, or as front matter if no such page exists.
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]

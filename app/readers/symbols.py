@@ -10,7 +10,7 @@ from __future__ import annotations
 _FIRST = 0x20  # lowest code of a printable character in these fonts
 _PRIVATE = 0xF000  # offset that Word adds to codes, into Unicode's private use area
 UNKNOWN = "\ufffd"
-"""Replaces characters without a similar one."""
+"""Replaces a character to which no Unicode character is similar."""
 
 # The characters of the codes 0x20 to 0xFF. Sources: Adobe's table for Symbol, Unicode's proposal L2/12-368 for the
 # others.

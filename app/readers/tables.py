@@ -44,8 +44,8 @@ class Cell:
 class Row:
     """The cells of a row.
 
-    ``skipped``: number of columns left out before the first cell. ``header``: whether it names the columns. ``footer``:
-    whether it is shown below the other rows, wherever it is in the file.
+    ``skipped``: number of columns left out before the first cell. ``header``: whether the row names the columns.
+    ``footer``: whether the row is shown below the other rows, wherever it is in the file.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -171,8 +171,8 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """Return the columns to show. Empty columns are left out if many are empty, because they are spacing, or if the
-    table has merged cells.
+    """Return the columns to show. Empty columns are left out in two cases: many columns are empty, so that they only
+    space the others, or the table has merged cells.
     """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):

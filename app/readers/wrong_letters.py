@@ -35,8 +35,8 @@ def is_mismapped(text: str) -> bool:
 
 
 def _has_sentences(text: str) -> bool:
-    """Whether a text repeats few words often and the others seldom, as sentences do even if their letters are wrong.
-    Code and lists of sequences do not.
+    """Whether a few words make up a moderate share of a text, as in sentences, even if the letters are wrong. In code
+    the share is higher, and in lists of sequences it is lower.
     """
     words = _ANY_WORD.findall(text.casefold())
     repeated = sum(count for _, count in Counter(words).most_common(_COMMON) if count > 1)
