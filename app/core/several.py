@@ -25,8 +25,8 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of reading some documents, in words. ``fits``: whether they fit together; if not, ``without`` lists
-    documents that do.
+    """The cost of reading some documents, in words. ``fits``: whether all of them fit together. If not, ``without``
+    lists documents that fit together.
     """
 
     said: str

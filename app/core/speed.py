@@ -1,9 +1,9 @@
 """Decides whether and how an answer's speed is stated: under the answer, in the figures panel, in the race and in the
 terminal.
 
-The figure is the engine's. It comes from plain steps that were timed while the answer was written
-(``engine.generation.PlainSteps``) or, once the same text has been raced, from its run in plain steps. It is shown only
-if it is meaningful (``uncounted``): text that repeats itself is copied, and copying is fast with any book.
+The speed is measured by the engine, from plain steps that were timed while the answer was written
+(``engine.generation.PlainSteps``). After a race with the same text, the race's plain run is used instead. The speed is
+shown only if it is meaningful (``uncounted``): repeated text is copied, and copying is fast with any book.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def speeds_agree(one: float | None, other: float | None) -> bool:
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
-    """The reason why an answer's speed does not count: a refusal or repeated text is fast with any book. Empty if it
-    counts.
+    """The reason why an answer's speed does not count: a refusal or repeated text is fast with any book. Empty if the
+    speed counts.
 
     Args:
-        earlier: the answers before it.
+        earlier: the preceding answers.
         refused: whether the answer is one of the model's refusals.
         ended: whether the answer is complete. An unfinished answer of fewer than ``_SPAN`` words is not compared with
             earlier answers.

@@ -30,7 +30,7 @@ def without_endings(words: str) -> str:
     """The words without endings of English, German, French and Spanish: "canciones" becomes "cancion", which other
     forms of the word begin with.
 
-    Evidence compares whole stems instead (``engine.words.without_ending``): "studies" and "study" become "stud" there,
-    which "student" begins with.
+    The search for evidence uses ``engine.words.without_ending`` instead, because it compares whole stems. That function
+    reduces "studies" and "study" to "stud", which "student" begins with too.
     """
     return " ".join(_ENDING.sub("", word) for word in words.split())

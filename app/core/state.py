@@ -282,7 +282,7 @@ class AppState:
             self._job.cancel()
 
     def pause_reading(self) -> None:
-        """Pause the reading for a question. It stops at the end of a page and continues after the answer."""
+        """Pause the reading for a question. The reading stops at the end of a page and continues after the answer."""
         with self._lock:
             if self._current.stage is Stage.READING and not self._current.paused:
                 self._job.pause()
@@ -390,7 +390,7 @@ class AppState:
         """Delete a chat.
 
         Raises:
-            Busy: an answer is being written into it.
+            Busy: an answer is being written into the chat.
         """
         with self._lock:
             if chat_id == self._current.chat and self._current.asking:

@@ -94,8 +94,8 @@ _RUN_WORDS = (3, 4)  # lengths in words of the sequences that let a copying mode
 _LAST_WORD = 4  # minimum letters of a phrase's last word: a phrase that ends in "the" or "of" looks cut off
 # minimum words of running text on a page from which a phrase is taken; title pages and tables have fewer
 _PAGE_HAS = 40
-# Matches a sentence of prose: it begins after the end of another sentence, has plain words with at most a comma between
-# them, and continues for some words after the phrase.
+# Matches the beginning of a sentence of prose. The sentence begins after the end of another sentence, has plain words
+# with at most a comma between them, and continues for some words after the phrase.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
@@ -113,8 +113,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     """Questions about the part of a document that has been read.
 
     Args:
-        pages_read: number of its first pages; headings of later pages are left out. Unless all pages are read, the end
-            of the book is not asked about.
+        pages_read: number of pages read, from the first; headings of later pages are left out. Unless all pages are
+            read, the end of the book is not asked about.
         general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
             only finds passages: it is trained on English, and finds no passage for such questions.
     """
@@ -218,12 +218,13 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
     once in the book.
 
     Args:
-        pages_read: number of its first pages; only these are used.
+        pages_read: number of pages read, from the first; only these pages are used.
 
     Returns:
-        The questions that are most likely answered come first. Among equally likely ones there is one from each third
-            of the read part, then a second one from each, and so on. A phrase begins a sentence, of plain words where
-            possible, and its words are rare. If every sentence occurs several times, a repeated one is used.
+        Questions, the most likely answered first. Of equally likely questions, one from each third of the read part
+            comes first, then a second one from each third, and so on. A phrase begins a sentence and has rare words.
+            The sentence has plain words if possible. If every sentence occurs several times, a repeated sentence is
+            used.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
@@ -268,10 +269,10 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
-    """The best few phrases of each class, among those of these pages that occur at most ``most`` times in the whole
-    text. The sentences of the first class are plain and can be copied without risk (``astray``), those of the second
-    class are plain and their risk is small. All other phrases are in the last class. Within a class, phrases are
-    ordered by their risk, then by the rarity of their words.
+    """The best few phrases of each class, among the phrases of ``pages`` that occur at most ``most`` times in the whole
+    text. The first class has phrases of plain sentences that can be copied without risk (``astray``). The second class
+    has phrases of plain sentences with a small risk. All other phrases are in the last class. Within a class, phrases
+    are ordered by their risk, then by the rarity of their words.
     """
     lowered = whole.lower()
     runs = Counter(_runs(lowered))
@@ -280,8 +281,8 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
 
     def astray(phrase: str) -> int:
         """The risk that the model goes wrong when it copies this sentence. A small model finds the next word by the
-        last few words. If these occur at several places, it may continue at the wrong place. A word that occurs twice
-        in the sentence may make it skip from one place to the other.
+        last few words. If these words occur at several places, the model may continue at the wrong place. If a word
+        occurs twice in the sentence, the model may skip from one occurrence to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)

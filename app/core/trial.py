@@ -1,9 +1,9 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
-Used for models whose card lists refusals (``app.core.abilities.Abilities``): it cannot be predicted which
-phrases a small model finds. ``Trial`` asks in its own thread, after the reading, while no question is asked and the
-chat is empty, and releases the engine as soon as a person wants it. A question that was not answered is replaced by the
-next one. Only the questions are kept and shown.
+Used for models whose card lists refusals (``app.core.abilities.Abilities``), because nobody can predict which phrases a
+small model finds. ``Trial`` asks in its own thread after the reading, only while no question is asked and the chat is
+empty. It releases the engine as soon as a person wants to ask. A question that was not answered is replaced by the next
+one. Only the questions are kept and shown.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     browser -> Guard (admission) -> / /ui /live /asking /books ... (ours) | /assets /config /gradio_api (Gradio's)
 
-Puts these together and serves them, with the page's own files.
+Puts the guard and the routes together, and serves them with the page's own files.
 """
 
 from __future__ import annotations
