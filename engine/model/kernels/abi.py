@@ -31,7 +31,7 @@ WIDE_DTYPES = (torch.float32, torch.bfloat16)
 # Memory ----------------------------------------------------------------------------------------------------------
 
 PANEL_VECTORS = 2
-"""Vectors in a panel's row of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
+"""Number of vectors in one row of a panel of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
 
 LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
 """The order in which the columns of a panel of paired levels are stored, so that a table lookup returns them in natural
@@ -76,7 +76,9 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
 
 
 SPAN = 32
-"""Neighbouring inputs that share a unit in fixed point; all formats of GGUF files have a multiple in a row."""
+"""Number of neighbouring inputs that share a unit in fixed point. In all formats of GGUF files, the number of inputs is
+a multiple of ``SPAN``.
+"""
 
 BLOCK_VECTORS = 16
 """Vectors in a block of a row of logits. ``measured`` first finds the largest value of each block."""
@@ -225,9 +227,9 @@ class Logits:
     """Slots of ``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE``
     numbers apart.
 
-    A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. ``PATCH_IDS`` and ``PATCHES``,
-    ``PATCH_COUNT`` for each row, are tokens with a changed logit; an id of -1 means no token. ``SCALE`` is log2(e) /
-    temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
+    A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` changed
+    logits ``PATCHES``, for the tokens ``PATCH_IDS``; an id of -1 means no token. ``SCALE`` is log2(e) / temperature as
+    a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
     ``STATS`` are the ``Stats`` of a row. ``OUT`` gets the most likely ids or the probabilities. ``TOKENS`` holds one id
     for each row.
     """

@@ -124,7 +124,7 @@ def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
 @functools.lru_cache(maxsize=4)
 def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
     """The additive causal mask (1, 1, group * n, past + n) for the packed queries of n new tokens after ``past``
-    others.
+    earlier tokens.
     """
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)

@@ -2,13 +2,14 @@
 
 A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
 (``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module passes the pieces to the kernel as a batch and
-merges the results, with enough pieces to keep all processors of the GPU busy. ``fastest`` measures once which way is
-faster, and uses other kernels that are installed, right and faster. torch's wheels for Windows have no flash kernel,
-and GPUs before compute capability 8.0 cannot run it. There the memory-efficient kernel is used, or the plain path if no
-kernel is right. In a recorded pass only the GPU knows how many keys a token sees. There the flash kernel reads this
-number from the GPU's memory, or the memory-efficient kernel gets a mask as a bias. Triton needs a compiler on the
-machine, so it is used only if the configuration names it. Intel GPUs use the flash kernel of torch's build for them;
-Apple's GPU has no kernel that returns the log-sum-exp.
+merges the results, with enough pieces to keep all processors of the GPU busy. ``fastest`` measures once which of the
+installed kernels, among those that give right results, is the fastest.
+
+torch's wheels for Windows have no flash kernel, and GPUs before compute capability 8.0 cannot run it. There the
+memory-efficient kernel is used, or the plain path if no kernel is right. In a recorded pass only the GPU knows how many
+keys a token sees. In such a pass the flash kernel reads this number from the GPU's memory, or the memory-efficient
+kernel gets a mask as a bias. Triton needs a compiler on the machine, so it is used only if the configuration names it.
+Intel GPUs use the flash kernel of torch's build for them; Apple's GPU has no kernel that returns the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
 _FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
 # Number of keys on which ``takes_masks`` tests the kernel: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24
-# ``_BIAS_STEP``: rows and pieces of a bias begin at a multiple of this many numbers (16 bytes), as torch's kernel
-# requires (kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
+# ``_BIAS_STEP``: torch's kernel requires that rows and pieces of a bias begin at multiples of ``_BIAS_STEP`` numbers
+# (16 bytes, kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Maximum difference between a half-precision kernel and the definition, as a share of the largest output.
 _NEAR = 2e-2
@@ -186,7 +187,7 @@ def _takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, grou
         return False
     q, k, v = _probe(device, dtype, kv_heads, head_dim, _MASKED_KEYS, group * _PROBE_ROWS)
     q = q.reshape(1, kv_heads * group, _PROBE_ROWS, head_dim)
-    # Keys after those that the last query sees are not numbers, so that a kernel that reads them gives a wrong result.
+    # Keys that no query sees are NaN, so that a kernel that reads them gives a wrong result.
     lengths = torch.arange(_PROBE_ROWS, device=device) + (_MASKED_KEYS // 2 + 1)
     held = _MASKED_KEYS // 2 + _PROBE_ROWS
     seen = (torch.arange(held, device=device) < lengths[:, None]).repeat(group, 1)
@@ -356,8 +357,8 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Like ``measured``, but with as many query rows as a prefill chunk has, for which a different kernel may be
-    fastest. With fewer than two kernels, return the times of ``measured``.
+    """Like ``measured``, but with the query rows of a block of a prompt, for which a different kernel may be fastest.
+    If ``measured`` has fewer than two kernels, its result is returned.
     """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:
@@ -380,8 +381,7 @@ def measure(
     results.
 
     Args:
-        timed: measures the call; None includes the time in which the host launches the kernel's parts, as in an
-            ordinary pass.
+        timed: measures the call. If None, the time includes the launches by the host, as in an ordinary pass.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.

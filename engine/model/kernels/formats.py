@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RUN = 16
-"""Number of inputs in a run: their levels are in neighbouring words, with the same shift. Each word has the levels of
-four inputs, one in each byte.
+"""Number of inputs in a run. The levels of a run are in neighbouring words, with the same shift. Each word has the
+levels of four inputs, one in each byte.
 """
 
 RUN_WORDS = 4

@@ -1,4 +1,4 @@
-"""Keeps compiled kernels on disk. If none are kept, LLVM takes one to four seconds of every start.
+"""Keeps compiled kernels on disk. Otherwise LLVM would take one to four seconds at every start.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
 files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel need not be
@@ -28,8 +28,8 @@ _folder: Path | None = None
 
 
 def keep_in(folder: str) -> None:
-    """Set the folder to keep kernels in. The environment variable takes precedence; if both are empty, none are
-    kept.
+    """Set the folder to keep kernels in. The environment variable takes precedence over ``folder``. If both are empty,
+    no kernels are kept.
     """
     global _folder
     named = os.environ.get(VARIABLE) or folder

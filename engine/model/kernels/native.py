@@ -24,8 +24,8 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-# number of a product's tiles for each worker: so many that all workers end at about the same time, and so few that
-# handing out tiles costs little
+# Number of a product's tiles for each worker. With fewer tiles, some workers would wait for the others at the end. With
+# more tiles, handing them out would cost too much.
 _TILES = 16
 _NORM_ROWS = 16  # rows of a norm's tile
 
@@ -53,9 +53,9 @@ def torch_alone() -> Iterator[None]:
 
     torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
     step took 7 % longer, and a step with scoring twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024 tokens).
-    Outside of this context, for example while a book is read, the kernels' threads go to sleep soon. Otherwise spinning
-    threads slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same machine and
-    model, 7,680 tokens).
+    Outside of this context, for example while a book is read, the kernels' threads go to sleep soon. If they kept
+    spinning, they would slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same
+    machine and model, 7,680 tokens).
     """
     threads, kernels = torch.get_num_threads(), own()
     torch.set_num_threads(1)

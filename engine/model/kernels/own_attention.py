@@ -188,6 +188,6 @@ def from_first(rows: int) -> torch.Tensor:
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
     """The number of keys that each packed row sees, (group * n,), if the rows are the newest ``n`` tokens after
-    ``past`` others.
+    ``past`` earlier tokens.
     """
     return torch.arange(past + 1, past + n + 1).repeat(group)

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Keys in one step of a program; minimum rows of a block, for a matrix unit; maximum rows of a block.
+# Keys that a program reads in one step; minimum rows of a block, which a matrix unit requires; maximum rows of a block.
 _KEYS, _LEAST_ROWS, _MOST_ROWS = 64, 16, 64
 
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 WHOLE = 64
-"""Rows are padded to a multiple of this many numbers, so that they fill whole vectors. torch computes the last numbers
-of a tensor with other instructions, so that an unpadded row's result would depend on its place in the tensor.
+"""Rows are padded to a multiple of ``WHOLE`` numbers, so that they fill whole vectors. torch computes the last numbers
+of a tensor with different instructions, so an unpadded row's result would depend on its place in the tensor.
 """
 
 

@@ -41,7 +41,7 @@ _JOINT = {
     **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
     **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
 }
-_HELD = 8  # number of layers whose unpacked weights are cached
+_HELD = 8  # maximum number of layers whose unpacked weights are cached
 
 
 class PackedLinear(nn.Module):
@@ -249,7 +249,7 @@ class JointLayer(nn.Module):
     Args:
         product: the joint product.
         start, stop: the outputs that belong to this layer.
-        held: the product's most recent input and result, in a list that all its layers share.
+        held: the product's most recent input and result, in a list that all layers of the product share.
     """
 
     def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
@@ -394,7 +394,9 @@ def _smallest(weight: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(product: PackedLinear, weights: str) -> PackedLinear:
-    """Copy a packed product, with its weights rounded to "8bit" or "4bit"; to 8 bits if its width does not allow 4."""
+    """Copy a packed product, with its weights rounded to 8 or 4 bits as ``weights`` says. If the product's width does
+    not allow 4 bits, the weights are rounded to 8 bits.
+    """
     linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
     linear.weight = fixed(product.unpacked().t().to(product.dtype))
     linear.register_parameter("bias", product.bias)

@@ -1,4 +1,4 @@
-"""Rotates queries and keys by RoPE on a GPU, where an operation on a few tokens costs its launch."""
+"""Rotates queries and keys by RoPE on a GPU in few operations, because a launch takes longer than its computation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 class Turn(NamedTuple):
     """RoPE's cosines and signed sines (1, 1, n, rotary_dim), so that a rotated vector is x * cos + (x with its halves
-    exchanged) * sin. This takes three operations on a GPU, transformers' function five for queries and five for keys.
+    exchanged) * sin. This takes three operations on a GPU. transformers' function takes five for queries and five for
+    keys.
     """
 
     cos: torch.Tensor

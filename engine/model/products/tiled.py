@@ -24,7 +24,7 @@ MOST_TILED_ROWS = 16
 """Maximum rows for which the product reads the weights only once."""
 
 TILE_OUT = 8
-"""Number of outputs of a tile. The outputs of a layer must be a multiple of this number."""
+"""Number of outputs of a tile. The number of a layer's outputs must be a multiple of ``TILE_OUT``."""
 
 # Minimum rows for which unpacking a layer moves fewer bytes than reading it once for every 16 rows.
 _UNPACKED_FROM = 128
@@ -32,8 +32,8 @@ _UNPACKED_FROM = 128
 _TILE_IN, _TILES = 16, (8, 4, 2)
 # Minimum compute capability (Ampere), and maximum error of the probe as a share of the largest value.
 _CAPABILITY, _NEAR = (8, 0), 2e-2
-# Numbers of inputs that can share a scale in torch's product. The largest one that divides a layer's inputs needs the
-# fewest bytes for scales.
+# Possible sizes of the groups of inputs that share a scale in torch's product. The largest size that divides a layer's
+# inputs needs the fewest bytes for scales.
 _GROUPS = (256, 128, 64, 32)
 
 
@@ -157,7 +157,7 @@ def multiplies_tiles(device: torch.device) -> bool:
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
             exact = (made.unpacked() - levels.unpacked()).abs().max() / levels.unpacked().abs().max()
-        # AMD's GPUs before CDNA 2, and builds of torch without the product
+        # raised on AMD's GPUs before CDNA 2, and by builds of torch without the product
         except (RuntimeError, NotImplementedError) as error:
             _log.info("weights are unpacked for every pass on %s: %s", device, error)
             return False

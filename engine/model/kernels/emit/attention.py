@@ -18,8 +18,8 @@ from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, a
 _KEYS = 4  # keys whose products with a query are computed together
 # possible numbers of queries that are multiplied with a key at once, so that the key is converted to float32 only once
 _SCORE_ROWS = (2, 1)
-# vectors of a value that are summed at once: VALUE_VECTORS with the most rows; with fewer rows, the largest of
-# _VALUE_CHUNKS that fits the registers
+# Number of a value's vectors that are summed at once: VALUE_VECTORS for the largest blocks of rows. For smaller blocks
+# of rows, the largest number in _VALUE_CHUNKS whose sums fit the registers.
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
 _SHARE_BITS = 20  # fractional bits of a fixed-point number of cache lines

@@ -3,7 +3,7 @@
 The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
 no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. Transposing and
 interleaving take as much time as computing two rows. So this kernel pays off for three or more rows, and the query
-group of a single token usually has as many. The softmax weights are rounded to bfloat16, as in other kernels. In
+group of a single token usually has at least three. The softmax weights are rounded to bfloat16, as in other kernels. In
 float32, transposing costs more than it gains.
 
 All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one

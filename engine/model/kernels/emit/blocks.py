@@ -7,10 +7,11 @@ processor multiplies pairs of bfloat16, the bits of a power of two are put befor
 that is too large by that power, and the sum of the inputs is used to correct this. On other processors a level is
 converted to float32. For models in bfloat16 on processors with AVX2, levels and activations are instead multiplied as
 16-bit integers, which takes half the instructions: activations are in fixed point, with a unit for each 32 inputs.
-Relative to the largest of the 32, this rounds by 1.5e-5; bfloat16 rounds every number by up to 2e-3. With four rows or
-more a block is unpacked once for all of them, which is faster than unpacked matrix products however many there are.
-Activations are never rounded to levels. As in ``products``, a row has the same bits whatever other rows are computed:
-each run (in fixed point, each group) is summed, then multiplied by its scale, in order.
+The rounding error is up to 1.5e-5 of the largest of the 32 inputs, whereas bfloat16 rounds every number by up to 2e-3
+of itself. With four rows or more, a block is unpacked once for all rows. This is faster than matrix products with
+unpacked weights, however many rows there are. Activations are never rounded to levels. As in ``products``, a row has
+the same bits whatever other rows are computed: each run (in fixed point, each group) is summed, then multiplied by its
+scale, in order.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-# block size for which no code is emitted: a block of four rows and one of two take hardly longer than a block of six,
-# and each size takes time to compile
+# Number of rows in a block for which no code is emitted. A block of four rows and a block of two rows together take
+# hardly longer than a block of six, and code for each size takes time to compile.
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 _LARGEST = 32767.0  # largest number in fixed point
-_SMALLEST = 1e-30  # the largest number of a span counts as at least this, so that zeros can be divided by it
+_SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
 _SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights; needs x in fixed point
 _FIXED_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
 # pairs of inputs whose products are emitted without a loop; with more, LLVM reorders sums and spills registers

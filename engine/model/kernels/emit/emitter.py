@@ -275,7 +275,7 @@ class Emitter:
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
 
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
-        """Transpose a square of vectors: as many vectors as each has lanes."""
+        """Transpose a square matrix of ``lanes`` vectors."""
         n, turned = self.lanes, list(rows)
         for first in range(0, n, 4):  # first squares of four lanes, with instructions that every processor has
             a, b, c, d = turned[first : first + 4]

@@ -133,7 +133,7 @@ def emit_product4(
     pairs: bool = False,
 ) -> None:
     """Emit the product with 4-bit weights for single numbers or for pairs. A group has ``words`` words. After every
-    ``step`` of them, the sums are multiplied by the group's scale.
+    ``step`` words, the sums are multiplied by the group's scale.
 
     Args:
         lowest: the level, relative to the middle level, that counts as 0 in ``add_some``.

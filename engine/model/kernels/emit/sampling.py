@@ -28,7 +28,8 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
-# number of halvings after which one of the integers of ``_key`` is left, and number after which few candidates are left
+# Number of halvings after which a single integer of ``_key`` is left; number of halvings after which few candidates are
+# left.
 _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
@@ -105,10 +106,11 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 class _Chosen:
-    """The tokens of a row that may be kept, and the ``Stats`` of those that are.
+    """Variables of a kernel that say which tokens of a row are kept.
 
-    ``count`` is the number of weights in ``some``. A token is kept if its logit is at least ``least_logit``, and its
-    weight above ``least_weight``, or equal to it up to the token ``last_id``. ``mass`` is the sum of the weights.
+    A token is kept if its logit is at least ``least_logit`` and its weight is above ``least_weight``. Of the tokens
+    whose weight equals ``least_weight``, those with ids up to ``last_id`` are kept. ``mass`` is the sum of the weights
+    of the tokens kept so far. ``count`` is the number of entries in ``some``.
 
     Args:
         values: the logits of the row, ``width`` numbers.
