@@ -1,8 +1,8 @@
 """Manages layers whose memory has a fixed size, however long the context is: windows and states.
 
 Such layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
-full and the middle level share them, so both compute with exactly the same windows and states. After the committed
-tokens, the middle level's entries are overwritten by the verification before any other pass reads them.
+full and the middle level share these layers, so both compute with exactly the same windows and states. The middle level
+writes entries after the committed tokens. The verification overwrites these entries before any other pass reads them.
 
 A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places for
 which it has a full copy. One copy is made at the end of the book, where every chat about the book begins. A layer with
@@ -209,8 +209,9 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy the committed tokens [start, stop), or only the newest of these tokens, if decoding can continue from
-        them. None if too few tokens are held, or if there are no bounded layers.
+        """Copy the committed tokens [start, stop), or only the newest of these tokens if some layer does not hold, or
+        does not need, the earlier ones. None if decoding could not continue from the copy, or if there are no bounded
+        layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()

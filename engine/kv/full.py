@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# Buffers grow to a multiple of this many tokens, so that a chat rarely causes a copy.
+# Buffers grow to a multiple of ``_GROWTH`` tokens, so that a chat rarely causes a copy.
 _GROWTH = 4096
 # Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of slots that a pass of fixed shape reads under a mask. A quarter of them precede the pass, the others hold its
-# tokens and later tokens. When the context outgrows these slots, the pass is recorded again. With more slots, passes
-# would be recorded less often, but attention reads all of these slots in every layer.
+# Number of slots that a pass of fixed shape reads under a mask. A quarter of the slots precede the first pass, and the
+# other slots hold the tokens of this pass and of later passes. When the context outgrows the slots, the pass is
+# recorded again. With more slots, passes would be recorded less often, but attention reads all slots in every layer.
 _RECORDED = 1024
-# The same, if attention reads only the slots that are in use (``attention.reads_lengths``).
+# ``_RECORDED``, if attention reads only the slots that are in use (``attention.reads_lengths``).
 _RECORDED_BY_LENGTH = 4096
 
 
@@ -166,7 +166,8 @@ class FullCache:
         self.place(Placement.resident(self.shape.layers))
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers and their KV to a slower tier, and free their memory: all of them or none.
+        """Move resident layers and their KV to a slower tier, and free their memory. If one layer cannot be moved, none
+        is moved.
 
         Uncommitted tokens move too, because memory may run out in the middle of a segment.
 
@@ -654,9 +655,9 @@ class FixedFullPass(FixedView):
     """A ``FullPass`` over a ``FixedSpan``, with the same operations on the same memory wherever the pass begins within
     the span.
 
-    The place (1,) of the pass is known only to the device. A single token reads all its keys by their number, if the
-    kernel takes it, so that no parts have to be merged. ``queries`` holds the queries of each layer. Implements
-    ``View``.
+    The place (1,) of the pass is known only to the device. If the kernel takes the number of keys, a single token reads
+    all its keys in one part, so that no parts have to be merged. ``queries`` holds the queries of each layer.
+    Implements ``View``.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
@@ -679,7 +680,7 @@ class FixedFullPass(FixedView):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor:
-        assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
+        assert k is not None and v is not None  # noqa: PT018 - models that share KV between layers are not recorded
         keys, values = self._cache._slots(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])

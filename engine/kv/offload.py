@@ -9,7 +9,7 @@ of tokens moves in one piece.
 ``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
 the next spilled layer. After the last spilled layer, the thread fetches the first spilled layer for the next pass. A
 buffer that still holds a layer receives only the layer's new tokens. So each spilled byte moves at most once per pass,
-and the buffers' free room never moves. If layers are on several GPUs, each GPU has its own staging and bus.
+and unused memory of a buffer never moves. If layers are on several GPUs, each GPU has its own staging and bus.
 
 On CUDA the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten
 while it is read, and from being read before it is filled. If only one thread may use a GPU, the pass waits until the

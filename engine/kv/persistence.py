@@ -1,4 +1,4 @@
-"""Stores a session's KV on disk from one start to the next: of books, and of the turns of chats about them.
+"""Stores a session's KV on disk, so that a later start can use it: the KV of books, and of turns of chats about them.
 
 ``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
 finds saved KV, restores it into the cache, and saves new KV. Without a snapshot folder it saves and restores nothing.
@@ -199,7 +199,9 @@ class KvPersistence:
         self._turn_writers.append(TurnWriter(store, self._full, list(talk.tokens), spans, after))
 
     def cancel_beyond(self, length: int) -> None:
-        """Stop writing the turns that end after ``length`` tokens, before the cache is cropped to this length."""
+        """Stop writing the turns that end after ``length`` tokens. Call this before the cache is cropped to ``length``
+        tokens.
+        """
         for writer in self._turn_writers:
             if writer.stop > length:
                 writer.cancel()
@@ -266,7 +268,7 @@ def fingerprint(weights: torch.Tensor) -> bytes:
 
     The sums are computed on the tensor's device at the speed of its memory, or on the host if the device cannot sum
     64-bit integers correctly. Two different tensors have the same fingerprint with a probability of about 2 ** -64.
-    This detects mistakes, not forgeries.
+    A fingerprint detects mistakes, not forgeries.
     """
     weights = weights.detach() if KINDS[weights.device.type].has_64_bits else weights.detach().cpu()
     flat = weights.contiguous().view(torch.uint8).flatten()

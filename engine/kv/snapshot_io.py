@@ -72,7 +72,7 @@ class Writer:
         self._thread.join()
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait until the writer has finished. Return whether it did within ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds for the end of the writer. Return whether the writer has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

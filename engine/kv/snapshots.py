@@ -90,8 +90,8 @@ class SnapshotStore:
         """Find the snapshot that has the longest prefix in common with a text, whatever book it was saved for. The
         returned snapshot counts only the tokens of this prefix; None if there is none.
 
-        A prefix may end at the border of a document, or only at the snapshot's end if the model has windows or states,
-        which are saved only there. Damaged snapshots are skipped.
+        A prefix ends at the border of a document or at the snapshot's end. If the model has windows or states, it ends
+        at the snapshot's end, because windows and states are saved only there. Damaged snapshots are skipped.
         """
         best: Snapshot | None = None
         hashes: dict[int, str] = {}
@@ -433,7 +433,7 @@ def _last_used(unit: Path) -> float:
 def _is_running(process: int) -> bool:
     try:
         return psutil.pid_exists(process)
-    except OverflowError:  # no process id has this many digits
+    except OverflowError:  # the number is too large for a process id
         return False
 
 

@@ -9,8 +9,8 @@ the pass, and is needed only for accepted tokens. (Storing a state for every tok
 cores.)
 
 Three states are stored. One is the state after the committed tokens, where a pass of another level or a pass after a
-stop begins. The others are the states before and after the newest pass; the pass is repeated from the state before it
-if memory ran out.
+stop begins. The others are the states before and after the newest pass. If memory runs out in a pass, the pass is
+repeated from the state before it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RecurrentLayer:
         return self._way_to(length) is not None
 
     def recur(self, start: int, count: int, advance: Advance, length: int) -> torch.Tensor:
-        """Run a pass over ``count`` tokens after the first ``start``. Tokens after these are forgotten.
+        """Run a pass over ``count`` tokens, which follow the first ``start`` tokens. Forget all later tokens.
 
         Args:
             length: committed tokens, at most ``start``.

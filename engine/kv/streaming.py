@@ -2,9 +2,9 @@
 
 Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot. A token's
 position is its slot in the cache, so a draft model with a short window can be used on a long context. A rotated copy is
-stored and updated only when slots move. Only ``settle`` evicts the oldest tokens, and it depends only on the committed
-length. So a cache that grew by speculated tokens and was cropped equals one that never grew. The newest tokens can be
-cropped, down to the length at the last ``settle``.
+stored and updated only when slots move. Only ``settle`` evicts the oldest tokens. Their number depends only on the
+committed length, so a cache that grew by speculated tokens and was cropped equals a cache that never grew. The newest
+tokens can be cropped, down to the length at the last ``settle``.
 
 After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
 Layers with a state evict nothing, because a state covers all tokens that the draft has seen.
@@ -26,7 +26,7 @@ from engine.model.view import Blocks, FixedView, InPlace
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Rotates x (1, heads, n, head_dim) of a layer to slots (n,). Called as (layer, x, slots, queries). A layer without
-RoPE leaves x unchanged. The first ``queries`` heads are queries, all others keys.
+RoPE leaves x unchanged. The first ``queries`` heads are queries, all other heads are keys.
 """
 
 
@@ -252,7 +252,7 @@ class FixedStreamingPass(FixedView):
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 
     def _seen_through(self, window: int | None) -> Seen:
-        """The slots that the tokens see through ``window``; all slots up to their own if it is None."""
+        """The slots that each token sees through ``window``; all slots up to its own if ``window`` is None."""
         if window not in self._seen:
             near = torch.arange(self._cache.capacity, device=self._slots.device) > self._slots[:, None] - (window or 0)
             self._seen[window] = Seen(self._seen[None].keys & near)
