@@ -43,9 +43,11 @@ CANDIDATES = 12
 LENGTH_SHARE = 0.4
 """BM25's parameter b. BM25's k1 is not needed, because a word counts only once in a sentence."""
 NEIGHBOURS = 0.3
-"""Weight in BM25 of a word that occurs only in the passage before or after."""
+"""Weight in BM25 of a word that a passage lacks but the passage before or after it has."""
 AROUND = 3
-"""Number of passages before and after in which a name counts, because "he" or "it" in a passage may refer to it."""
+"""Number of passages before and after a passage in which a name counts, because the passage may refer to the name by
+"he" or "it".
+"""
 NAME, NUMBER = 2.0, 2.5
 """Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
@@ -61,8 +63,8 @@ German does.
 FAVOUR = 0.1
 """Maximum share by which a favoured page raises the score of its passages."""
 FEW_LETTERS = 4
-"""Minimum letters of a word of the book that counts as the beginning of a longer word, such as "Prof." of "Professor";
-also of a verb that a noun is made of.
+"""Minimum letters of a word of the book that counts as the beginning of a longer word, such as "Prof." of "Professor".
+Also the minimum letters of a verb's stem from which a noun is derived.
 """
 FEW_WORDS = 2
 """Maximum words of an answer that counts as a fragment, in which each capitalised word is a fact."""

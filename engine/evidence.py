@@ -41,7 +41,8 @@ FACT, SUBJECT = 0.8, 0.2
 question's words. The share of all the sentence's words has the weight 1.
 """
 MANY, NEARLY_ALL = 4, 0.85
-"""Minimum number of new words, and minimum share of the new words in one passage, for a match that is no coincidence.
+"""Minimum number of a sentence's new words, and minimum share of the new words that a passage must have, for the match
+not to be a coincidence.
 """
 OF_THE_SUBJECT = 0.45
 """Minimum share of the question's words that a passage and its surroundings must have to say so."""

@@ -30,7 +30,7 @@ from engine.sandbox import Voice, serve
 TRYING = "trying"
 """The child's message that a vocabulary is converted and now being tried."""
 USE_S = 10.0
-"""Seconds within which a tokenizer is loaded and used."""
+"""Maximum seconds for loading and using a tokenizer."""
 IDLE_S = 300.0
 """Seconds of idleness after which the permanent child ends."""
 ANOTHER = "Choose another model."
@@ -38,7 +38,7 @@ ANOTHER = "Choose another model."
 
 MOST_ADDED = 100_000
 """Maximum number of tokens that may be added to a vocabulary. Real models add at most some ten thousand. The tokenizers
-library takes 50 microseconds for each.
+library takes 50 microseconds for each added token.
 """
 MOST_NAMED = 10_000
 """Maximum number of special tokens that a tokenizer's settings may name. Real models name at most some thousand.

@@ -46,7 +46,9 @@ _MOST_COUNTED = 1_000_000  # maximum number of layers, heads, experts or labels
 _MOST_STATED = 10_000_000  # maximum value of any other number
 _MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of the names of settings that may have any value, because transformers makes no list as long as the value."""
+"""Parts of names of settings. A setting with such a part in its name may have any value, because transformers makes no
+list of that length.
+"""
 
 # parts of folder names of the hub's cache, where the files are that a model folder's links point to
 _HUB = ("models--", "blobs")

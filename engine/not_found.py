@@ -26,7 +26,9 @@ ABOUT = 0.5
 """Minimum share of the question's known words near a passage, for the passage to count as about the question."""
 
 ABOUT_IT = 0.7
-"""Like ``ABOUT``, if the question's names are far from the passage, because the book may say "he"."""
+"""Like ``ABOUT``, if the question's names are far from the passage. The passage may still be about them, because the
+book may say "he".
+"""
 
 _ASKING = (
     "happen happened happens narrator author writer writers animal job work works earn earned income person "

@@ -64,7 +64,7 @@ _GB = 1_000_000_000
 _DISK_BYTES = {CPU: 4 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
 """Bytes of the whole environment, keyed by the build of torch, including the downloads that pip keeps. The build for
 processors was measured on Linux: 1.8 GB, and as much again for downloads. The libraries of a CUDA build are 3 GB of
-downloads and 6 GB installed. Those of the ROCm build, with kernels for every target, are up to 19 GB installed.
+downloads and 6 GB installed. The libraries of the ROCm build, with kernels for every target, are up to 19 GB installed.
 (Figures for GPUs are others' reports, not measured here.) The build for Intel is assumed to equal CUDA's.
 """
 

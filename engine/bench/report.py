@@ -93,7 +93,7 @@ class Measurement:
 
     ``acceptance`` holds ratios, keyed by name. "middle", "verify" and "lookup" (words of the book, sent straight to
     verification) are accepted over proposed tokens. The names with "judged" are accepted over judged tokens, as in
-    TriForce's tables. Tokens after a rejection are not judged: "verify_judged" is over all verifications,
+    TriForce's tables. Tokens after a rejection are not judged. "verify_judged" is over all verifications,
     "retrieval_judged" over tokens that passed the middle level, "drafted_judged" over tokens that the drafter sent
     straight to the full cache. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
 

@@ -4,13 +4,15 @@ Speculation's speed depends on acceptance, and random weights accept nothing. To
 weights are not available, a trained small pair is grown. Text and acceptance stay the small pair's; the weights in
 memory, the KV and the arithmetic are the large model's. Figures of such models say "stand-in weights".
 
-How the function stays the same (W and D: new width and head_dim; w and d: old ones): width New components are zero.
-    RMSNorm takes the mean square over W instead of w components, so its weight is multiplied by sqrt(w / W), and eps by
-    w / W. head_dim Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other
-    pairs are zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d). heads A
-    KV head keeps its number, and its query heads come first in its new group. The outputs of other heads are multiplied
-    by zero. layers Further layers are random and add zeros to the residual stream: they cost KV and computation, and
-    have no effect.
+How the function stays the same (W and D: new width and head_dim; w and d: old ones):
+    width     New components are zero. RMSNorm takes the mean square over W instead of w components, so its weight is
+              multiplied by sqrt(w / W), and eps by w / W.
+    head_dim  Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other pairs are
+              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d).
+    heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of other heads
+              are multiplied by zero.
+    layers    Further layers are random and add zeros to the residual stream: they cost KV and computation, and
+              have no effect.
 
 The vocabulary stays the small model's. RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
 """

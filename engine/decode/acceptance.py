@@ -176,7 +176,9 @@ class AcceptanceStatistics:
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
-        """Whether speculation lost time although its rates promised a gain. True until a trial gains time."""
+        """Whether speculation has lost time although its rates promised a gain. Becomes False when a trial gains
+        time.
+        """
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
         """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.

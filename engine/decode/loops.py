@@ -23,7 +23,7 @@ from functools import cached_property
 
 TURNS = 3
 LEAST_REPEATED = 80
-"""Minimum number of tokens in all turns after the first, for an answer to be stopped."""
+"""Minimum number of tokens after the first period, for an answer to be stopped as a loop."""
 
 _LONGEST_PERIOD = 512  # maximum period in tokens
 

@@ -38,16 +38,17 @@ class Tuning:
     prior_half_life: float = 4.0
     """Number of trials after which the prior weighs half as much."""
     aged_trials: float = 6.0
-    """Minimum weight of a rate after ageing, in trials. The estimate stays the same, but new trials change it sooner.
+    """Minimum weight, in trials, to which ageing reduces a rate. Ageing keeps the estimate, but new trials then change
+    it sooner.
     """
     ageing: float = 1.0 / 64.0
-    """Share of the trials that fades with each token that is made without a trial: after a page most of them have
-    faded.
+    """Share of a rate's trials that fades with each token that is made without a trial, so that most trials have faded
+    after a page.
     """
     indirect_weight: float = 0.5
     """Factor: weight of a trial whose outcome is inferred from another level."""
     highest_rate: float = 0.995
-    """Maximum acceptance rate: with a rate of 1 expected lengths would be unbounded."""
+    """Maximum acceptance rate. It is below 1, because with a rate of 1 expected lengths would be unbounded."""
     draft_priors: tuple[float, ...] = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)
     """Acceptance rates of the draft model's tokens by class of confidence, before any trial."""
     middle_priors: tuple[float, ...] = (0.5, 0.65, 0.75, 0.85, 0.93, 0.98)
@@ -98,13 +99,13 @@ class Tuning:
     question suits a short answer, such as a quotation, whereas a long answer moves on.
     """
     refresh_tokens: int = 16
-    """Minimum number of tokens that must also be verified between two refreshes, because a refresh costs as much as a
-    plain step or more.
+    """Minimum number of tokens verified between two refreshes, because a refresh costs at least as much as a plain
+    step. ``refresh_every`` must be reached too.
     """
     refresh_share: float = 0.03
     """Maximum share of the time that refreshes may take. With 30 layers after 15,872 tokens, a refresh for every 16
-    tokens took a twelfth of the time and gained less: 20.3 to 21.7 ms a token, against 18.3 to 19.7 ms with one for
-    about 50 tokens.
+    tokens took a twelfth of the time and gained less: 20.3 to 21.7 ms a token, against 18.3 to 19.7 ms with a refresh
+    for about every 50 tokens.
     """
     drop: float = 0.06
     """Minimum amount by which the newest acceptance rate must be below the usual rate, for the text to count as
@@ -150,8 +151,8 @@ class Tuning:
     agreed: int = 2
     """Number of tokens of a short match's continuation that the draft model must agree with."""
     stride: int = 8
-    """Longer proposals are cut to a multiple of this number of tokens, because a GPU has to record every shape of a
-    middle pass.
+    """A proposal of more tokens than this is cut to a multiple of this number, because a GPU has to record a middle
+    pass of every length.
     """
 
     # Lengths ------------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Tuning:
     most_passes: int = 12
     """Maximum number of middle passes in a round, unless more passes together take no longer than the verification."""
     most_pending: int = 48
-    """Maximum number of pending tokens in a verification; the last middle pass may exceed it."""
+    """Number of pending tokens at which a round makes no further middle pass. The last pass may exceed this number."""
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
     """Possible numbers of the book's tokens that are verified at once, ascending."""
     fixed_draft: int = 4
@@ -196,8 +197,8 @@ class Tuning:
     verification is derived from a plain step and corrected by the rounds.
     """
     overtime: int = 2
-    """With early stops, a round may draft this many tokens more than its plan says, and make this many times as many
-    middle passes.
+    """With early stops, a plan may be exceeded: by ``overtime`` drafted tokens before a middle pass, and by up to
+    ``overtime`` times as many middle passes.
     """
     first_passes: int = 2
     """Maximum number of middle passes in the first rounds, because an unknown text is tried in short rounds."""
@@ -257,13 +258,11 @@ class Tuning:
     trial_in_answer: float = 0.02
     """Maximum cost of a trial, in plain steps for each token of the answer so far, because the answer may end soon."""
     most_allowance: float = 2.0
-    """Maximum allowance, in plain steps, that is saved for later trials. It may be higher for a due trial that costs
-    more.
-    """
+    """Maximum allowance, in plain steps, that is saved for later trials. If a due trial costs more, more is saved."""
     hope: float = 0.5
     """Share of the present rejections that a trial assumes to become acceptances."""
     first_probe: int = 16
-    """Number of plain rounds before speculation is tried. Every trial without gain doubles it."""
+    """Number of plain rounds before speculation is tried. Every trial without gain doubles this number."""
     last_probe: int = 64
     """Maximum number of plain rounds before speculation is tried."""
     plain_rounds_close: int = 24
@@ -277,7 +276,9 @@ class Tuning:
     measurement rests on at most ``PLAIN_PROBES`` steps.
     """
     close: float = 1.5
-    """Maximum factor over plain decoding's speed at which a plan counts as close to it."""
+    """Maximum speed of a plan, as a factor of plain decoding's speed, for the plan to count as close to plain
+    decoding.
+    """
     surprise: float = 0.2
     """Minimum difference of a plain step from its estimate, as a share of the estimate, for a plain step to be timed
     once more.
@@ -289,8 +290,8 @@ class Tuning:
     last_draft_rounds: int = 32
     """Maximum number of rounds without the draft model before it is tried."""
     draft_found: float = 0.6
-    """Share of a trial's drafted tokens that must be accepted (more than this) for another trial of the draft model to
-    follow immediately.
+    """If more than this share of a trial's drafted tokens is accepted, another trial of the draft model follows
+    immediately.
     """
 
 

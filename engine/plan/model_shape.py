@@ -37,7 +37,7 @@ from engine.quantization import SCALE_BYTES, StateSize, sliding_capacity
 CONFIG = "config.json"
 
 _LARGEST = 1 << 31
-"""Every number in a settings file must be below this bound."""
+"""Upper bound of numbers in a settings file: every number must be below it."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over
 
 LAUNCH_US = 14
-"""Approximate microseconds that the host takes to launch one kernel, most of them Python's: measured on the virtual
-machine of an H200.
+"""Approximate microseconds that the host, mostly Python, takes to launch one kernel. Measured on the virtual machine of
+an H200.
 """
 
 FEW_TRIPS, TRIPS = 2, 8
