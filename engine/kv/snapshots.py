@@ -120,7 +120,7 @@ class SnapshotStore:
             ResourceError: the snapshot is larger than the cap, or the disk is too full.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        own = self.folder / identity.folder  # the new snapshot replaces this one, so its bytes do not count
+        own = self.folder / identity.folder  # the new snapshot replaces this folder, whose bytes therefore do not count
         self.free_space(needed, keep=(own,), less=_size(own))
         partial = self.folder / partial_name(identity.folder)
         partial.mkdir()
@@ -297,7 +297,7 @@ class TurnStore:
         return found
 
     def holds(self, before: Sequence[int], question: str, answer: str) -> bool:
-        """Whether there is such a turn, damaged or not."""
+        """Whether the turn that ``find`` looks for exists, damaged or not."""
         return self._place(before, question, answer).is_dir()
 
     def prepare(self) -> None:
@@ -348,7 +348,7 @@ class TurnStore:
         self.store.remove(self._place(before, question, answer))
 
     def _mark_used(self) -> None:
-        """Mark the chat and the reading that its turns follow as used."""
+        """Mark the chat as used, and the reading that the chat is about."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
@@ -358,7 +358,7 @@ class TurnStore:
 
 
 def default_cap(folder: Path) -> int:
-    """The default cap: a quarter of the free disk in bytes, within 1 to 100 GB."""
+    """The default cap in bytes: a quarter of the free disk, at least 1 GB and at most 100 GB."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return int(min(100e9, max(1e9, shutil.disk_usage(existing).free / 4)))
 
@@ -374,7 +374,9 @@ def _is_of(entry: Path, book: str) -> bool:
 
 
 def _documents_of(entry: Path) -> list[str]:
-    """The hashes of the documents in a reading of several documents; empty for one book, or if they cannot be read."""
+    """The hashes of the documents in a reading of several documents; empty for one document, or if ``DOCUMENTS`` cannot
+    be read.
+    """
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
         return found if isinstance(found, list) else []
