@@ -80,7 +80,7 @@ _NEGATION = re.compile(
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # the words, three at most, that a "not" negates; "not lit until May" means lit in May
+_DENIED = re.compile(  # up to three words after a "not"; none if "until" follows: "not lit until May" means lit in May
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",

@@ -88,7 +88,7 @@ class EngineConfig:
         weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
             are then exact with respect to the rounded weights.
         kv: format of the target's KV: "model" keeps it in the model's dtype; "8bit" rounds it for less memory, and
-            answers are then exact only with respect to the rounded KV.
+            answers are then approximate: exact only with respect to the rounded KV.
         middle: weights of the middle level, which only proposes: "stored" uses the target's weights; "8bit" and "4bit"
             use an additional rounded copy, on a GPU only "4bit"; "auto" makes a copy if it is expected to pay off.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,

@@ -384,8 +384,8 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether an answer that took ``answer_s`` lacks plain steps, and these can be timed at its end without being
-        noticed.
+        """Whether an answer that took ``answer_s`` seconds lacks plain steps, and timing them at its end would go
+        unnoticed.
         """
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
@@ -414,7 +414,9 @@ class PlainSteps:
         return self._passes + max(0.0, row) * self._pass_rows
 
     def age_s(self, now_s: float) -> float | None:
-        """Seconds since the newest plain step, 0 if it was timed after the last token; None without one."""
+        """Seconds since the newest plain step; 0 if the step was timed after the last token; None if no step was
+        timed.
+        """
         return max(0.0, now_s - self._step_s) if self.count else None
 
 

@@ -333,8 +333,8 @@ class TextStream:
         return whole[len(shown) :]
 
     def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The index in ids from which to decode, and the end of the last complete character. Both are between
-        characters.
+        """Two indices in ``ids`` at borders of characters: where decoding starts, and where the last complete character
+        ends.
         """
         first, end = max(0, len(ids) - _LOOKBACK), len(ids)
         for stop in range(end, max(first, end - _BYTES), -1):

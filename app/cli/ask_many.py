@@ -1,5 +1,5 @@
 """``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
-for each.
+for each document.
 
 The table is written again after every document, completely or not at all. A command that was stopped can be repeated:
 it asks the documents that have no answer yet or failed. Other questions go into the same table.

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _selftest(settings: Settings, *, as_json: bool) -> int:
-    """Run the self-test. Exit status 1 if any part of Trifold changes the model's answers here."""
+    """Run the self-test. Returns exit status 1 if any part of Trifold changes the model's answers here."""
 
     result = run_selftest(settings, (lambda line: None) if as_json else say)
     verdict = (

@@ -148,7 +148,7 @@ def open_books(
     books: Path | None = None,
     doubtful: bool = False,
 ) -> Document:
-    """Read one file, or several as one book in this order, or some pages or chapters of it.
+    """Read one file, or several files in this order as one book. ``pages`` or ``chapters`` select parts of the book.
 
     Args:
         doubtful: whether pages whose text is probably wrong are recognised from their picture too.

@@ -17,7 +17,7 @@ _REPEAT_S = 20  # seconds between two lines if the output goes to a file
 
 
 class LaunchError(Exception):
-    """Raised if the environment cannot be made. Both parts are sentences for the person."""
+    """Raised if the environment cannot be made. ``cause`` and ``remedy`` are sentences for the person."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause} {remedy}")

@@ -329,7 +329,9 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
 
 
 def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None = None) -> int:
-    """Run a command, log its output and show its progress. Ctrl-C ends it. Returns its status."""
+    """Run a command, log its output and show its progress. Ctrl-C ends the command. Returns the command's exit
+    status.
+    """
     process = subprocess.Popen(
         command,
         env=child_variables(),

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 def take(file: IO[Any]) -> bool:
     """Lock an open file. Return whether it was free.
 
-    On a file system without locks, such as some network drives, it counts as free.
+    On a file system without locks, such as some network drives, every file counts as free.
     """
     try:
         _lock(file)

@@ -400,7 +400,7 @@ def _wanted(name: str) -> bool:
 
 
 def _is_here(folder: Path, file: HubFile) -> bool:
-    """Whether a file has arrived. It is renamed only after its checksum matches, so its size is enough."""
+    """Whether a file has arrived. A file gets its name only after its checksum matches, so here the size is enough."""
     path = folder / file.name
     return path.is_file() and path.stat().st_size == file.size
 

@@ -99,7 +99,9 @@ def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | No
 
 
 def is_here(wheel: Wheel, folder: Path) -> bool:
-    """Whether the wheel has arrived. It is renamed only after its checksum matches, so its size is enough."""
+    """Whether the wheel has arrived. A wheel gets its name only after its checksum matches, so here the size is
+    enough.
+    """
     place = folder / wheel.file
     return place.is_file() and place.stat().st_size == wheel.size
 

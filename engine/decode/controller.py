@@ -98,8 +98,8 @@ class RoundObservation:
 
     ``draft_trials`` and ``middle_trials`` are the verified proposals of the draft model and of the middle level.
     ``passes`` are (tokens, ms) of the middle passes. ``selection_ms`` is the time of the answer's first selection; 0 if
-    it was made before. ``draft_ms`` is the time of ``draft_steps`` steps of the draft
-    model. ``records``: whether passes were recorded in the round, so that costs are not learned from its times.
+    the selection was made before this round. ``draft_ms`` is the time of ``draft_steps`` steps of the draft model.
+    ``records``: whether passes were recorded in the round, so that costs are not learned from its times.
     """
 
     match: LookupMatch = NO_MATCH

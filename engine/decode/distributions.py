@@ -223,7 +223,7 @@ def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     if not 0.0 < reached[-1] < math.inf:
         return NO_TOKEN
     wanted = chance * reached[-1]
-    # side "right" skips blocks and tokens of probability 0. The upper bounds catch products that round up to the whole
+    # side "right" skips blocks and tokens of probability 0. ``min`` is needed if the product rounds up to the whole
     # sum.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)
     within = blocks[block].cumsum(dtype=np.float64)

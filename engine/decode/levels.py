@@ -69,7 +69,7 @@ _COSTS_ITS_BYTES = 250_000_000
 # Number of newest tokens of a prompt that are searched for a quotation of the book.
 _QUESTION = 128
 
-# Share of a plain step above which a step of the draft model is too expensive.
+# Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
 # Conditions for rounding weights for the middle level: the weights take at least 4 times the bytes of the retrieval
