@@ -59,7 +59,8 @@ _PIECE = 1024
 # other slots hold the tokens of this pass and of later passes. When the context outgrows the slots, the pass is
 # recorded again. With more slots, passes would be recorded less often, but attention reads all slots in every layer.
 _RECORDED = 1024
-# ``_RECORDED``, if attention reads only the slots that are in use (``attention.reads_lengths``).
+# ``_RECORDED``, if attention reads only the slots that are in use (``attention.reads_lengths``). Passes over more than
+# 16 tokens read all of the slots under a mask.
 _RECORDED_BY_LENGTH = 4096
 
 

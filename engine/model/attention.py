@@ -44,9 +44,10 @@ _TURN_ROWS = 96
 # cut the keys into pieces. On an H200, a token with 32 heads takes 33 us instead of 49 for 1,024 keys, but 124 us
 # instead of 70 for 4,096 keys.
 _UNCUT_KEYS = 2048
-# Maximum product of tokens and keys for which a pass over more than ``_UNCUT_KEYS`` keys uses ``cuda.flash_lengths``,
-# which reads the keys again for every token.
-_READ_AGAIN = 16 * 4096
+# Maximum product of tokens and keys for which a pass over several tokens uses ``cuda.flash_lengths``, which reads the
+# keys again for every token. The first number holds if it cuts the keys into pieces, the second if it does not. With
+# about so many keys a mask is as fast (H200).
+_READ_AGAIN, _UNCUT_READ_AGAIN = 16 * 4096, 8 * 1024
 
 
 def register() -> None:
@@ -162,7 +163,9 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         return parts[0][0]
     if len(parts) == 2 and parts[0][0].device.type != "cpu" and all(len(out) == 1 for out, _ in parts):
         (one, first), (other, second) = parts
-        return torch.lerp(other, one, torch.sigmoid(first - second).to(one.dtype).unsqueeze(-1))
+        # the share stays in float32, because in half precision a share near 1 would be rounded to 1
+        share = torch.sigmoid(second - first).unsqueeze(-1)
+        return torch.addcmul(one, other - one, share).to(one.dtype)
     return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -356,7 +359,9 @@ def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
     every token. With a mask it reads them once for all tokens.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
-    if seq > _UNCUT_KEYS and (group == 1 or (tokens > 1 and tokens * seq > _READ_AGAIN)):
+    if group == 1 and (seq > _UNCUT_KEYS or tokens * seq > _UNCUT_READ_AGAIN):
+        return False
+    if tokens > 1 and tokens * seq > _READ_AGAIN:
         return False
     return cuda.takes_lengths(q.device, q.dtype, k.shape[1], group, q.shape[3])
 

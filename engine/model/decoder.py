@@ -64,10 +64,8 @@ class Decoder(Pieces):
         """The backend that computes several operations of a layer at once; None if the layers are not Llama's."""
         if not FAMILIES[self.config.model_type].plain:
             return None
-        if self.device.type != "cpu":
-            return self._joint_backend(self.blocks)
         program = fuse(self.model, self.dtype)
-        return None if program is None else ProgramBackend(program, self)
+        return self._joint_backend(self.blocks) if program is None else ProgramBackend(program, self)
 
     @cached_property
     def kv_shape(self) -> KvShape:
@@ -237,5 +235,7 @@ class Decoder(Pieces):
 
     def _joint_backend(self, blocks: Sequence[Any]) -> Backend | None:
         joint = joint_blocks(blocks)
+        if joint is None:
+            return None
         empty_caches()  # frees the memory of the separate weights
-        return None if joint is None else JointBackend(joint, self)
+        return JointBackend(joint, self)

@@ -135,6 +135,7 @@ class Pieces:
         self._logits_divisor, self._logits_cap = logits_divisor(self.config), logits_cap(self.config)
         self._inputs = inputs_of_layers(self.config)
         self._last_rope: tuple[torch.Tensor, Rope] | None = None
+        self._last_turn: tuple[torch.Tensor, Turn] | None = None
         self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
         types = self._rope.rope_type
         named = types.values() if isinstance(types, dict) else (types,)
@@ -212,10 +213,10 @@ class Pieces:
         """
         if not self._rotated[layer]:
             return x
-        cos, sin = self._cos_sin_of(layer, self._rope_of(positions))
         family = FAMILIES[self.config.model_type]
         if family.plain and KINDS[x.device.type].gpu:
-            return Turn.of(cos, sin)(x)
+            return self._turn_of(positions)(x)
+        cos, sin = self._cos_sin_of(layer, self._rope_of(positions))
         names = family.norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
@@ -235,6 +236,15 @@ class Pieces:
         if self._last_rope is None or self._last_rope[0] is not positions:
             self._last_rope = positions, self.rope(positions)
         return self._last_rope[1]
+
+    def _turn_of(self, positions: torch.Tensor) -> Turn:
+        """``Turn`` of these positions, in a family whose layers all rotate in the same way. Computed once, like the
+        rope.
+        """
+        if self._last_turn is None or self._last_turn[0] is not positions:
+            rope = self.rope(positions)
+            self._last_turn = positions, Turn.of(rope.cos, rope.sin)
+        return self._last_turn[1]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         if FAMILIES[self.config.model_type].rotates_apart:

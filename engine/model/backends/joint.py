@@ -64,6 +64,10 @@ class JointBlock:
                 put_back()
 
     def _run(self, index: int, hidden: torch.Tensor, turn: Turn | None, view: View) -> torch.Tensor:
+        hidden = hidden + self._attend(index, hidden, turn, view)
+        return _add_product(hidden, self._down, self._gated(self._second(hidden)))
+
+    def _attend(self, index: int, hidden: torch.Tensor, turn: Turn | None, view: View) -> torch.Tensor:
         joint = self._joint(self._first(hidden)).unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
         turning, v = joint.split([self._heads + self._kv_heads, self._kv_heads], dim=1)
         if self._norms:
@@ -71,10 +75,12 @@ class JointBlock:
             turning = torch.cat([norm(part) for norm, part in zip(self._norms, parts, strict=True)], dim=1)
         turned = turning if turn is None else turn(turning)
         q, k = turned.split([self._heads, self._kv_heads], dim=1)
-        out = view.attend(index, q, k, v, self._scaling).transpose(1, 2).flatten(2)
-        hidden = hidden + self._output(out)
-        gate, up = self._gates(self._second(hidden)).chunk(2, dim=-1)
-        return _add_product(hidden, self._down, functional.silu(gate) * up)
+        out: torch.Tensor = self._output(view.attend(index, q, k, v, self._scaling).transpose(1, 2).flatten(2))
+        return out
+
+    def _gated(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self._gates(x).chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
 
 
 def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:

@@ -259,15 +259,21 @@ def attend_causal(
     Other kernels than flash need a key for every query head.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
+    group = q.shape[1] // k.shape[1]
+    if group > 1 and not ("flash" in right and _takes_groups(q.device)):
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     if "flash" in right:
         made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     if "efficient" in right:
         made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
     return plain(q, k, v, scaling, torch.ones(n, n, dtype=torch.bool, device=q.device).tril())
+
+
+def _takes_groups(device: torch.device) -> bool:
+    """Whether torch's flash kernel takes fewer key heads than query heads. Only NVIDIA's has been tried."""
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:

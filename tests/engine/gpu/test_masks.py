@@ -4,6 +4,7 @@ and values that are read once."""
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 import torch
@@ -97,3 +98,15 @@ def test_the_kernel_is_tried_at_load_and_not_in_a_capture() -> None:
         before = gpu.launches
         assert cuda.takes_masks(torch.device("cuda"), torch.bfloat16, KV_HEADS, DIM)
         assert gpu.launches == before
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.3, 0.999])
+def test_a_small_share_of_the_new_tokens_is_not_rounded_away(share: float) -> None:
+    """The past has nearly all the weight, and the new tokens have other values."""
+    past, new = torch.full((1, 1, 4, 8), 0.1), torch.ones(1, 1, 4, 8)
+    lse = torch.zeros(1, 1, 4), torch.full((1, 1, 4), math.log(share / (1 - share)))
+    with simulated_cuda("lazy"):
+        parts = [(out.bfloat16().to(GPU), sums.to(GPU)) for out, sums in zip((past, new), lse, strict=True)]
+        found = attention.merge(parts).cpu().float()
+    expected = (1 - share) * past + share * new
+    assert ((found - expected).abs() / expected).max() < 5e-3

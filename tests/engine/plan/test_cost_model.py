@@ -390,3 +390,9 @@ def test_a_plan_changes_no_answer(tiny: Callable[..., str], book: Document) -> N
         said.append(done.token_ids)
         session.close()
     assert said[0] == said[1] == said[2]
+
+
+def test_a_processor_times_the_program_that_answers_use(tiny: Callable[..., str]) -> None:
+    config = architectures.load_config(tiny("llama"))
+    answers = loading.load(tiny("llama"), window=64, device=CPU, dtype="float32")
+    assert type(probe._one_layer(config, torch.float32, CPU, "stored").backend) is type(answers.backend)
