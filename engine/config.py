@@ -99,8 +99,8 @@ class EngineConfig:
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
         retrieval_share: raises the budget to the book's tokens divided by this number, at most to 8,192, if the
-            quotient exceeds the budget; 0 never raises the budget. If neither ``retrieval_budget`` nor
-            ``retrieval_share`` is given, a share is chosen if the model runs on a CPU.
+            quotient exceeds the budget; 0 never raises the budget. If neither a budget nor this number is given, a
+            number is chosen if the model runs on a CPU.
         chunk_size: neighbouring tokens that are selected together; if not given, small if the model runs on a CPU with
             enough memory for the additional mean keys.
         refresh: when the retrieval selection is refreshed: "every" (after a fixed number of verifications), "drop"
