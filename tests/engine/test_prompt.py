@@ -13,7 +13,7 @@ from engine.chat_template import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
 from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError
-from engine.prompt import BookTokenizer
+from engine.prompt import BookTokenizer, TextStream
 
 TEMPLATES = {
     "plain fallback": FALLBACK_TEMPLATE,
@@ -170,7 +170,7 @@ def test_joined_pages_keep_running_sentences() -> None:
     assert document.text == "The end of a\nsentence.\n\nNew."
     assert document.page_starts == (0, 12, 13, 24)
     assert document.select(3, 4).text == "sentence.\n\nNew."
-    with pytest.raises(OptionError, match="1-4"):
+    with pytest.raises(OptionError, match="it has pages 1 to 4"):
         document.select(3, 9)
     with pytest.raises(OptionError):
         document.select(3, 2)
@@ -229,5 +229,15 @@ def test_pages_that_are_left_out_end_a_sentence() -> None:
     assert book.only({1, 3}).text == "It ran\n\nto the end."
     late = book.select(2, 3)
     assert [page.number for page in late.select(3, 3).pages] == [3], "a selection can be cut further"
-    with pytest.raises(OptionError, match=r"which has pages 2-3"):
+    with pytest.raises(OptionError, match=r"it has pages 2 to 3"):
         late.select(1, 2)
+
+
+def test_whole_words_before_a_cut_character_are_shown(tiny: Callable[..., str]) -> None:
+    """A round's tokens come together: an answer that ended within a character lost all words of its last round."""
+    tokenizer = BookTokenizer(tiny())
+    ids = tokenizer.words("The lamp 🙂🙃")
+    stream = TextStream(tokenizer)
+    shown = stream.add(ids[:-1])
+    assert shown.startswith("The lamp")
+    assert shown + stream.add(ids[-1:]) == tokenizer.decode(ids)
