@@ -228,7 +228,7 @@ class BookWords:
         heading = len(capitals) >= SHORTEST_HEADING and sum(capitals) > 0.7 * len(capitals)
         german = is_german(raw for raw, _ in tokens)
         title = is_title(text)
-        labels = [(0, len(text))] if title else _labels(text)
+        labels = [(0, len(text))] if _TITLE.match(text.lstrip()) else _labels(text)
         for key, raw, _ in numbers_in(tokens, text):
             found.setdefault(key, Term(key, key, raw, "number"))
         unknown_names = self._unknown_names(tokens, text, labels) if self.nouns_capitalized else ()
@@ -417,7 +417,9 @@ class BookWords:
                 continue
             elif first.lower() in _CALLED:
                 before = tokens[number - 1][0].lower() if number else ""
-                if before != "das" and not _WELCOMED.search(text):
+                # "heißt" also means "means": a name ends its clause
+                ends = not behind[:1].islower() or behind == "und" or text[then + len(second)] in ",;:."
+                if ends and before != "das" and not _WELCOMED.search(text):
                     found.add(then)
             elif self._is_strange(first) and not (number and _is_number(tokens[number - 1][0])):
                 begins = starts and len(tokens) > FEW_WORDS
@@ -426,8 +428,11 @@ class BookWords:
         return found
 
     def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
-        """Whether a capitalised word is a common first name that the book never uses, in any case ("clara")."""
-        return raw[0].isupper() and is_first_name(whole) and without_ending(whole) not in self._known
+        """Whether a capitalised word is a common first name that the book never uses, in any case ("clara"), with the
+        genitive's s or without it.
+        """
+        forms = {without_ending(form) for form in (whole, whole.removesuffix("s"), f"{whole}s")}
+        return raw[0].isupper() and is_first_name(whole) and not forms & self._known
 
     def _is_strange(self, raw: str) -> bool:
         """Whether a word is capitalised, is no stop word or number word, and has no part in common with a word of the

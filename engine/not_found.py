@@ -135,9 +135,9 @@ class Absence:
         known = [term for term in asked if self._words.has(term)]
         about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
         near = self._words.share(nouns, self._words.keys_around(best, FAR)) if nouns else 1.0
-        if near < ELSEWHERE and about < ABOUT_IT:
-            return True
         unknown = [term for term in nouns if self.is_unknown(term)]
+        if near < ELSEWHERE and (unknown or about < ABOUT_IT):
+            return True
         if not unknown:
             return False
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)

@@ -54,11 +54,11 @@ _FIRST_NAMES = (
     "beatrice benedikt benjamin bernadette bernard bernd bernhard bertha berthold bettina bianca birgit bjorn "
     "bodo boris brigitte bruno camille carla carlos carmen carolin caroline carsten catherine cecilia charles "
     "charlotte christa christel christina christine christophe christopher clara clarissa claudia claudine claus "
-    "clemens clément conrad constance cordula cornelia cynthia cécile dagmar daniel daniela danielle david "
-    "deborah denise dennis detlef diego dieter dietmar dietrich dirk dominik donald dora doris dorothea dorothee "
+    "clemens clément conrad cordula cornelia cynthia cécile dagmar daniel daniela danielle david "
+    "deborah denise dennis detlef diego dieter dietmar dominik donald dora doris dorothea dorothee "
     "dorothy eberhard eckhard edgar edith edmund eduard edward edwin effi eileen eleanor elena eleonore elfriede "
     "elias elisa elisabeth elise elizabeth elke ellen elsa elsbeth emil emilia emilie emily emma emmanuel "
-    "enrique erich erik erika erna erwin esther eugen eugene eugénie eva evelyn ewald fabian felicitas felix "
+    "enrique erich erik erna erwin esther eugen eugene eugénie eva evelyn ewald fabian felicitas felix "
     "ferdinand fernando fiona florian francesca francis francisco franziska françois françoise frederic "
     "frederick frieda friedhelm friedrich fritz gabriel gabriele geert geoffrey georg george georges gerald "
     "gerard gerd gerda gerhard gerlinde gertrud gilbert giovanni gisela giuseppe gottfried gottlieb gregor "
@@ -73,20 +73,20 @@ _FIRST_NAMES = (
     "katrin kenneth kerstin kirsten klara klaus klemens konrad konstantin kristina kurt lars laura laurent "
     "leonard leonhard leonie leopold leslie lieselotte lisa lothar louis louisa louise luca lucas lucia lucie "
     "lucien lucy ludwig luis luise lukas luther lydia madeleine magdalena malte manfred manuel manuela marcel "
-    "marcus marek margaret margarete margarethe margot marguerite maria mariana marianne marie mario marion "
+    "marcus marek margaret margarete margarethe margot maria mariana marianne marie mario marion "
     "marlene marta martha martin martina mary mathilde matilda matteo matthew matthias matthieu maurice "
     "maximilian mechthild melanie melissa meredith michael michaela michel michelle miguel miriam mirko monica "
     "monika monique moritz nadine natalie natascha nathan nathaniel nicholas nicolas nicole nikolaus nina nora "
-    "norbert olga oliver olivier oscar oskar ottilie otto pablo pamela patricia patrick paul paula pauline pedro "
-    "peter petra philip philipp philippe pierre rachel rainer ralf ralph ramona raphael raymond rebecca regina "
+    "norbert olga oliver oscar oskar ottilie otto pablo pamela patricia patrick paul paula pauline pedro "
+    "peter petra philip philipp philippe rachel rainer ralf ralph ramona raphael raymond rebecca regina "
     "regine reinhard reinhold renate rené renée ricardo richard robert roberta roberto rodney rodrigo roger "
-    "roland rolf romain ronald rosalie rosemarie rosina roswitha rudolf rudolph rupert ruprecht ruth rüdiger "
+    "roland rolf ronald rosalie rosemarie rosina roswitha rudolf rudolph rupert ruprecht ruth rüdiger "
     "sabine sabrina samantha samuel sandra sara sarah sebastian sergio sharon sheila siegfried sieglinde "
     "siegmund sigrid silke silvia simon simone sofia sofie sonja sophia sophie stanley stefan stefanie steffen "
     "stephan stephanie stephen steven stéphane susan susanna susanne suzanne sven svenja sybille sylvia sylvie "
     "sébastien tamara tanja teresa theodor theodora theodore therese thomas thorsten thérèse tilman tim timothy "
     "tobias tom toni tony torsten traugott ulrich ulrike ursula uwe valentin valerie vanessa vera veronica "
-    "veronika victor victoria viktor vincent virginie volker walburga waldemar walter waltraud wendelin werner "
+    "veronika victor viktor vincent virginie volker walburga waldemar walter waltraud wendelin werner "
     "wilfried wilhelm wilhelmine willi william winfried winifred wolfgang wolfram xavier yannick yves yvette "
     "yvonne zoe édouard élise émile éric étienne"
 )
@@ -152,7 +152,7 @@ def says_nothing(word: str) -> bool:
 
 def is_first_name(whole: str) -> bool:
     """Whether a folded word is a common first name, which may have the ending of a German genitive."""
-    return whole in _FIRST_NAMES_FOLDED or whole.removesuffix("s") in _FIRST_NAMES_FOLDED
+    return whole != "jeans" and not _FIRST_NAMES_FOLDED.isdisjoint((whole, whole.removesuffix("s")))
 
 
 def is_german(words: Iterable[str]) -> bool:

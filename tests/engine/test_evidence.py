@@ -143,6 +143,15 @@ def test_what_stands_nowhere_is_named(orre: EvidenceIndex) -> None:
     assert (found.level, found.passages) == ("not found", ())
     assert found.missing == ("$40,000", "7%", "Boston")
     assert orre.find("Where is it told?", "In The Lamps of Orre, near Hull's harbour.").missing == ()
+    nobody = orre.find("Who is Zaphod?", "He is the keeper of the lighthouse.")
+    assert (nobody.level, nobody.missing) == ("not found", ("Zaphod",))
+    assert orre.find("What does he do?", "Harold Quint's duties include:").missing == ("Quint's",)
+
+
+def test_a_name_in_the_genitive_is_the_same_name() -> None:
+    words = EvidenceIndex(Document.from_text("Vertrag", "Walter Müller und Sophie Kern haben den Vertrag gelesen."))
+    for sentence in ("Es ist Walters Vertrag.", "Sophies Vertrag lag da."):
+        assert words.find("Wessen Vertrag ist es?", sentence).missing == ()
 
 
 def test_the_right_number_of_something_else_says_nothing(orre: EvidenceIndex) -> None:
@@ -328,6 +337,9 @@ BOOKS = {
         ("Buddenbrooks", "Anna Buddenbrook sprach vom Blitz.", ("Anna",)),
         ("Buddenbrooks", "Das Kind heißt Anna Buddenbrook.", ("Anna",)),
         ("Buddenbrooks", "Es waren Annas Worte.", ("Annas",)),
+        ("Buddenbrooks", "Es waren Tonys Worte, und Peters.", ("Peters",)),
+        ("Buddenbrooks", "Ein Schlag heißt Gewitterblitz für den Vater.", ()),
+        ("Buddenbrooks", "Er trug Jeans.", ()),
         ("Buddenbrooks", "**Anna Jungmann**", ("Anna",)),
         ("Buddenbrooks", "**Mamsell: Frau Weichbrodt**", ("Weichbrodt",)),
         ("Buddenbrooks", "Name: Peter Buddenbrook", ("Peter",)),

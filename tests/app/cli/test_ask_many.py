@@ -67,7 +67,7 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert (broken["answer"], broken["error"]) == ("", "“broken.pdf” is no book. Get it again.")
     assert (rent["answer"], rent["page"], rent["evidence_level"]) == (ANSWER, "2", "says so")
     assert rent["evidence"] == "The rent is 1,200 euros a month"
-    assert rent["not_found_in_document"] == "Keller"
+    assert rent["not_found_in_document"] == "Bruno; Keller"
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
 
 
