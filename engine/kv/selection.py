@@ -46,8 +46,8 @@ class SelectionPolicy(Protocol):
         shown to the reader, by page.
 
         Args:
-            queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention; the newest last.
-                n is at most ``SCORED_QUERIES``.
+            queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention, in no
+                particular order. n is at most ``SCORED_QUERIES``.
             keys: the index of mean keys of each layer (``products``), which computes them on first use.
         """
 

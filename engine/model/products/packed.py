@@ -73,7 +73,8 @@ class PackedLinear(nn.Module):
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
             out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype than x
             return out.view(*x.shape[:-1], self.out_features)
-        self.unpacked_last.forget()
+        if rows.shape[0] <= MOST_ROWS:  # in a prefill other layers still need theirs
+            self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
         if self.bias is not None:
             out = out + self.bias
