@@ -196,6 +196,22 @@ WORD_AT = """
   return null;
 }
 """
+# The first word of the topmost visible line. What stands below it moves by a line if a citation above breaks the lines
+# elsewhere, which depends on the fonts of the machine.
+TOPMOST = """
+() => {
+  const edge = document.querySelector('#chat .panel-wrap').getBoundingClientRect().top;
+  const texts = document.createTreeWalker(document.querySelector('#chat .bot .prose'), NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    for (const { 0: word, index } of node.data.matchAll(/\\bword[a-z]{2}\\b/g)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (range.getBoundingClientRect().bottom > edge) return word;
+    }
+  }
+}
+"""
 HEARD = "[...document.querySelectorAll('#spoken p')].map((sentence) => sentence.textContent)"
 
 
@@ -213,10 +229,11 @@ def test_what_is_read_stays_in_place_while_more_comes(scripted: Server, open_pag
     page.mouse.move(350, page.evaluate(WORD_AT, "worddt"))
     page.mouse.wheel(0, -120)
     page.wait_for_selector("#to-end", state="visible")
-    before = page.evaluate(WORD_AT, "wordba")
+    topmost = page.evaluate(TOPMOST)
+    before = page.evaluate(WORD_AT, topmost)
     answered(page)
     assert page.locator("#chat .bot .cite").count() >= 3
-    assert abs(page.evaluate(WORD_AT, "wordba") - before) < 2
+    assert abs(page.evaluate(WORD_AT, topmost) - before) < 2
     page.click("#to-end")
     page.wait_for_selector("#to-end", state="hidden")
     until(page, lambda: page.evaluate(HEARD)[-1:] == ["It ended"])
