@@ -185,7 +185,7 @@ def test_killed_install_is_repaired_by_the_next_start(
     ("arguments", "status", "words"),
     [
         (["aks", "book.txt", "Who?"], 2, "Did you mean 'ask'?"),
-        (["ask"], 2, "FILE, QUESTION"),
+        (["ask"], 2, "FILE and QUESTION"),
         (["ask", "book.txt", "Who?", "--budgt", "9"], 2, "Did you mean '--budget'?"),
         (["--port", "0"], 2, "between 1 and 65535"),
         (["ask", "--help"], 0, "FILE ...] QUESTION"),

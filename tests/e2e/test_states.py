@@ -153,7 +153,7 @@ def test_a_stranger_is_told_in_one_sentence(browser: Browser, scripted: Server) 
     answer = page.goto(scripted.address)
     assert answer is not None
     assert answer.status == 401
-    assert "Open the address that Trifold shows" in page.inner_text("body")
+    assert "Start Trifold again: it then opens the page." in page.inner_text("body")
     page.close()
 
 
