@@ -29,7 +29,7 @@ from app.readers import recognition
 from app.readers.recognition import LongRecognition, Recognition
 from engine import Question
 from engine.config import Mode, SamplingParams
-from engine.errors import ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
+from engine.errors import Busy, ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import AnswerStarted, Event, ReadingProgress
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class AskEach:
         """Ask the documents with these hashes, in this order. The documents of a collection are asked one by one.
 
         Raises:
-            Busy: another question is being answered.
+            Busy: another question is being answered, or the model is being changed.
             DocumentError: a document is no longer in the library.
             ModelError: no model is loaded.
             OptionError: there is no document.
@@ -111,6 +111,10 @@ class AskEach:
         status = state.engine.status()
         if status.model is None and status.state != "loading":
             raise ModelError("No model is loaded.", "Choose one in the settings.")
+        current = state.current
+        if status.state == "loading" and current.document is not None and not current.stage.is_on_the_way:
+            # after a change of the model the open book is read again, which stops all questions
+            raise Busy("The model is being changed.", "Wait until the new one is loaded.")
         self._claim = claim = state.claim()
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
         with self._lock:
@@ -141,6 +145,8 @@ class AskEach:
         state = self.state
         while self._has_to_wait() and not claim.wait(_POLL_S):
             pass
+        if state.engine.status().model is None:  # it could not be loaded; its own place on the page says why
+            claim.set()
         document = state.current.document
         try:
             for sha256 in self.run.documents:

@@ -51,7 +51,7 @@ _SCRIPTS = "letters of Latin script, Chinese and Japanese are known here, others
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OTHER_SCRIPTS = (
     "Letters of Latin script, Chinese and Japanese are known here. For others, install OCRmyPDF with their language, "
-    "run it on the file (for Russian: ocrmypdf -l rus FILE words.pdf), then open the result."
+    "run it on the file (for Russian: ocrmypdf --skip-text -l rus FILE words.pdf), then open the result."
 )
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000

@@ -158,6 +158,7 @@ def _row_view(book: Book, answer: Answer | None) -> View:
     return {
         "id": book.sha256,
         "title": row.get("title") or book.shown,
+        "asked": answer is not None,
         "answer": rendered(harmless(row.get("answer", "")), str),
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",

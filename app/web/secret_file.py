@@ -53,17 +53,16 @@ def _read(path: Path, prefix: str) -> str:
 
 
 def _make(path: Path, prefix: str) -> str:
-    if path.exists():
-        return _replace(path, prefix)  # it is damaged
-    written = _written(path, prefix)
-    try:
-        with suppress(FileExistsError):  # another program was faster
-            os.link(written, path)
-    except OSError:  # a file system without hard links
-        os.replace(written, path)
-    finally:
-        written.unlink(missing_ok=True)
-    return _read(path, prefix)
+    if not path.exists():
+        written = _written(path, prefix)
+        try:
+            with suppress(FileExistsError):  # another program was faster
+                os.link(written, path)
+        except OSError:  # a file system without hard links
+            os.replace(written, path)
+        finally:
+            written.unlink(missing_ok=True)
+    return _read(path, prefix) or _replace(path, prefix)  # a damaged file is replaced
 
 
 def _replace(path: Path, prefix: str) -> str:

@@ -35,7 +35,8 @@ export function showEach(each) {
 export function showEachTable(table) {
   const body = byId("each-rows");
   const buttons = () => [...body.querySelectorAll("button")];
-  const focused = buttons().indexOf(document.activeElement);
+  const before = document.activeElement;
+  const focused = buttons().indexOf(before);
   if (table.whole) {
     rows = table.rows;
     body.replaceChildren(...rows.map(rowOf));
@@ -46,7 +47,7 @@ export function showEachTable(table) {
       body.children[at].replaceWith(rowOf(row));
     }
   }
-  if (focused >= 0) buttons()[focused]?.focus();
+  if (focused >= 0 && !before.isConnected) buttons()[focused]?.focus();
   byId("each-table").hidden = !rows.length;
   byId("each-save").hidden = !rows.some((row) => row.answer || row.error);
   markRows();
@@ -91,7 +92,7 @@ function rowOf(row) {
   words.translate = false;
   words.innerHTML = row.answer; // the server removes HTML from the model's text
   answer.append(row.error ? made("p", row.error, "trouble") : words);
-  if (!row.answer && !row.error) answer.append(made("p", "Not asked yet", "unasked"));
+  if (!row.asked) answer.append(made("p", "Not asked yet", "unasked"));
   if (row.missing) answer.append(made("p", row.missing, "missing"));
   const places = made("td", "", "places");
   if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));

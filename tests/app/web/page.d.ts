@@ -100,6 +100,7 @@ interface View {
       answer: string;
       error: string;
       missing: string;
+      asked: boolean;
       near: boolean;
       recognised: boolean;
       places: { passage: string; pages: { number: number; name: string }[] }[];
