@@ -48,7 +48,8 @@ _LARGEST_ID = 1 << 24
 # Maximum factor by which a normalizer may lengthen a text, or a decoder a token. Real models make at most two
 # characters out of one.
 _MOST_GROWTH = 16.0
-_LONGEST = "model_max_length"  # setting that may exceed the limit of numbers: 10 to the power of 30 means "any length"
+# The setting whose number may be larger than ``MOST_ADDED``: 10 to the power of 30 means "any length".
+_LONGEST = "model_max_length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files

@@ -342,8 +342,8 @@ class PlainSteps:
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Sums over rounds: of the round's time divided by its verification's time, and of this ratio times the
-        # verification's number of further rows.
+        # Sums over rounds. The first is of the round's time divided by its verification's time; the second is of this
+        # ratio times the number of the verification's rows after the first.
         self._passes, self._pass_rows = 0.0, 0.0
         self._row_costs: list[float] = []  # costs of a further row, in plain steps, ascending
         self._whole: list[float] = []  # times of rounds that are one plain step, in plain steps, ascending

@@ -167,8 +167,8 @@ class Session:
 
         Args:
             fit: whether to read only the first pages that fit if the book is too long.
-            resume: whether to continue a stopped reading, if ``document`` is the open one. Turns after the part that
-                was read are forgotten; the next question restores them.
+            resume: whether to continue a stopped reading, if ``document`` is the open one. The
+                cache drops the turns that follow the part that was read. The next question restores them.
             cancel: once it is set the reading ends; complete pages stay.
 
         Raises:

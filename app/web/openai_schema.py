@@ -29,7 +29,7 @@ _FINISH = {
     StopReason.LENGTH: "length",
     StopReason.CONTEXT: "length",
     StopReason.CANCELLED: "stop",
-    StopReason.LOOP: "length",  # cut off before its own end: OpenAI has no word for the reason
+    StopReason.LOOP: "length",  # the answer was cut off; OpenAI has no word for a loop
 }
 
 

@@ -145,7 +145,7 @@ class Measurement:
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
-    """Combine the lines of one row on several books into one line, mostly of medians."""
+    """Combine the measurements of one row on several books into one measurement. Most of its numbers are medians."""
     spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
     same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
     parts = [r for r in results if r.first_difference is not None]

@@ -395,8 +395,8 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds that a round with middle passes spends outside its passes: on refreshes, and on tokens that the cheap
-    # levels lack
+    # milliseconds that a round with middle passes spends outside its passes: to refresh the selection, and to bring the
+    # draft model and the middle level up to the newest tokens
     beside: float = 0.0
     # milliseconds of the selection that the first middle pass of an answer needs
     selection: float = 0.0

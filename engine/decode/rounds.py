@@ -87,7 +87,8 @@ class Context:
     loops: LoopDetector | None = None
 
     def commit(self, sampled: Sequence[int]) -> Committed:
-        """Commit sampled tokens, up to and including a token that ends the text, and crop the cache to them.
+        """Commit sampled tokens, up to and including a token that ends the text. Crop the cache to all committed tokens
+        but the last, whose KV is computed by the next pass.
 
         Raises:
             NotFinite: the target's logits were not finite.

@@ -89,8 +89,8 @@ _EXPERT_NAMES = {
     "ffn_gate_inp": "mlp.gate",
     **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
 }
-"""Names of experts' weights. Names below ``mlp.experts`` are our own names, because transformers joins gate and up
-weights in ``gate_up_proj``.
+"""Names in kinds with experts. Names below ``mlp.experts`` are our own, because transformers joins gate and up weights
+in ``gate_up_proj``.
 """
 
 _AFTER_ATTENTION = {
