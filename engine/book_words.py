@@ -99,6 +99,7 @@ _LABEL = re.compile(
     r"(?:^|\n|\*\*|__)[ \t]*(?:(?:[-+*•]|\d{1,2}[.)])\s+)?[*_]*((?:[^\W\d_]+[ /-])*[^\W\d_]+)[*_ ]*:(?!\d)"
 )
 _CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
+_ENDS = re.compile(r"[,;:.!?)]|\s[–—(-]")  # the end of a clause
 _WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # "hieß Gäste willkommen" tells no name
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
@@ -418,8 +419,8 @@ class BookWords:
             elif first.lower() in _CALLED:
                 before = tokens[number - 1][0].lower() if number else ""
                 # "heißt" also means "means": a name ends its clause
-                ends = not behind[:1].islower() or behind == "und" or text[then + len(second)] in ",;:."
-                if ends and before != "das" and not _WELCOMED.search(text):
+                ends = not behind[:1].islower() or behind in ("und", "oder") or _ENDS.match(text, then + len(second))
+                if (ends or first.lower() == "namens") and before != "das" and not _WELCOMED.search(text):
                     found.add(then)
             elif self._is_strange(first) and not (number and _is_number(tokens[number - 1][0])):
                 begins = starts and len(tokens) > FEW_WORDS

@@ -136,7 +136,7 @@ class Absence:
         about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
         near = self._words.share(nouns, self._words.keys_around(best, FAR)) if nouns else 1.0
         unknown = [term for term in nouns if self.is_unknown(term)]
-        if near < ELSEWHERE and (unknown or about < ABOUT_IT):
+        if near < ELSEWHERE and (about < ABOUT_IT or any(term.kind == "name" for term in unknown)):
             return True
         if not unknown:
             return False

@@ -315,18 +315,13 @@ class TextStream:
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
-        """Add ids and return the text that they completed. The ids of an unfinished character are held back."""
+        """Add ids and return the text that they completed. An unfinished character is held back."""
         self._ids += ids
         shown = self._tokenizer.decode(self._ids[self._from : self._shown])
-        for stop in range(len(self._ids), max(self._shown, len(self._ids) - _BYTES), -1):
-            whole = self._tokenizer.decode(self._ids[self._from : stop])
-            if not whole.endswith(_REPLACEMENT):
-                break
-        else:
+        whole = self._tokenizer.decode(self._ids[self._from :])
+        if whole.endswith(_REPLACEMENT) or len(whole) <= len(shown):
             return ""
-        if len(whole) <= len(shown):
-            return ""
-        self._shown = stop
+        self._shown = len(self._ids)
         self._from = max(self._from, self._shown - _LOOKBACK) if self._clean_cut() else self._from
         return whole[len(shown) :]
 

@@ -237,7 +237,8 @@ class AppState:
         """Read the open document from its start. The book is measured again, because the model may be different."""
         with self._lock:
             self._current = replace(self._current, whole_fit=None, parts=())
-            if self._current.document is not None:
+            # a book that still waits for the model is measured and read for the new one
+            if self._current.document is not None and self._current.stage not in (Stage.OPENING, Stage.WAITING):
                 self._read(self._current.document)
 
     def read_notes(self) -> None:

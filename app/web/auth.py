@@ -330,8 +330,8 @@ class Guard:
         if not route.open and not _says_its_origin(scope["method"], headers):
             return await _answer(send, 403, "This request does not say which page it is from.", language)
         if int(headers.get("content-length", "0") or "0") > route.limit:
-            return await _answer(send, 413, _too_large(route))
-        await _limited(self._app, route, scope, receive, send)
+            return await _answer(send, 413, _too_large(route), language)
+        await _limited(self._app, route, scope, receive, send, language)
 
     def _stranger(self, scope: Scope, headers: MutableMapping[str, str]) -> tuple[int, str] | None:
         client, host = scope.get("client"), headers.get("host", "").lower()
@@ -432,7 +432,7 @@ def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
     return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 
 
-async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send) -> None:
+async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send, language: str) -> None:
     """Run the app with a limited body. A larger body is cut off, and the request is answered with an error."""
     received = 0
     started = refused = False
@@ -445,7 +445,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
             return message
         if not started and not refused:
             refused = True
-            await _answer(send, 413, _too_large(route))
+            await _answer(send, 413, _too_large(route), language)
         return {"type": "http.disconnect"}
 
     async def watched(message: AsgiMessage) -> None:

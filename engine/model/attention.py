@@ -163,9 +163,9 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         return parts[0][0]
     if len(parts) == 2 and parts[0][0].device.type != "cpu" and all(len(out) == 1 for out, _ in parts):
         (one, first), (other, second) = parts
-        # the share stays in float32, because in half precision a share near 1 would be rounded to 1
+        # in float32: half precision would round a share near 1 to 1
         share = torch.sigmoid(second - first).unsqueeze(-1)
-        return torch.addcmul(one, other - one, share).to(one.dtype)
+        return torch.addcmul(one, other.float() - one, share).to(one.dtype)
     return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 

@@ -340,6 +340,7 @@ BOOKS = {
         ("Buddenbrooks", "Es waren Tonys Worte, und Peters.", ("Peters",)),
         ("Buddenbrooks", "Ein Schlag heißt Gewitterblitz für den Vater.", ()),
         ("Buddenbrooks", "Er trug Jeans.", ()),
+        ("Buddenbrooks", "Ein Mann namens Weichbrodt sprach vom Blitz.", ("Weichbrodt",)),
         ("Buddenbrooks", "**Anna Jungmann**", ("Anna",)),
         ("Buddenbrooks", "**Mamsell: Frau Weichbrodt**", ("Weichbrodt",)),
         ("Buddenbrooks", "Name: Peter Buddenbrook", ("Peter",)),

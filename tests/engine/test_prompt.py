@@ -13,7 +13,7 @@ from engine.chat_template import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
 from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError
-from engine.prompt import BookTokenizer, TextStream
+from engine.prompt import BookTokenizer
 
 TEMPLATES = {
     "plain fallback": FALLBACK_TEMPLATE,
@@ -231,13 +231,3 @@ def test_pages_that_are_left_out_end_a_sentence() -> None:
     assert [page.number for page in late.select(3, 3).pages] == [3], "a selection can be cut further"
     with pytest.raises(OptionError, match=r"it has pages 2 to 3"):
         late.select(1, 2)
-
-
-def test_whole_words_before_a_cut_character_are_shown(tiny: Callable[..., str]) -> None:
-    """A round's tokens come together: an answer that ended within a character lost all words of its last round."""
-    tokenizer = BookTokenizer(tiny())
-    ids = tokenizer.words("The lamp 🙂🙃")
-    stream = TextStream(tokenizer)
-    shown = stream.add(ids[:-1])
-    assert shown.startswith("The lamp")
-    assert shown + stream.add(ids[-1:]) == tokenizer.decode(ids)

@@ -100,10 +100,11 @@ def test_the_kernel_is_tried_at_load_and_not_in_a_capture() -> None:
         assert gpu.launches == before
 
 
+@pytest.mark.parametrize("values", [(0.1, 1.0), (1.0, 0.1)])
 @pytest.mark.parametrize("share", [1e-3, 0.3, 0.999])
-def test_a_small_share_of_the_new_tokens_is_not_rounded_away(share: float) -> None:
-    """The past has nearly all the weight, and the new tokens have other values."""
-    past, new = torch.full((1, 1, 4, 8), 0.1), torch.ones(1, 1, 4, 8)
+def test_a_small_share_is_not_rounded_away(share: float, values: tuple[float, float]) -> None:
+    """The past or the new tokens have nearly all the weight, and the others have other values."""
+    past, new = (torch.full((1, 1, 4, 8), value) for value in values)
     lse = torch.zeros(1, 1, 4), torch.full((1, 1, 4), math.log(share / (1 - share)))
     with simulated_cuda("lazy"):
         parts = [(out.bfloat16().to(GPU), sums.to(GPU)) for out, sums in zip((past, new), lse, strict=True)]
