@@ -855,15 +855,20 @@ def _send(gpu: Gpu, elem: torch.Tensor, source: torch.Tensor, non_blocking: bool
         elem.copy_(source)
 
 
-def _flash(gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *_: Any, scale: float) -> Any:
-    """torch's flash kernel, with the constraints of ``mha_fwd`` in its flash_api.cpp."""
+def _check_flash(gpu: Gpu, *given: Any) -> None:
+    """What every call of torch's flash kernel needs: a build and a card that have it, and its dtypes and memory."""
     if not gpu.flash or gpu.capability < (8, 0):
         raise RuntimeError("USE_FLASH_ATTENTION was not enabled for build.")
-    for x in (q, k, v):
+    for x in given:
         if x.dtype not in (torch.float16, torch.bfloat16):
             raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
         if x.stride(-1) != 1 or x.elem.data_ptr() % 16:
             raise RuntimeError("FlashAttention needs neighbouring components and 16-byte alignment")
+
+
+def _flash(gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *_: Any, scale: float) -> Any:
+    """torch's flash kernel, with the constraints of ``mha_fwd`` in its flash_api.cpp."""
+    _check_flash(gpu, q, k, v)
     if q.shape[3] % 8 or q.shape[3] > 256 or q.shape[1] % k.shape[1] or dropout:
         raise RuntimeError("FlashAttention does not take this shape")
     out, lse = _attention(gpu, q, k, v, causal, scale, q.shape[2])
@@ -889,13 +894,7 @@ def _flash_of_lengths(
 ) -> Any:
     """torch's flash kernel over sequences of one query each, as ``mha_varlen_fwd`` in its flash_api.cpp has it: what
     stands behind a sequence's number of keys is not read."""
-    if not gpu.flash or gpu.capability < (8, 0):
-        raise RuntimeError("USE_FLASH_ATTENTION was not enabled for build.")
-    for x in (q, k, v):
-        if x.dtype not in (torch.float16, torch.bfloat16):
-            raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
-        if x.stride(-1) != 1 or x.elem.data_ptr() % 16:
-            raise RuntimeError("FlashAttention needs neighbouring components and 16-byte alignment")
+    _check_flash(gpu, q, k, v)
     count, heads, dim = q.shape
     if any(x.dtype is not torch.int32 for x in (ends, starts, seqused_k)) or len(seqused_k) != count:
         raise RuntimeError("cu_seqlens and seqused_k must have dtype int32, one sequence each")
