@@ -196,12 +196,7 @@ def _takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, grou
     expected = plain(packed.float(), wide, deep, head_dim**-0.5, seen)
     expected = expected[0].reshape(q.shape), expected[1].reshape(q.shape[:3])
     k[:, :, held:], v[:, :, held:] = float("nan"), float("nan")
-    try:
-        right = _is_near(*flash_lengths(q, k, v, head_dim**-0.5, Lengths.of(lengths)), expected)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-        right = False
+    right = _runs_right(lambda: flash_lengths(q, k, v, head_dim**-0.5, Lengths.of(lengths)), expected)
     if not right:
         _log.info("recorded passes attend with masks: torch's kernel with numbers of keys is wrong for %s here", dtype)
     return right
@@ -226,13 +221,8 @@ def _takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim:
     # gives a wrong result.
     rows, places = torch.arange(_PROBE_ROWS, device=device), torch.arange(_MASKED_KEYS, device=device)
     seen = places <= _MASKED_KEYS // 2 + rows[:, None]
-    try:
-        out, lse = efficient_seen(q, k, v, head_dim**-0.5, bias_of(seen, dtype))
-        right = _is_near(out, lse, plain(q.float(), k.float(), v.float(), head_dim**-0.5, seen))
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-        right = False
+    expected = plain(q.float(), k.float(), v.float(), head_dim**-0.5, seen)
+    right = _runs_right(lambda: efficient_seen(q, k, v, head_dim**-0.5, bias_of(seen, dtype)), expected)
     if not right:
         _log.warning("recorded passes attend by the plain path: torch's kernel with a bias is wrong for %s here", dtype)
     return right
@@ -423,6 +413,22 @@ def _probe(
     shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
     q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
     return q, k, v
+
+
+def _runs_right(
+    call: Callable[[], tuple[torch.Tensor, torch.Tensor]], expected: tuple[torch.Tensor, torch.Tensor]
+) -> bool:
+    """Whether the call of a kernel runs on this GPU and its result is near ``expected``.
+
+    Raises:
+        RuntimeError: memory ran out, so that the kernel could not be tested.
+    """
+    try:
+        return _is_near(*call(), expected)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        return False
 
 
 def _is_near(out: torch.Tensor, lse: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]) -> bool:
