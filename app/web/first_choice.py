@@ -191,7 +191,9 @@ def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
-    """The models on this machine that hold a book which is too long for the present model."""
+    """The models on this machine that hold a book which is too long for the present model. ``worth``: the result of the
+    model's evaluation in a sentence.
+    """
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
         return []
@@ -208,7 +210,8 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
         ):
             words = f"{_DEMO_TITLE}: only quotes, reads all of it" if pair is DEMO else f"{pair.title}: reads all of it"
             draft = pair.draft.name if pair.draft else ""
-            found.append({"target": pair.target.name, "draft": draft, "words": words})
+            worth = "" if pair is DEMO else SOURCES[pair.id].verdict(pair.id)
+            found.append({"target": pair.target.name, "draft": draft, "words": words, "worth": worth})
     return found
 
 

@@ -6,7 +6,8 @@ correct evidence.
 Every answer is written to the log at once. The same command continues a stopped run, and the figures cover the whole
 log. The questions are the starter's (``assets/starter/questions.json``), after ``--length`` tokens of its texts, and
 those of ``questions.json`` after six whole documents. From 16,000 tokens on, the questions of ``long.json`` are asked
-too. Answers are greedy, with the app's prompt.
+too. With ``--together`` the model reads the chosen texts as one conversation, and every question is asked after all of
+them. Answers are greedy, with the app's prompt.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from assets.starter.evaluate import QUESTIONS as STARTERS_QUESTIONS  # noqa: E402  (found from the repository's root)
+from assets.evaluation import scoring  # noqa: E402  (found from the repository's root)
+from assets.starter.evaluate import QUESTIONS as STARTERS_QUESTIONS  # noqa: E402
 from assets.starter.evaluate import Texts  # noqa: E402
 from assets.starter.recipe.asking import Reader  # noqa: E402
 from assets.starter.recipe.prompting import text_of  # noqa: E402
+from engine import Document  # noqa: E402
 
 QUESTIONS = HERE / "questions.json"
 LONG_QUESTIONS = HERE / "long.json"
@@ -65,6 +68,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--docs", type=Path, required=True, help="folder of the documents of the starter's questions")
     parser.add_argument("--length", type=int, default=4096, help="tokens of text before the starter's questions")
     parser.add_argument("--texts", default="", help="names of texts, with commas; all of them otherwise")
+    parser.add_argument("--together", action="store_true", help="read the texts as one conversation of documents")
+    parser.add_argument("--kv", type=Path, help="folder for the KV of texts, so that a stopped run reads none twice")
     parser.add_argument("--half", choices=HALVES, default="both", help="every second question, to choose a prompt by")
     parser.add_argument(
         "--instruction", action="append", default=[], help="words behind every question, to choose a prompt by"
@@ -99,6 +104,14 @@ def _tasks(name: str, asked: dict[str, Any], talk: Any) -> tuple[Task, ...]:
     return (*natural, *absent, *(Task(name, "talk", question) for question in talk))
 
 
+def judged_by(found: dict[str, Text], *, together: bool) -> dict[str, tuple[str, str]]:
+    """The title and the words that answers about each text are judged by: all texts, if they were read together."""
+    if not together:
+        return {name: (text.title, text.text) for name, text in found.items()}
+    whole = "; ".join(text.title for text in found.values()), "\n\n".join(text.text for text in found.values())
+    return dict.fromkeys(found, whole)
+
+
 def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
     """All tasks, or every second task of each kind."""
     if which == "both":
@@ -121,10 +134,11 @@ def logged(log: Path) -> Iterator[dict[str, Any]]:
 
 def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Namespace) -> None:
     """Ask a model all questions that the log lacks, and log every answer."""
+    length = scoring.TOGETHER if options.together else options.length
     known = {
         (row["text"], row["question"], row["instruction"])
         for row in logged(options.log)
-        if (row["model"], row["length"]) == (name, options.length)
+        if (row["model"], row["length"]) == (name, length)
     }
     missing: dict[str, list[tuple[Task, str]]] = {}
     for key, text in found.items():
@@ -134,22 +148,30 @@ def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Names
                     missing.setdefault(key, []).append((task, instruction))
     if not missing:
         return
-    with Reader(folder) as reader, options.log.open("a", encoding="utf-8") as log:
+    books = {key: Document.from_text(text.title, text.text) for key, text in found.items()}
+    with Reader(folder, kept=options.kv) as reader, options.log.open("a", encoding="utf-8") as log:
+        if options.together:
+            _read_together(reader, list(books.values()))
         for key, tasks in missing.items():
-            reader.read(found[key].title, found[key].text)
+            if not options.together:
+                reader.read(books[key])
             for task, instruction in tasks:
                 began = time.monotonic()
                 (answer,) = reader.ask([f"{task.question}\n\n{instruction}" if instruction else task.question])
-                row = {"model": name, "length": options.length, "instruction": instruction, **asdict(task)}
+                row = {"model": name, "length": length, "instruction": instruction, **asdict(task)}
                 row |= {"answer": answer, "seconds": round(time.monotonic() - began, 2)}
                 log.write(json.dumps(row, ensure_ascii=False) + "\n")
                 log.flush()
             print(name, key, len(tasks), "answered", flush=True)
 
 
-def main() -> None:
-    from assets.evaluation import scoring
+def _read_together(reader: Reader, books: Sequence[Document]) -> None:
+    """Read several texts as one conversation, one text more at a time, so that each is kept as soon as it is read."""
+    for count in range(1, len(books) + 1):
+        reader.read(Document.together(books[:count]))
 
+
+def main() -> None:
     options = arguments()
     found = texts(options.docs, options.length)
     wanted = [name for name in options.texts.split(",") if name] or list(found)
@@ -157,10 +179,12 @@ def main() -> None:
     for model in options.model:
         name, _, folder = model.partition("=")
         ask(name, Path(folder), found, options)
-    rows = [row for row in logged(options.log) if row["length"] == options.length and row["text"] in found]
+    length = scoring.TOGETHER if options.together else options.length
+    rows = [row for row in logged(options.log) if row["length"] == length and row["text"] in found]
     own = json.loads(QUESTIONS.read_text(encoding="utf-8"))["texts"]
-    rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]
-    figures = scoring.figures(rows, {name: (text.title, text.text) for name, text in found.items()})
+    if not options.together:
+        rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]
+    figures = scoring.figures(rows, judged_by(found, together=options.together))
     print(json.dumps(figures, indent=1))
     print("swapped", scoring.swapped({name: (text.title, text.text) for name, text in found.items()}))
     if options.half == "both" and not options.instruction:

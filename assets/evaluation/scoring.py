@@ -33,6 +33,8 @@ FEWEST_VERBATIM = 4
 READ, SWAPPED = (Path(__file__).with_name(name) for name in ("read.json", "swapped.json"))
 WHOLE = "documents"
 """Name of the six whole documents, in place of a length."""
+TOGETHER = "together"
+"""Name of several texts that were read as one conversation, in place of a length."""
 SAYS_SO, NOT_FOUND = "says so", "not found"
 
 
@@ -70,6 +72,7 @@ def _in_digits(text: str) -> str:
     return text.lower()
 
 
+_ASKED = {WHOLE: "six documents", TOGETHER: "texts together"}
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 _ROWS = {
     "fact": "a fact that is there: answered right",
@@ -85,8 +88,7 @@ _ROWS = {
 def write_table(path: Path, report: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Write the figures between the marks of a card: a row for each figure, a column for every model and length."""
     columns = [(name, length, figures) for name, found in report.items() for length, figures in found.items()]
-    lengths = ["six documents" if length == WHOLE else f"{int(length):,} tokens" for _, length, _ in columns]
-    heads = [f"{name}, {length}" for (name, _, _), length in zip(columns, lengths, strict=True)]
+    heads = [f"{name}, {_ASKED.get(length) or f'{int(length):,} tokens'}" for name, length, _ in columns]
     lines = [f"| | {' | '.join(heads)} |"]
     lines.append("|---" * (len(columns) + 1) + "|")
     for kind, words in _ROWS.items():

@@ -25,6 +25,7 @@ from assets.demo.recipe.questions import phrase_turn  # noqa: E402
 from assets.starter.recipe import asking, card  # noqa: E402
 from assets.starter.recipe.asking import Reader  # noqa: E402
 from assets.starter.recipe.prompting import text_of  # noqa: E402
+from engine import Document  # noqa: E402
 
 QUESTIONS = HERE / "questions.json"
 SAMPLE = HERE.parent / "sample"
@@ -104,7 +105,7 @@ class Measuring:
             natural = [one for one in self.asked["natural"] if one["text"] == name]
             absent = [one["question"] for one in self.asked["absent"] if one["text"] == name]
             talk, whole = (self.asked[part][number :: len(self.asked["texts"])] for part in ("talk", "summary"))
-            self.reader.read(self.texts.title(name), text)
+            self.reader.read(Document.from_text(self.texts.title(name), text))
             answers = self.reader.ask([one["question"] for one in natural])
             for one, answer in zip(natural, answers, strict=True):
                 fact, quoted = asking.has_fact(answer, one["facts"]), asking.verified(answer, text)
@@ -141,7 +142,7 @@ class Measuring:
             start = book.text.rfind("\n", 0, rng.randrange(max(1, len(book.text) - size))) + 1
             text = book.text[start : start + size].strip()
             asked = list(phrases(text, options.per_depth, rng))
-            self.reader.read(book.title, text)
+            self.reader.read(Document.from_text(book.title, text))
             answers = self.reader.ask([question for question, _ in asked])
             for (question, passage), answer in zip(asked, answers, strict=True):
                 right.append(asking.quotes(answer, passage))

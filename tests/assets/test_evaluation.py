@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 from assets.evaluation import evaluate, scoring
 from assets.starter import evaluate as starters
 from assets.starter.recipe import asking
+from engine import Document
 
 OWN = json.loads(evaluate.QUESTIONS.read_text(encoding="utf-8"))
 
@@ -158,15 +160,14 @@ def test_the_table_of_the_card_has_a_column_for_every_model_and_length(tmp_path:
     card = tmp_path / "README.md"
     card.write_text(f"Before\n{scoring.BEGIN}\nold\n{scoring.END}\nbehind\n")
     fact = {"measured": "2026-01-02, abc", "fact": {"of": 8, "share": 0.875}}
-    scoring.write_table(
-        card, {"reader": {"documents": fact}, "demo": {"4096": {**fact, "talk": {"of": 1, "share": 0.0}}}}
-    )
+    talk = {**fact, "talk": {"of": 1, "share": 0.0}}
+    scoring.write_table(card, {"reader": {"documents": fact, scoring.TOGETHER: fact}, "demo": {"4096": talk}})
     lines = card.read_text().splitlines()
     assert lines[0] == "Before"
     assert lines[-1] == "behind"
-    assert "| | reader, six documents | demo, 4,096 tokens |" in lines
-    assert "| a fact that is there: answered right | 88 % of 8 | 88 % of 8 |" in lines
-    assert "| small talk: answered as such | – | 0 % of 1 |" in lines
+    assert "| | reader, six documents | reader, texts together | demo, 4,096 tokens |" in lines
+    assert "| a fact that is there: answered right | 88 % of 8 | 88 % of 8 | 88 % of 8 |" in lines
+    assert "| small talk: answered as such | – | – | 0 % of 1 |" in lines
 
 
 def test_a_log_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
@@ -174,3 +175,49 @@ def test_a_log_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
     log.write_text('{"a": 1}\n{"a": ')
     assert list(evaluate.logged(log)) == [{"a": 1}]
     assert list(evaluate.logged(tmp_path / "none")) == []
+
+
+def test_texts_that_are_read_together_are_asked_about_in_one_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question comes after all texts; a passage may be from any of them; a stopped run continues its log."""
+    said: list[object] = []
+
+    class Scripted:
+        def __init__(self, folder: Path, kept: Path | None = None) -> None:
+            said.append(kept)
+
+        def __enter__(self) -> Scripted:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def read(self, document: Document) -> None:
+            said.append([member.title for member in document.members])
+
+        def ask(self, questions: list[str]) -> list[str]:
+            return ["The rent is 1,450 pounds a month."]
+
+    monkeypatch.setattr(evaluate, "Reader", Scripted)
+    names = ("contract", "manual")
+    found = {
+        name: evaluate.Text(documents()[name].title, documents()[name].text, evaluate._tasks(name, OWN, ()))
+        for name in names
+    }
+    options = argparse.Namespace(
+        together=True, kv=tmp_path, log=tmp_path / "log", length=1, half="both", instruction=[]
+    )
+    evaluate.ask("reader", tmp_path, found, options)
+    titles = [found[name].title for name in names]
+    assert said == [tmp_path, titles[:1], titles]
+    rows = list(evaluate.logged(options.log))
+    assert [row["text"] for row in rows] == ["contract"] * 13 + ["manual"] * 13
+    assert {row["length"] for row in rows} == {scoring.TOGETHER}
+    evaluate.ask("reader", tmp_path, found, options)
+    assert len(said) == 3
+    judged = evaluate.judged_by(found, together=True)
+    assert judged["contract"] == judged["manual"]
+    assert evaluate.judged_by(found, together=False)["manual"] == (titles[1], found["manual"].text)
+    elsewhere = [{**row, "text": "manual"} for row in rows if row["question"] == "How much is the monthly rent?"]
+    (figures,) = scoring.figures(elsewhere, judged).values()
+    assert figures["evidence"]["share"] == 1.0

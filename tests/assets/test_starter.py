@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine import Document
 from engine.errors import ContextTooSmall
 
 torch = pytest.importorskip("torch")
@@ -177,10 +178,10 @@ def test_what_is_measured_is_what_the_model_says(prompter: Prompter) -> None:
     question = "Why did he leave the island?"
     model = transformers.AutoModelForCausalLM.from_pretrained(TOKENIZER, dtype=torch.float32)
     with asking.Reader(TOKENIZER, "float32") as reader:
-        reader.read("A title", TEXT)
+        reader.read(Document.from_text("A title", TEXT))
         answers = reader.ask(["Who?", question])
         with pytest.raises(ContextTooSmall, match="too long for the window"):
-            reader.read("Another", "word " * 150_000)
+            reader.read(Document.from_text("Another", "word " * 150_000))
     ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(question)])
     made = model.generate(
         ids,

@@ -123,14 +123,14 @@ export function showOthers(others) {
   const settings = made("button", "Other models…", "tf-link");
   settings.type = "button";
   settings.addEventListener("click", () => byId("open-preferences").click());
-  place.replaceChildren(...others.map(other), settings);
+  place.replaceChildren(...others.flatMap(other), settings);
 }
 
 function other(model) {
   const button = made("button", model.words, "tf-small");
   button.type = "button";
   button.addEventListener("click", () => call("/models/use", { model: model.target, draft: model.draft }));
-  return button;
+  return model.worth ? [button, made("span", model.worth)] : [button];
 }
 
 export function bindFirst() {

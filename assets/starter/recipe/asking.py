@@ -28,10 +28,14 @@ _NOT_THERE = re.compile(
 
 
 class Reader:
-    """A model that has read one text, in the app's engine. Every question is asked as the first question of a chat."""
+    """A model that has read one text, in the app's engine. Every question is asked as the first question of a chat.
 
-    def __init__(self, folder: Path, dtype: str = "auto") -> None:
-        self._engine = Engine(EngineConfig(model=str(folder), dtype=dtype))
+    Args:
+        kept: folder for the KV of texts that were read; None to keep nothing.
+    """
+
+    def __init__(self, folder: Path, dtype: str = "auto", kept: Path | None = None) -> None:
+        self._engine = Engine(EngineConfig(model=str(folder), dtype=dtype, snapshot_folder=str(kept or "")))
 
     def __enter__(self) -> Reader:
         self._engine.__enter__()
@@ -40,13 +44,13 @@ class Reader:
     def __exit__(self, *error: object) -> None:
         self._engine.__exit__(*error)
 
-    def read(self, title: str, text: str) -> None:
-        """Open a text instead of the current one.
+    def read(self, document: Document) -> None:
+        """Open a document instead of the current one.
 
         Raises:
             TrifoldError: the text cannot be read, for example because it is too long for the window.
         """
-        self._engine.read(Document.from_text(title, text)).result()
+        self._engine.read(document).result()
 
     def ask(self, questions: Sequence[str]) -> list[str]:
         """Return the greedy answers, each of at most MOST_TOKENS tokens. Quotations follow the model's settings."""

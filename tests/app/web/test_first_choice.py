@@ -115,5 +115,7 @@ def test_a_book_that_is_too_long_is_offered_to_models_that_hold_it(
     switch: Any = SimpleNamespace(present=present, local_models=LocalModels(tmp_path))
     fit = BookFit(tokens, 8192, False, 10, 0, "It is too long.")
     current = dataclasses.replace(OpenBook(), stage=Stage.CHOOSING, fit=fit)
-    assert [one["target"] for one in others(current, switch)] == offered
+    found = others(current, switch)
+    assert [one["target"] for one in found] == offered
+    assert [bool(one["worth"]) for one in found] == [one != str(DEMO_MODEL) for one in offered]
     assert others(dataclasses.replace(current, stage=Stage.READY), switch) == []
