@@ -2,8 +2,8 @@
 model needs.
 
 A folder is untrusted. A file in it may be an endless device, a pipe without a writer, a link that leads nowhere or out
-of the folder, or terabytes of zeros. Libraries read whole files, so they may open a folder only after ``check``. Only
-small files are read here, with the standard library alone.
+of the folder, or terabytes of zeros. Libraries read whole files, so they may open a folder only after ``check``. This
+module itself reads only small files, and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"
-"""The folder of a model's further chat templates."""
+"""Name of the subfolder with chat templates other than ``TEMPLATE``."""
 ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
 
 _MEGABYTE = 1 << 20
-MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # ten times the size of today's largest vocabulary
+MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # maximum bytes of a vocabulary file, ten times today's largest
 _LARGEST = {
     SETTINGS: 4 * _MEGABYTE,
     GENERATION: _MEGABYTE,
@@ -39,18 +39,21 @@ _LARGEST = {
 _TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
 _VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
 _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
-"""Endings of the files that libraries read. Weights may have any size, because they are mapped into memory."""
-
-_MOST_DIGITS = 100  # maximum digits of a number; some settings say "no limit" with a number of 31 digits
-_MOST_COUNTED = 1_000_000  # maximum number of layers, heads, experts or labels
-_MOST_STATED = 10_000_000  # maximum value of any other number
-_MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
-_NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Parts of names of settings. A setting with such a part in its name may have any value, because transformers makes no
-list of that length.
+"""Suffixes of the files that libraries read. Of these files, only weights may have any size, because they are mapped
+into memory.
 """
 
-# parts of folder names of the hub's cache, where the files are that a model folder's links point to
+_MOST_DIGITS = 100  # maximum digits of an integer; some settings contain a 31-digit integer that means "no limit"
+_MOST_COUNTED = 1_000_000  # maximum value of settings that count something, such as layers, heads, experts or labels
+_MOST_STATED = 10_000_000  # maximum value of other integer settings, except those of ``_NOT_COUNTED``
+_MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
+_NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
+"""Substrings of names of settings. A setting whose name contains one of them may have any value, because transformers
+makes no list of that length.
+"""
+
+# Prefix of a model's folder in the hub's cache, and name of its subfolder with the files. The cache's model folders
+# contain only links to these files.
 _HUB = ("models--", "blobs")
 _AGAIN = "Download the model again."
 
@@ -65,7 +68,7 @@ def folder_of(name: str) -> Path | None:
 
     try:
         found = try_to_load_from_cache(name, SETTINGS)
-    except ValueError:  # a hub id cannot have this name
+    except ValueError:  # ``name`` is not a valid hub id
         return None
     return Path(found).parent if isinstance(found, str) else None
 
@@ -85,8 +88,8 @@ def check_settings(folder: Path) -> None:
     """Check the files as ``check`` does, and the content of the settings.
 
     Raises:
-        ModelError: as in ``check``; or the settings are missing, are no JSON object, or have a number that is too
-            large.
+        ModelError: as in ``check``; or the settings are missing, are not a JSON object, or have a number that is too
+            large or a list that is too long.
     """
     check(folder)
     if not (folder / SETTINGS).exists():
@@ -128,7 +131,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     """
     try:
         seen, place = path.stat(), path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # up to Python 3.12, links that form a circle raise a RuntimeError
+    except (OSError, RuntimeError) as error:  # up to Python 3.12, a cycle of links raises a RuntimeError
         raise ModelError(f"{path.name} leads to nothing that can be read.", _AGAIN) from error
     if not stat.S_ISREG(seen.st_mode):
         raise ModelError(f"{path.name} is not an ordinary file.", _AGAIN)
@@ -170,7 +173,8 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
     """Parse a file's content as a JSON object.
 
     Raises:
-        ModelError: the content is no JSON object, or has a name twice or a number that is too long.
+        ModelError: the content is not a JSON object, an object has the same key twice, or an integer has more than
+            ``_MOST_DIGITS`` digits.
     """
     try:
         value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
@@ -182,14 +186,18 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _number(digits: str) -> int:
-    """Parse an integer. Refuses integers too large for a float, because computations convert settings to floats."""
+    """Parse an integer. Refuses integers of more than ``_MOST_DIGITS`` digits. The limit keeps integers small enough to
+    be converted to floats.
+    """
     if len(digits) > _MOST_DIGITS:
         raise ValueError("a number is too long")
     return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary. Refuses a name that occurs twice, because its value would be ambiguous."""
+    """Make a dictionary from the pairs of a JSON object. Refuses a key that occurs twice, because its value would be
+    ambiguous.
+    """
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name stands twice")
     return dict(pairs)
@@ -215,7 +223,9 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(place: Path, folder: Path) -> bool:
-    """Whether a file is inside the folder, or where the hub's tools keep the files that a folder's links point to."""
+    """Whether the file ``place``, with links resolved, is inside ``folder`` or in a file folder of the hub's cache
+    (``_HUB``).
+    """
     beginning, end = _HUB
     in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)
     return place.is_relative_to(folder) or in_cache

@@ -1,10 +1,11 @@
-"""The rules by which a sentence is "not found" in a book, and which words of its question the book never uses.
+"""Decides whether an answer's sentence is "not found" in the book, and which words of a question the book never uses.
 
 A sentence is *not found* in three cases. First, the book never mentions the subject of the question, or only far from
-the best passage. Second, the question counts a thing ("how many horses") or names it with its owner ("David's horse"),
-and the book mentions this thing only far from the best passage. Third, the sentence only repeats the question.
+the passage that supports the sentence best. Second, the question counts a thing ("how many horses") or names it with
+its owner ("David's horse"), and the book mentions this thing only far from this passage. Third, the sentence only
+repeats the question.
 
-Takes the question's words and the place of the best passage. The levels are decided in ``engine.evidence``.
+``engine.evidence`` chooses the passage, applies these rules, and decides about the other sentences.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from engine.passages import asks_for_whole
 from engine.words import fold_word, tokenize, without_ending
 
 FAR = 8
-"""Maximum distance, in passages, of the question's names and nouns from the best passage."""
+"""Maximum distance from a passage, in passages, at which the question's names and nouns count as near the passage."""
 ELSEWHERE = 0.4
-"""Minimum share of a question's names and nouns within ``FAR`` of a passage. Below it, the passage is about a different
-subject.
+"""Minimum share, by weight, of a question's names and nouns that are near a passage (``FAR``). With a smaller share,
+the passage counts as about a different subject.
 """
 ABOUT = 0.5
-"""Minimum share of the question's known words near a passage, for the passage to count as about the question."""
+"""Minimum share, by weight, of the question's words that are near a passage (``AROUND``). Words that the book never
+uses do not count. With a smaller share, the passage does not count as about the question.
+"""
 
 ABOUT_IT = 0.7
-"""Like ``ABOUT``, if the question's names are far from the passage. The passage may still be about them, because the
-book may say "he".
+"""Like ``ABOUT``, for a passage that is far from the question's names and nouns (``ELSEWHERE``). Such a passage may
+still be about a named person, because the book may say "he".
 """
 
 _ASKING = (
@@ -41,7 +44,8 @@ _ASKING = (
     "mile meter metre kilometer kilometers kilometre foot feet percent dollar euro pound Tag Tagen Woche Monat Stunde "
     "Prozent"
 )
-"""Words of questions that do not depend on what the book is about, with the units in which an answer may be given."""
+"""Words that occur in questions about any book, such as "author", and units of measurement that a question may ask for.
+"""
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
@@ -51,26 +55,30 @@ _ADJECTIVES = (
     "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
     "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
 )
-"""Words that may stand between "the" and a noun of a question, and are no nouns themselves."""
+"""Adjectives that may stand between an article and a noun. The noun of a question is looked for after them."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
-_OPEN = re.compile(  # German "was" is left out, because it is a verb in English
+# A question that yes or no cannot answer, and that offers no alternatives. German "was" is missing, because it is a
+# verb in English.
+_OPEN = re.compile(
     r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
     re.IGNORECASE | re.DOTALL,
 )
-_YES_OR_NO = re.compile(  # a second part of a question that is answered by yes or no
+# A second question in the same sentence, such as ", and is it ...", that is answered by yes or no.
+_YES_OR_NO = re.compile(
     r"(?:,|\band)\s+(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b"
     r"|(?:,|\bund)\s+(?:ist|sind|war|waren|hat|hatte|wird|wurde|kann)\b|(?:,|\bet)\s+(?:est|sont|était)\b",
     re.IGNORECASE,
 )
-_CHOICE = re.compile(  # "Which of Karl and Hans ..."
+_CHOICE = re.compile(  # a question that names the possible answers: "Which of Karl and Hans ..."
     r"\W*(?:who|which|wer|welche[mnrs]?|qui)\b.{0,60}?\b(?:of|between|among|von|zwischen|unter|de|entre)\b"
     r".{1,60}?\b(?:and|und|et)\b",
     re.IGNORECASE | re.DOTALL,
 )
 _COUNTING = re.compile(r"\W*(?:how many|wie ?viele|combien)\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:one|zero)\b", re.IGNORECASE)
-_ONE_COUNTED = re.compile(r"\b(?:one|zero|an?|eine?[mnr]?|une?)\b", re.IGNORECASE)  # in answers to ``_COUNTING``
+# The number one in an answer to a ``_COUNTING`` question, where "a horse" also means one.
+_ONE_COUNTED = re.compile(r"\b(?:one|zero|an?|eine?[mnr]?|une?)\b", re.IGNORECASE)
 _THING = re.compile(r"(?:\bhow (?:many|much) |['’]s? )([^\W\d_]+)", re.IGNORECASE)
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
@@ -83,7 +91,7 @@ _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 
 
 class Absence:
-    """Decides which words and which subject of a question a book lacks."""
+    """Decides which words of a question a book never uses, and whether the book mentions the question's subject."""
 
     def __init__(self, words: BookWords) -> None:
         self._words = words
@@ -96,8 +104,8 @@ class Absence:
         name the form of the answer ("as a table").
 
         Args:
-            answered: whether a passage supports the answer. If so, the noun right after "which" is left out: a book may
-                have the name of a disease and never the word "disease".
+            answered: whether a passage supports the answer. If so, the noun right after "which" or "what" is left out,
+                because a book may name a disease without using the word "disease".
         """
         if not question.rstrip().endswith("?") or asks_for_whole(question):
             return ()
@@ -110,8 +118,8 @@ class Absence:
     def is_unknown(self, term: Term) -> bool:
         """Whether the book never uses a word of the question.
 
-        In a language that joins words, such as German, a word also counts as known if ``BookWords.is_joined``. There
-        only nouns count as unknown, because the forms of verbs differ too much.
+        In a language that writes compounds as one word, such as German, only nouns can be unknown, because the forms of
+        a verb differ too much. A noun counts as known if the book has a related compound (``BookWords.is_joined``).
         """
         if self._words.has(term) or is_generic(term) or ROMAN.fullmatch(term.whole):
             return False
@@ -122,13 +130,14 @@ class Absence:
     def is_beside_the_point(
         self, nouns: Sequence[Term], asked: Sequence[Term], said: set[str], best: int | None
     ) -> bool:
-        """Whether the book mentions the subject of the question nowhere, or not near the best passage.
+        """Whether the book never mentions the subject of the question, or only far from the best passage.
 
         Args:
             nouns: names and nouns of the question.
-            asked: words of the question.
-            said: keys of the sentence's words.
-            best: index of the passage that supports the sentence best, if any.
+            asked: all words of the question.
+            said: ``Term.key`` of every word of the answer's sentence.
+            best: index of the passage that supports the sentence best; None if no passage does. In this case the result
+                is whether there are ``nouns``.
         """
         if best is None:
             return bool(nouns)
@@ -143,25 +152,29 @@ class Absence:
         return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
 
     def is_elsewhere(self, question: str, nouns: Sequence[Term], best: int | None) -> bool:
-        """Whether the book mentions a thing that the question counts, or names with its owner ("David's horse"), but
-        not near the best passage.
+        """Whether the question counts a thing or names it with its owner ("David's horse"), and the book mentions the
+        thing only far from the passage ``best``.
         """
         things = {match[1] for match in _THING.finditer(question)}
         near = self._words.keys_around(best, FAR) if best is not None else set()
         return any(term.raw in things and self._words.has(term) and term.key not in near for term in nouns)
 
     def _is_price_of_nothing(self, term: Term) -> bool:
-        """Whether the question asks for a price, and the book has neither the word nor any amount of money."""
+        """Whether ``term`` asks for a price ("cost"), and the book has neither this word nor any amount of money."""
         return not self._has_money and without_ending(term.whole) in _PRICES and not self._words.has(term)
 
 
 def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term]) -> bool:
-    """Whether a sentence answers "who", "which" or the like with no words but the question's: "The barber attended a
-    university."
+    """Whether a question asks "who", "which" or the like, and the sentence has no words other than the question's:
+    "Which university did the barber attend?", "The barber attended a university."
 
-    False for a heading, which introduces the answer; for a sentence with an answer that is not compared, such as "no",
-    "nobody" or "one"; and for a question that contains its answer: with "or", with "which of ... and ...", or with a
-    second part such as "and is it ...?".
+    False if the sentence is a heading, because the answer follows it. False if the sentence contains a negation or
+    "one", which may be the answer although they are not among ``terms``. False if the question contains the possible
+    answers ("or", "which of ... and ...") or has a second part ("and is it ...?").
+
+    Args:
+        terms: words of the sentence.
+        asked: words of the question.
     """
     if _OPEN.match(question) is None or _YES_OR_NO.search(question) or _CHOICE.match(question):
         return False
@@ -173,12 +186,14 @@ def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Seq
 
 
 def is_generic(term: Term) -> bool:
-    """Whether a word of a question does not depend on what the book is about."""
+    """Whether a word may occur in a question about any book (``_ASKING``)."""
     return without_ending(term.whole) in _GENERIC
 
 
 def nouns_of(question: str) -> set[str]:
-    """The words of a question that are nouns, judged by the word before, or by a capital within the question."""
+    """The words of a question that are probably nouns: words after an article or a similar word, and capitalized words
+    except the first.
+    """
     words = [raw for raw, _ in tokenize(question)]
     found = {word for word in words[1:] if word[0].isupper()}
     expected = False

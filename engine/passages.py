@@ -3,12 +3,12 @@ themselves.
 
 A model whose generation settings contain `passages` gets passages repeated after the question. A small chat model
 without such settings gets the best passage repeated before a question about the book. The prompt holds the whole book
-in any case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. They depend only on the book and
-the question, so equal questions give equal tokens. For a question about the whole text, the passages are the text's
-beginning and, from each later part, the passage that is most typical of the text.
+in any case. Passages are ranked by BM25 (Robertson and Zaragoza 2009) over sentences. The chosen passages depend only
+on the book and the question, so a repeated question gives the same tokens. For a question about the whole text, the
+passages are the text's beginning and, from each later part, the passage that is most typical of the text.
 
-Knows no model. The list of stop words is English; in other languages only rarity distinguishes words.
-Questions about the whole text are known in English, German, French and Spanish.
+The list of stop words is English. In other languages frequent words only have a small weight, because they are in many
+passages. Questions about the whole text are detected in English, German, French and Spanish.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Literal
 from engine.languages import Language, language_of, language_of_question
 
 SHORTEST, LONGEST = 60, 320
-"""Minimum and maximum characters of a passage. Shorter sentences are joined to the next sentence; longer ones are cut,
-at a comma if possible.
+"""Minimum and maximum characters of a passage. A shorter sentence is joined to the next sentence of its paragraph. A
+longer passage is cut, if possible at a comma.
 """
 POINTED_SHORTEST = 200
 """Minimum characters of the one passage that a small model is pointed to. With this minimum the passage had the fact
@@ -37,12 +37,12 @@ NEIGHBOURS = 0.3
 MOST_PASSAGES = 16
 """Maximum number of passages, for any model."""
 POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
-"""Numbers of parameters of models that are pointed to a passage. Measured with 1.5 billion (``assets/evaluation``).
-Smaller models need training for it, which the bundled starter model had. For larger models it has not been measured
-whether the passage is worth its tokens.
+"""Range of model sizes, in parameters, for which a passage is put before the question. Measured with 1.5 billion
+(``assets/evaluation``). A smaller model must be trained to use such a passage, as the bundled starter model was. For
+larger models it has not been measured whether the passage is worth its tokens.
 """
 STEM = 5
-"""Maximum number of first letters by which words are compared, without a final s: "lamps" equals "lamp", "lighted"
+"""Number of first letters by which words are compared, after a final s is removed: "lamps" equals "lamp", "lighted"
 equals "lighting".
 """
 
@@ -76,8 +76,8 @@ ANSWER_IN: Mapping[Language, str] = {
     "fr": "(Réponds en français.)",
     "es": "(Responde en español.)",
 }
-"""Sentences that are added to a question whose language is not the book's. Without such a sentence some answers were in
-the book's language.
+"""Sentence that is added to a question whose language is not the book's, keyed by the question's language. Without the
+sentence some answers were in the book's language.
 """
 
 _POLITE = re.compile(
@@ -116,8 +116,8 @@ _WHOLE = (
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 Whole = Literal["en", "de", "fr", "es"]
 """A language in which questions about a whole text are recognised."""
-# For each other language: words that ask for the whole, and words that may accompany them. A question about the whole
-# has at least one word that asks for the whole, and no word that is missing from both lists.
+# For each language except English (``_WHOLE``): words that ask for the whole text, and words that may accompany them. A
+# question is about the whole text if it has at least one word of the first list and all its words are in the two lists.
 _ELSEWHERE: Mapping[Whole, tuple[str, str]] = {
     "de": (
         "worum zusammen zusammenfassen zusammenfassung zusammenfassend handelt überblick hauptgedanken inhalt",
@@ -146,7 +146,8 @@ _WHOLE_ELSEWHERE = {
 WHOLE_PASSAGES = 3
 """Maximum number of passages for a question about the whole text."""
 OFTEN = 6
-"""Maximum that one word adds to the typicality of a passage (``_tells``), however many passages have the word."""
+"""Maximum number of passages with a word that counts in ``_tells``, so that a frequent word does not outweigh others.
+"""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
@@ -188,8 +189,8 @@ class Passages:
         self._mean = max(1.0, sum(words.total() for words in self._words) / max(1, len(self._words)))
 
     def about(self, question: str, most: int) -> list[str]:
-        """Choose up to ``most`` passages, on one line each. Passages that share more and rarer words with the question
-        come first.
+        """Choose up to ``most`` passages. Their line breaks are replaced by spaces. Passages that share more and rarer
+        words with the question come first.
 
         A question about the whole text gets passages from all parts of the text, in the text's order.
         """
@@ -209,8 +210,8 @@ class Passages:
         return [self._all[-place] for _, place in heapq.nlargest(most, known)]
 
     def _throughout(self, most: int) -> list[str]:
-        """The first passage, and the most typical passage of each part, if the rest is divided into ``most`` - 1 equal
-        parts.
+        """Return the first passage, and the most typical passage of each of the ``most`` - 1 equal parts into which the
+        other passages are divided.
         """
         size, rest = len(self._all), range(1, most)
         borders = [1 + (size - 1) * part // max(1, most - 1) for part in range(most)]
@@ -219,8 +220,11 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """How typical a passage is of the text: for each of its words the number of passages with the word (at most
-        ``OFTEN``), summed, relative to the passage's length. 0 for a passage that begins or ends within a sentence.
+        """Score how typical the passage with the index ``place`` is of the text.
+
+        For each different word of the passage, the number of passages with this word is counted, up to ``OFTEN``. The
+        score is the sum of these counts relative to the passage's length. It is 0 for a passage that begins or ends
+        within a sentence.
         """
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
@@ -265,7 +269,9 @@ def asks_about_part(question: str) -> bool:
 
 
 def stems(text: str) -> Iterator[str]:
-    """The first letters (``STEM``) of each meaningful word of a text."""
+    """Yield the stem of each word of a text: the first ``STEM`` letters, without a final s. Stop words (``SILENT``) are
+    skipped.
+    """
     for match in _WORD.finditer(text):
         word = match[0].lower().replace("’", "'").removesuffix("'s")
         if word not in SILENT:
@@ -278,8 +284,8 @@ _WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
-    """The spans of the passages of a text. A passage is one or more sentences, or a part of a long sentence, and never
-    crosses a blank line.
+    """Yield the start and end offset of each passage of a text. A passage is one or more sentences, or a part of a long
+    sentence, and never crosses a blank line.
     """
     start = 0
     for gap in [*_PARAGRAPH.finditer(text), None]:

@@ -1,9 +1,9 @@
 """Checks weights on disk: they must be safetensors, complete, and have the shapes that the settings describe.
 
-This module reads headers, never tensors, and allocates no memory for sizes that a file only claims. Standard library
-only. Values are not checked, because a file with different values in the right shapes is simply a different model. The
-format: eight bytes with the length of the header, the header in JSON, then the tensors without gaps
-(https://huggingface.co/docs/safetensors).
+This module reads headers, never tensors. It compares every size that a header states with the file's size before it
+allocates memory. Values are not checked, because a file with different values in the right shapes is simply a different
+model. A safetensors file has eight bytes with the length of the header, then the header in JSON, then the tensors
+without gaps (https://huggingface.co/docs/safetensors). Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.errors import ModelError
 from engine.model_files import INDEX, object_in, read_object
 from engine.model_files import check_file as check_regular
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_HEADER_BYTES = 100_000_000  # maximum bytes of a header, as in the safetensors library
 SINGLE = "model.safetensors"
 
 BITS = {
@@ -30,10 +30,10 @@ BITS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 8),
 }
-"""Bits of one value, keyed by the format's name of the type."""
+"""Bits of one value, keyed by safetensors' name of the dtype."""
 
 GGUF_INDEX = "gguf.json"
-"""Name of the index in a folder whose weights lie in GGUF files outside of the folder."""
+"""Name of the index file in a model folder whose weights are in GGUF files outside the folder."""
 
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
@@ -78,13 +78,17 @@ def gguf_index(folder: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
-    """Check one safetensors file without reading its tensors; ``expected`` are names of tensors that it must hold.
+    """Check the header of one safetensors file.
+
+    Args:
+        expected: names of tensors that the file must have.
 
     Returns:
         the number of values in the file.
 
     Raises:
-        ModelError: the file is damaged or too large, or lacks a tensor.
+        ModelError: the file is damaged, its header is too large, it lacks an expected tensor, or its weights are
+            integers.
     """
     size = check_regular(path)
     try:
@@ -106,9 +110,10 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 
 @contextmanager
 def with_whole_index(folder: Path) -> Iterator[Path]:
-    """Yield a folder whose index has ``metadata``, which transformers needs and some converters leave out. If
-    ``metadata`` is missing, yield a temporary folder of links to the files, with a complete index. Otherwise yield
-    ``folder``.
+    """Yield a folder whose index file has the entry "metadata", which transformers needs and some converters leave out.
+
+    Yields ``folder`` itself if its index has the entry, or if there is no index. Otherwise yields a temporary folder
+    with a completed index and with links to the other files of ``folder``.
     """
     index = folder / INDEX
     described = read_object(index) if index.is_file() else {"metadata": {}}
@@ -124,9 +129,7 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
 
 
 def link(file: Path, place: Path) -> None:
-    """Make a file available under another path too, by a symbolic link or, where those are not allowed, by a hard
-    link.
-    """
+    """Create a link to ``file`` at the path ``place``: a symbolic link or, where the system forbids it, a hard link."""
     try:
         place.symlink_to(file.resolve())
     except OSError:  # on Windows a symbolic link needs a privilege that few users have
@@ -134,7 +137,9 @@ def link(file: Path, place: Path) -> None:
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """The weights files to check, each with the names of the tensors that the index expects in it."""
+    """The names of the weights files to check, each with the names of its tensors as the index gives them. Without an
+    index the tensor names are empty.
+    """
     index = folder / INDEX
     if os.path.lexists(index):
         return _of_index(index)
@@ -144,7 +149,7 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
             f"The model folder {folder} holds no .safetensors weights.",
             "Other formats can run code when opened and are refused; convert the weights to safetensors.",
         )
-    # Without an index, transformers opens only ``SINGLE``.
+    # Without an index, transformers opens only the file ``SINGLE``, if it exists.
     return dict.fromkeys([SINGLE] if SINGLE in names else names, frozenset())
 
 
@@ -164,8 +169,8 @@ def _of_index(index: Path) -> dict[str, frozenset[str]]:
 
 
 def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
-    """Check that the tensors fill the file after its header without gaps or overlaps, and that each is as large as its
-    shape says. Return the number of values.
+    """Check that the tensors fill the ``body`` bytes after the header without gaps or overlaps, and that the size of
+    each tensor matches its shape. Return the number of values in all tensors.
     """
     spans: list[tuple[int, int]] = []
     values = 0
