@@ -1,6 +1,7 @@
 """Plans where models and KV are placed in memory, and estimates times on this machine, from probes and costs.
 
-The names below judge a model before it is downloaded. Only ``machine_rates`` needs torch.
+The functions exported here estimate, before a model is downloaded, whether and how fast it would run. Of these
+functions, only ``machine_rates`` imports torch.
 """
 
 from engine.plan.hardware import MachineRates, machine_rates

@@ -1,8 +1,8 @@
 """Estimates the costs of a model's passes on this machine, and derives choices from these costs. Pure arithmetic.
 
 A pass through a layer costs a base time, plus a time for each token of context. The cost of a whole model is computed
-from measured passes through one of its layers (``probe``). The constants in this module are rules, not measurements.
-A machine's measurements are saved in a file, so that later starts need not repeat them.
+from measured passes through one of its layers (``probe``). The constants in this module are limits for the choices, not
+measured costs. A machine's measurements are saved in a file, so that later starts need not repeat them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ MIN_BUDGET, MAX_BUDGET = 1024, 8192
 """
 
 BUDGET_SHARE = 10
-"""For a long book the retrieval budget is raised to the number of the book's tokens divided by this number, because a
+"""Divisor for long books: the retrieval budget is raised to the number of the book's tokens divided by this number. A
 longer book is more expensive to verify, and more of its tokens compete for the budget. TriForce divides by 32 at 128K.
 Measured in assets/measurements.
 """
 
 # Maximum time that the retrieval cache adds to a middle pass, as a share of the pass's time without context.
 _MIDDLE_SLOWDOWN = 0.25
-# Minimum tokens of the window for each token of the budget. With a shorter window, selecting chunks would save too
-# little.
+# Minimum ratio of the window to the retrieval budget. With a larger budget, selecting chunks would save too little.
 _WINDOW_PER_BUDGET = 16
-# Minimum tokens of a chosen prefill block. If only smaller blocks were tried, the probe ran out of time, and none is
-# chosen.
+# Minimum tokens of a prefill block that is chosen by probes. If the probes ran out of time before they reached this
+# size, they choose no block.
 _MIN_BLOCK = 128
-# Maximum seconds of a prefill block in one layer, so that Stop takes effect at once.
+# Maximum seconds of a prefill block in one layer, so that the Stop button takes effect at once.
 _BLOCK_S = 0.25
 # Minimum share of the best rate at which a rate counts as equally fast. It is below 1, because other programs disturb
 # a short probe.
@@ -87,8 +86,9 @@ class CostModel:
 
     @property
     def prefill_block(self) -> int:
-        """Tokens of the largest block that takes at most ``_BLOCK_S`` and has about the best rate; 0 if there is no
-        such block of at least ``_MIN_BLOCK`` tokens.
+        """Tokens of the largest tried block that takes at most ``_BLOCK_S`` and whose rate in tokens per second is
+        about the best (``_EQUAL_RATE``). 0 if this block has fewer than ``_MIN_BLOCK`` tokens, or if there is no such
+        block.
         """
         best = max(tokens / seconds for tokens, seconds in self.blocks)
         short = ((tokens, tokens / seconds) for tokens, seconds in self.blocks if seconds <= _BLOCK_S)
@@ -96,9 +96,9 @@ class CostModel:
         return block if block >= _MIN_BLOCK else 0
 
     def retrieval_budget(self, window: int) -> int:
-        """Tokens of the retrieval cache: ``MIN_BUDGET``, doubled as long as the cache hardly slows down a middle pass.
-        At most ``MAX_BUDGET``, and at most the window divided by ``_WINDOW_PER_BUDGET``, but never less than
-        ``MIN_BUDGET``.
+        """Choose the retrieval budget in tokens. It starts at ``MIN_BUDGET`` and is doubled as long as it exceeds none
+        of three limits: ``MAX_BUDGET``, the window divided by ``_WINDOW_PER_BUDGET``, and the slowdown
+        ``_MIDDLE_SLOWDOWN``.
         """
         free = _MIDDLE_SLOWDOWN * self.middle.base / max(self.middle.per_token, 1e-15)
         budget = MIN_BUDGET
@@ -107,7 +107,9 @@ class CostModel:
         return budget
 
     def reading_s(self, tokens: int, kv: KvBytes) -> float:
-        """Seconds to read a book of ``tokens`` tokens. Spilling to disk overlaps with computation."""
+        """Seconds to read a book of ``tokens`` tokens. Computing and writing spilled KV to disk overlap, so the longer
+        of the two times counts.
+        """
         per_token = min(seconds / tokens for tokens, seconds in self.blocks)
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, over(kv.disk, self.disk))
@@ -126,8 +128,8 @@ class CostModel:
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
-        """Milliseconds of one plain step. Spilled KV, and ``waiting`` bytes of weights in host memory, are moved over
-        ``buses`` parallel buses during the computation.
+        """Milliseconds to decode one token without speculation. During the computation, spilled KV and ``waiting``
+        bytes of weights in host memory are moved to the device over ``buses`` parallel buses.
         """
         moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)

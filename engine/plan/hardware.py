@@ -43,7 +43,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed torch. ``cuda``, ``rocm`` and ``xpu`` are the versions that it was built for, or None."""
+    """The installed torch. ``cuda``, ``rocm`` and ``xpu`` are the versions of these platforms that torch was built for;
+    None if torch was not built for the platform.
+    """
 
     version: str
     cuda: str | None
@@ -55,8 +57,9 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected times of reading a book of ``tokens`` tokens and of a plain step after the book, computed from probes.
-    ``kv`` describes in words where the book's KV is placed.
+    """Expected times for a book of ``tokens`` tokens, computed from probes: ``reading_s`` to read the book, and
+    ``step_ms`` to decode a token after the book without speculation. ``kv`` describes in words where the book's KV is
+    placed.
     """
 
     tokens: int
@@ -71,12 +74,13 @@ class ModelFacts:
 
     ``context_in_memory`` is the longest context whose KV fits on the compute devices. ``context_in_all`` is the longest
     context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv`` describes in words
-    where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are short probes of this
-    machine with a layer of this shape. ``expected`` are the estimated times for books of several lengths.
-    ``prefill_block`` (0: the usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the budget holds for every
-    book) are the planner's choices. ``kv_note`` is a note about the format of KV. ``others`` is the share of this
-    machine that other programs used during the probes. ``probed_busy``: whether ``others`` was too large for valid
-    probes.
+    where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are measured on this
+    machine with one layer of the model's shape. ``expected`` are the estimated times for books of several lengths.
+
+    The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
+    ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` is a note about the format of KV.
+    ``others`` is the share of the processors that other programs used during the probes. ``probed_busy`` says whether
+    this share was too large for valid probes.
     """
 
     name: str
@@ -103,9 +107,9 @@ class ModelFacts:
 class MachineRates:
     """The speeds of this machine for any model.
 
-    ``flops`` are floating point operations a second in large matrix products. In bytes a second: ``memory`` and
-    ``disk`` as in ``CostModel``, ``bus`` (0 if the device has no memory of its own). ``quiet``: whether other programs
-    were idle during the measurement.
+    ``flops`` are floating point operations per second in large matrix products. ``memory``, ``bus`` and ``disk`` are
+    bytes per second, as in ``CostModel``; ``bus`` is 0 if the device has no memory of its own. ``quiet`` says whether
+    other programs were almost idle during the measurement.
     """
 
     flops: float
@@ -134,7 +138,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # A model is computed in the dtype for which the processor has instructions, so the fastest rate counts.
+    # The dtype of a model is chosen by what the device can compute quickly, so the fastest dtype counts here.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -161,7 +165,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
     Args:
         name: folder or hub id.
-        config: device, dtype and the limits of memory.
+        config: gives the device, the dtype and the limits of memory.
 
     Raises:
         ModelError: there is no such model.
@@ -180,7 +184,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     devices = planner.pick_devices(config.device)
     device = devices[0]
     is_target = name == config.model
-    kv = config.kv if is_target else "model"  # a draft's KV is small, so it keeps its format
+    kv = config.kv if is_target else "model"  # a draft model's KV is small, so it is not quantized
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device).stored_as(kv)
     if is_target:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
@@ -230,15 +234,16 @@ def _free_beside(
     """The memory that caches may take in addition to the weights.
 
     Args:
-        held: bytes of weights on each device.
-        device, others: the devices.
+        held: bytes of weights on ``device`` and on each of ``others``.
+        device: where passes begin and end.
+        others: further devices that have layers of the model.
     """
     from engine.devices import KINDS
     from engine.plan import planner
 
     free = planner.free_resources(device, config, None, others)
-    # A limit set by the person applies to the caches alone. Without a limit, the free memory has to hold the weights as
-    # well.
+    # A limit set by the person applies only to the caches. Without a limit, the weights are subtracted from the free
+    # memory.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     if limited != "auto":
         return free
@@ -282,7 +287,7 @@ def _probe_gpu(device: torch.device) -> DeviceFacts:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
         free, total = devices.free_memory(device), devices.total_memory(device)
-        # a build of torch without kernels for this GPU fails here, not earlier
+        # The calls above succeed even if this build of torch has no kernels for the GPU; this operation then fails.
         torch.ones(1, device=device).add_(1).item()
         return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:

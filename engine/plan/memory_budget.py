@@ -1,7 +1,7 @@
 """Computes how KV is spread over device, host memory and disk, and whether a book fits.
 
-Used by the planner. Imports no torch and does not inspect the machine, so it also serves the list of models before
-torch is installed, and models on servers elsewhere.
+Used by the planner. Does not import torch and does not inspect the machine. So it can also be used for the list of
+models before torch is installed, and for models on other machines.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ swapped out.
 """
 
 WEIGHTS_SHARE = 0.95
-"""Maximum share of a GPU's free memory for weights. Beyond it some weights wait in host memory. It is larger than
-``MEMORY_SHARE``, because every pass waits for such weights, whereas only verifications wait for spilled KV.
+"""Maximum share of a GPU's free memory for weights. Further weights wait in host memory. The share is larger than
+``MEMORY_SHARE``, because weights in host memory slow down every pass, but spilled KV only verifications.
 """
 
 DISK_SHARE = 0.8
 """Maximum share of the free disk for spilled KV."""
 
 CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk in the retrieval cache: TriForce's size, and a smaller size that finds the passages which the
-bundled pair is asked to quote (assets/measurements).
+"""Tokens of a chunk in the retrieval cache. ``CHUNK`` is TriForce's size. ``FINE_CHUNK`` is better at selecting the
+passages that the bundled pair is asked to quote (assets/measurements), but needs more memory for mean keys.
 """
 
 RETRIEVAL_TAIL = 2048
-"""Tokens of a retrieval cache in addition to its chosen chunks; about as many as ``decode.levels`` uses."""
+"""Estimated capacity, in tokens, of a retrieval cache's tail, which holds the newest tokens in addition to the chosen
+chunks. ``decode.levels`` sets the exact capacity.
+"""
 
-# Number of buffers for moving spilled layers. If resident layers have 8 bits, there is one more buffer.
+# Number of buffers for moving the KV of spilled layers. If KV is quantized, resident layers need one more buffer.
 _STAGING_BUFFERS = 2
 # Number of layers from host memory whose weights are on the device at once: one computes, the next is being copied.
 _WEIGHT_BUFFERS = 2
-# Approximate number of passes with all weights between two verifications. Each of these passes copies all layers whose
-# weights wait in host memory.
+# Approximate number of passes of the target from one verification to the next. Each of these passes copies the weights
+# that wait in host memory.
 _PASSES = 4
 
 
@@ -52,11 +54,12 @@ class BookFit:
     """Whether a book fits. ``tokens`` is the number of the book's tokens, ``limit`` the number of the window's tokens.
     ``kv_bytes`` are the bytes of the cache after the book has been read.
 
-    ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are expected times, None without measurements;
-    ``estimate`` states both in words. For a model elsewhere ``tokens`` is a guess, and the cache takes no memory here.
-    The first ``kept`` tokens are restored from disk. If several documents are too long together, ``leave_out`` are the
-    indices of documents to leave out, so that the others fit. ``page_tokens`` are the numbers of tokens of each page,
-    without the template's tokens. ``room`` is the maximum number of a book's tokens that fit.
+    ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are the expected times of reading the book and of
+    decoding a token, None without measurements; ``estimate`` states both in words. If the model runs on another
+    machine, ``tokens`` is a guess, and ``kv_bytes`` is 0. The first ``kept`` tokens are restored from disk. If several
+    documents are too long together, ``leave_out`` are the indices of documents to leave out, so that the others fit.
+    ``page_tokens`` is the number of tokens of each page, without the template's tokens. ``room`` is the maximum number
+    of a book's tokens that fit.
     """
 
     tokens: int
@@ -76,8 +79,10 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose the indices of documents to leave out, so that the rest takes at most ``most`` tokens. If leaving out one
-    more document is enough, the smallest such document is chosen, otherwise the largest of all.
+    """Choose the indices of documents to leave out, so that the others take at most ``most`` tokens.
+
+    Documents are chosen one by one. If a single document is large enough, the smallest such document is chosen. If not,
+    the largest document is chosen.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -102,7 +107,9 @@ def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """The number of layers in each tier. ``staging`` are the bytes of buffers for spilled and quantized KV."""
+    """The number of layers with their KV in each tier: ``resident`` on the device, ``in_host`` in host memory, and
+    ``on_disk``. ``staging`` are the bytes of buffers for spilled and quantized KV.
+    """
 
     resident: int
     in_host: int
@@ -112,16 +119,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class KvSize:
-    """Bytes of a token's KV in all ``layers`` layers that keep the whole context.
+    """Bytes of KV per token, summed over the ``layers`` layers that keep the whole context.
 
     Args:
-        stored: bytes in storage.
-        computed: bytes in a buffer of resident layers, in the compute dtype.
-        staged: bytes in a buffer of spilled layers.
-        quantized: whether stored and computed bytes differ, so that resident layers need a buffer too.
-        index: bytes of the retrieval cache's mean keys, which are always on the device.
-        fixed: bytes of the sliding windows and states of other layers, which are also on the device, whatever the
-            number of tokens.
+        stored: bytes in the storage format.
+        computed: bytes in the compute dtype.
+        staged: bytes in a buffer for spilled layers.
+        quantized: whether KV is stored in 8 bits. If so, resident layers need a buffer in the compute dtype.
+        index: bytes of the retrieval cache's mean keys per token. They are always on the device.
+        fixed: total bytes, not per token, of the sliding windows and states of all other layers. They are always on the
+            device.
     """
 
     layers: int
@@ -176,12 +183,14 @@ def retrieval_bytes(size: KvSize, budget: int) -> int:
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """Halve ``budget`` (tokens) until the retrieval cache leaves room for as long a context as with ``least`` tokens.
-    Returns at least ``least``.
+    """Halve the retrieval budget ``budget`` until the longest context that fits is as long as with the budget
+    ``least``. Both budgets are in tokens. Returns at least ``least``.
 
     Args:
         sizes: KV sizes of each device's layers.
+        window: maximum length of the context, in tokens.
         devices: bytes of each device that retrieval cache and KV may take.
+        host, disk: bytes that spilled KV may take.
     """
 
     def longest(budget: int) -> int:
@@ -196,7 +205,9 @@ def fitting_budget(
 
 
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to ``limit`` that satisfies a condition. All smaller numbers must satisfy it too."""
+    """Find by bisection the largest number from 0 to ``limit`` for which ``holds`` is true; 0 if there is none.
+    ``holds`` must be true for all numbers below the result, and false for all numbers above it.
+    """
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -209,9 +220,11 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer. ``kv``: KV of a full window. ``buffer``: one buffer for spilled KV. ``beside``: retrieval
-    cache, mean keys, sliding window and state. ``asked``: the share of the weights that a pass over a few tokens copies
-    if they wait in host memory (of a mixture's experts only the chosen ones).
+    """Bytes that one layer takes: ``weights``; ``kv`` for a full window; ``buffer`` for one buffer of spilled KV; and
+    ``beside`` for retrieval cache, mean keys, sliding window and state.
+
+    ``asked`` is not in bytes. If the layer's weights wait in host memory, it is the share of the weights that a pass
+    over a few tokens copies. It is below 1 for a mixture of experts, because only the chosen experts are copied.
     """
 
     weights: int
@@ -222,10 +235,12 @@ class LayerBytes:
 
 
 def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int) -> LayerBytes:
-    """Bytes of one of a model's ``layers`` layers, whose weights take ``weights``.
+    """Compute the mean bytes of a layer of a model with ``layers`` layers.
 
     Args:
+        weights: bytes of one layer's weights.
         kv: KV size of the layers that keep the whole context.
+        window: tokens of the full window.
         budget: tokens of the retrieval cache's chosen chunks.
     """
     return LayerBytes(
@@ -238,8 +253,8 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Memory of a device: ``free`` bytes, of which things other than layers need ``taken`` bytes. ``kv_limit``: the
-    configured maximum of bytes for KV, or None.
+    """Memory of a device: ``free`` bytes. Of these, ``taken`` bytes are needed for parts of the model other than its
+    layers, such as the embedding. ``kv_limit`` is the configured maximum of bytes for KV, or None.
     """
 
     free: int
@@ -249,8 +264,8 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model. Three numbers: layers on the device, layers whose KV is spilled when the window is
-    full, and layers whose weights wait in host memory.
+    """A device's share of a model. The device computes ``layers`` layers. The KV of ``spilled`` of these layers is
+    spilled when the window is full, and the weights of ``in_host`` of these layers wait in host memory.
     """
 
     layers: int = 0
@@ -258,11 +273,13 @@ class Share:
     in_host: int = 0
 
     def moved(self, size: LayerBytes) -> int:
-        """Bytes that cross the device's bus between two verifications."""
+        """Bytes that cross the device's bus from one verification to the next."""
         return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
-        """Whether the device holds everything except the KV and the weights that wait elsewhere."""
+        """Whether the device has room for its layers without their KV: for weights that do not wait in host memory, for
+        buffers, and for ``beside``.
+        """
         held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
         needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
         return needed <= int(room.free * WEIGHTS_SHARE)
@@ -302,9 +319,10 @@ def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> 
 def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
     """The device of every layer, as an index into ``shares``.
 
-    Each device's layers form as many runs as it has spilled layers. The runs of different devices alternate: while one
-    device computes a run, the others receive their next spilled layer over their own buses. Without spilled layers each
-    device has one run, and hidden states move to the next device once.
+    The layers of a device are divided into as many runs of consecutive layers as the device has spilled layers. The
+    runs of different devices alternate. While one device computes a run, the others receive their next spilled layer
+    over their own buses. Without spilled layers each device has one run, so hidden states move to the next device only
+    once.
     """
     runs: list[tuple[float, int, int]] = []
     for place, share in enumerate(shares):

@@ -1,8 +1,9 @@
 """Computes, before a pair of models is downloaded, whether it fits on a machine.
 
-Uses the planner's arithmetic for the longest book; for a real book the planner itself decides. Also estimates the time
-for a book, from the rates of ``machine_rates``. Reading is limited by computation: products with every weight, and the
-attention of every token to all earlier tokens. Writing is limited by memory: a plain step reads weights and cache once.
+Computes the longest book with the planner's arithmetic. The planner itself decides later whether a certain book fits.
+Also estimates the times for a book, from the rates of ``machine_rates``. Reading is limited by computation: every token
+is multiplied with every active weight and attends to all earlier tokens. Decoding is limited by the speed of memory,
+because each token without speculation reads the active weights and the cache once.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from engine.plan.round_model import Rates
 from engine.quantization import BITS, bytes_per_weight, index_bytes, index_is_quantized
 
 BOOK_TOKENS = 120_000
-"""Tokens of a book of 300 printed pages, of 300 words each."""
+"""Tokens of a typical book: 300 printed pages of 300 words each."""
 
 SHORTEST_BOOK = 4_096
-"""Minimum length, in tokens, of the longest book that fits on a machine, for the model to be offered there."""
+"""Minimum tokens of context that must fit on a machine. If only a shorter context fits, the model is not offered."""
 
 GPU_CLASSES = (8, 12, 16, 24, 48)
 """Memory of common GPUs, in GiB."""
@@ -51,13 +52,15 @@ _GPU_SHARE = 0.92
 """Share of a GPU's memory that is free if no other program uses it."""
 
 _CLASS_BOOK = 32_768
-"""Tokens of a book that a GPU of a model's class has to hold."""
+"""Tokens of a book that a GPU must hold together with a model, for the GPU's memory size to count as enough
+(``gpu_class``).
+"""
 
 _REACHED = 0.6
-"""Share of the rate of large matrix products that a machine reaches over a whole model."""
+"""Rate of computation over a whole model, as a share of the rate of large matrix products."""
 
 _WIDTH = 12
-"""Weights of an ordinary block, as a multiple of its squared width."""
+"""Number of weights in a typical decoder block, as a multiple of the squared hidden size."""
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -68,10 +71,10 @@ Verdict = Literal["whole", "part", "none"]
 class FreeMemory:
     """The memory of this machine, in bytes.
 
-    ``memory`` is free on the compute device without the loaded model. ``host`` is host memory to which a GPU's cache
-    can spill, 0 without a GPU. ``disk`` is free disk. ``others`` is the memory of further GPUs that may be used, each
-    at most ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the format
-    of a target's weights: "8bit", "4bit", or "stored".
+    ``memory`` is the memory of the compute device that would be free without the loaded model. ``host`` is the free
+    host memory to which a GPU's cache can spill, 0 without a GPU. ``disk`` is the free disk space. ``others`` is the
+    memory of each further GPU that may be used, at most ``memory``. ``kv`` is the configured format of the cache:
+    "model" or "8bit". ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int
@@ -95,9 +98,10 @@ class ModelFit:
     ``tokens`` is the longest context whose KV fits on the compute devices next to the weights, ``spilled`` the longest
     context with slower tiers in addition. ``verdict``: "whole" if ``tokens`` are the whole window, "part" if
     ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights`` are the bytes of weights in memory,
-    ``kv_per_1k`` the bytes of cache for 1,000 tokens. Loading the weights takes ``loading`` bytes, and ``loading_room``
-    bytes are available for it. If weights that are expanded while loading do not fit in ``loading_room``, ``loads`` is
-    False and the verdict "none".
+    ``kv_per_1k`` the bytes of cache for 1,000 tokens.
+
+    Loading the weights takes ``loading`` bytes of host memory, of which ``loading_room`` are free. ``loads`` is False,
+    and the verdict "none", if the model is ``ModelShape.expanded`` and ``loading`` exceeds ``loading_room``.
     """
 
     verdict: Verdict
@@ -137,7 +141,7 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
         _weights(target, itemsize, free.quantization, free.on_gpu),
         free.host if free.on_gpu else free.memory,
     )
-    if free.quantization in BITS:  # one layer at a time is expanded
+    if free.quantization in BITS:  # while a layer is quantized, its unquantized weights are in memory too
         loading += (target.parameters - target.embeddings) // target.layers * itemsize
     loads = not target.expanded or loading <= room
     return ModelFit(
@@ -159,7 +163,7 @@ def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKEN
 
 
 def _weights_read(target: ModelShape, found: ModelFit) -> float:
-    """Bytes of the weights that a step of one token reads."""
+    """Bytes of the weights that a pass over one token reads. Of experts, it reads only the chosen ones."""
     return found.weights * target.parameters_asked / target.parameters
 
 
@@ -190,7 +194,8 @@ def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSi
 
 
 def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
-    """The smallest class of GPU (GiB) that holds a pair and a book of 32,768 tokens; None if none does.
+    """The smallest memory size in ``GPU_CLASSES`` (GiB) of a GPU that holds a pair and the KV of a book of
+    ``_CLASS_BOOK`` tokens. None if no size in ``GPU_CLASSES`` is enough.
 
     Args:
         weights: format of the target's weights, as in ``FreeMemory.quantization``.
@@ -205,8 +210,8 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
 
 @dataclass(frozen=True)
 class Rounding:
-    """Formats that make a model fit: ``weights`` (a key of ``BITS``) and ``kv`` ("8bit"). "" leaves a format as it
-    is.
+    """Quantized formats with which a model may fit: ``weights`` (a key of ``BITS``) and ``kv`` ("8bit"). "" keeps the
+    configured format.
     """
 
     weights: str
@@ -220,8 +225,8 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """The formats with which a pair fits, the mildest first. Empty if the pair fits with its own formats, or does not
-    fit with any.
+    """The quantized formats with which a pair fits, each with its fit, in the order of increasing loss of precision.
+    Empty if the pair fits with the configured formats, or with none.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
@@ -230,8 +235,8 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest of ``roundings`` with which a book of 300 pages, or the whole window, fits on the device. If such a
-    book fits with none of ``roundings``, the mildest of all. None if ``roundings`` is empty.
+    """The first of ``roundings`` with which ``BOOK_TOKENS`` tokens, or a shorter window, fit on the compute devices. If
+    there is none, the first of all ``roundings``. None if ``roundings`` is empty.
     """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
@@ -332,9 +337,13 @@ def measure_free_memory(
 
 
 def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes that each GPU that the engine may use will have free once the engine has freed its own memory; the largest
-    first. Empty if the engine computes in the processor's memory, or if torch is not loaded yet (this function does not
-    load torch).
+    """Bytes of each GPU that would be free if this process used no GPU memory, the largest number first.
+
+    Empty if the engine computes in host memory. Also empty if torch has not been imported yet, because this function
+    does not import it.
+
+    Args:
+        device: configured devices. Only the GPUs among them count.
     """
     if "torch" not in sys.modules:
         return ()

@@ -44,16 +44,20 @@ _LARGEST = 1 << 31
 class ModelShape:
     """The sizes of one model.
 
-    ``weights_bytes`` are the bytes of the model's files. ``window`` is the longest context in tokens that the settings
-    allow. ``embeddings`` are the parameters of embeddings and output head, which are never quantized.
-    ``sliding_layers`` layers hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` layers a ``state``,
-    whatever the length of the context. ``sliding_kv`` are KV heads and head_dim of sliding layers, if other layers have
-    different numbers. ``sharing_layers`` layers have no cache of their own; ``full_sharing`` of them read the cache of
-    a layer that keeps the whole context. ``inputs`` are the parameters of the per-layer input embeddings, included in
-    ``embeddings``. ``asked`` are the parameters that are active for a token (of experts only the chosen ones); 0 if all
-    parameters are. ``expanded``: whether the files hold 4-bit weights that are expanded in memory; layer by layer if
-    the weights are quantized again. ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as
-    they are; 0 for other files.
+    Parameters: ``embeddings`` counts those of the embeddings and the output head, which are never quantized.
+    ``inputs`` counts those of the per-layer input embeddings, which are included in ``embeddings``. ``asked`` counts
+    the parameters that are active for a token, so of the experts only the chosen ones; 0 means all parameters.
+
+    Layers: ``sliding_layers`` is the number of layers that hold a window of ``sliding_window`` tokens. ``sliding_kv``
+    are KV heads and head_dim of these layers; None if they are the same as in other layers. ``recurrent_layers`` is the
+    number of layers that hold a ``state`` of constant size. ``sharing_layers`` is the number of layers without a cache
+    of their own. Of these, ``full_sharing`` layers read the cache of a layer that keeps the whole context.
+
+    Files: ``weights_bytes`` are the bytes of the model's files. ``expanded`` says whether the files hold 4-bit weights
+    that are dequantized when they are loaded. ``stored`` is the number of bytes of a weight in GGUF files; 0 for other
+    files. On a processor, weights from GGUF files stay in this format in memory.
+
+    ``window`` is the longest context, in tokens, that the settings allow.
     """
 
     layers: int
@@ -91,7 +95,7 @@ class ModelShape:
         return self.full_layers + self.full_sharing
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
-        """Bytes that one token takes in the full cache: keys and values of every KV head."""
+        """Bytes that one token takes in the full cache: keys and values of every KV head in ``full_layers``."""
         return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
 
     def bounded_bytes(self, itemsize: int = 2) -> int:
@@ -208,7 +212,11 @@ def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None
 
 
 def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
-    """Check the numbers of settings that only some families have."""
+    """Check the settings that only some families have.
+
+    Args:
+        own: names of the settings that the model's family reads in addition to the usual ones.
+    """
     if "global_head_dim" in own:
         _number(config, "global_head_dim", name)
         _number(config, "num_global_key_value_heads", name, 1)

@@ -1,8 +1,8 @@
-"""Plans where model, book and window are placed on this machine, as numbers and a sentence.
+"""Plans where a model's weights and KV are placed on this machine, and describes the plan in words.
 
-The KV of as many layers as fit stays on the device, because spilled KV has to be moved for every verification. The rest
-goes to host memory, then to disk. The planner looks at free memory and moves nothing. Costs come from short probes
-(``probe``). Without probes no times are estimated.
+The KV of as many layers as fit stays on the device, because spilled KV has to be moved for every verification. The KV
+of further layers goes to host memory, then to disk. The planner looks at free memory, but allocates and moves nothing.
+Costs come from short probes (``probe``). Without probes no times are estimated.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from engine.plan.round_model import NO_WEIGHTS, HostWeights, sentence
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 
-# Tokens that are reserved for a chat if the window has them.
+# Tokens that are reserved for a chat after the book, if the window is large enough.
 _CHAT_TOKENS = 4096
-# Approximate tokens of a pass whose experts come from host memory: most such passes are middle passes over drafted
-# tokens.
+# Approximate number of tokens in a pass that copies experts from host memory. Most of these passes are middle passes
+# over drafted tokens.
 _PASS_TOKENS = 4
 
 
@@ -75,8 +75,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model is placed: on ``device`` alone, or split over several devices. The weights of the layers
-    ``in_host`` wait in host memory.
+    """Where a model is placed: on ``device`` alone if ``split`` is None, otherwise on several devices. ``in_host`` are
+    the indices of the layers whose weights wait in host memory.
     """
 
     device: torch.device
@@ -196,7 +196,7 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
-    """Assign each layer to a device according to ``shares``. Later devices without layers are left out."""
+    """Assign each layer to a device according to ``shares``. Devices without layers, except the first, are left out."""
     used = [place for place, share in enumerate(shares) if share.layers or place == 0]
     shares, devices = [shares[place] for place in used], [devices[place] for place in used]
     split = Split(tuple(devices), interleaved(shares))
@@ -259,11 +259,11 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
 
 
 def host_weights(model: Any, held: int) -> HostWeights:
-    """Describe layers whose weights wait in host memory and take ``held`` bytes there."""
+    """Compute how many of the ``held`` bytes of weights that wait in host memory a pass over one token copies."""
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
-    # bytes that wait in host memory for each parameter of a block
+    # ``held`` bytes, divided by the number of parameters of one block.
     each = held / architectures.parameters_of_block(model)
     dense = each * architectures.parameters_of_block(model, 0)
     return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
@@ -306,7 +306,7 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        if device.type != "cpu":  # the GPU shares the host's memory, so it has the free part, up to the GPU's own limit
+        if device.type != "cpu":  # a GPU that shares host memory can use its free part, up to a limit of the GPU
             available = min(available, kinds.free_memory(device) + given_back.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
@@ -332,7 +332,8 @@ def complete_config(
     budget = config.retrieval_budget or (costs.retrieval_budget(window) if costs else MIN_BUDGET)
     chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
     if share is None:
-        # On a GPU, passes of a fixed shape run over all slots of the cache, so more slots make all passes slower.
+        # On a GPU the budget does not grow with the book. Passes there have a fixed shape, which covers all slots of
+        # the retrieval cache. So a cache with room for the longest book would slow down the passes of every book.
         share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
     kind = KINDS.get(shape.device.type)
     if config.retrieval_budget is None and kind is not None and kind.gpu and budget > MIN_BUDGET:
@@ -345,8 +346,8 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Choose the chunk size: ``CHUNK`` on a GPU. On a CPU, small chunks find sharply attended tokens better, but need
-    more mean keys, which must fit in addition to the KV of a full window.
+    """Choose the chunk size: ``FINE_CHUNK`` on a CPU if its mean keys fit in addition to the KV of a full window,
+    otherwise ``CHUNK``. Small chunks select tokens with sharp attention better, but need more mean keys.
     """
     if shape.device.type != "cpu":
         return CHUNK
@@ -372,8 +373,9 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """Plan for a book, followed by a chat of the usual length, or of the minimum length if there is no room for more. A
-    book that does not fit gets a plan with all layers on the device and no bytes.
+    """Plan for a book of ``tokens`` tokens, followed by a chat of ``_CHAT_TOKENS`` tokens or, if there is no room for
+    them, of ``MIN_CHAT_TOKENS`` tokens. If the book does not fit, return a plan with all layers on the device and with
+    0 bytes.
     """
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
@@ -381,7 +383,7 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """The memory that is left for KV after the retrieval cache, which will be allocated later."""
+    """The part of ``free`` that is left for KV if the retrieval cache, which is allocated later, is subtracted."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
@@ -391,7 +393,7 @@ def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) 
 
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
-    """The longest context up to ``limit`` whose KV fits."""
+    """The longest context, at most ``limit`` tokens, whose KV fits; 0 if none fits."""
     return largest(limit, lambda tokens: plan(shape, tokens, resources) is not None)
 
 

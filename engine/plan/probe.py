@@ -1,10 +1,10 @@
 """Runs short probes of this machine: rates of copying and of reading from disk, and times of passes through one layer
 of a model.
 
-One layer of the model's shape is built with meaningless weights and run over a few lengths. No file of the model is
-loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens. ``cost_model`` draws conclusions
-from the results. The rates at the end of this file take longer to measure. ``hardware`` uses them, and the bench
-compares attention and prefill with them.
+One layer of the model's shape is built with artificial weights, and passes of several lengths through it are timed. No
+file of the model is loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens.
+``cost_model`` makes choices from the results. The functions at the end of this file, such as ``matrix_rate``, take
+longer to measure. ``hardware`` uses them, and the bench compares the speeds of attention and prefill with these rates.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# Maximum share of ``LIMIT_S`` for the runs of one probe. After that, the probe is not repeated.
+# Maximum share of the time limit that the repetitions of one probe may take. After that, the probe is not repeated.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
-# Tokens of context before the passes that are timed with context.
+# Tokens of context for passes with context, if the model's window has so many.
 _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
@@ -64,7 +64,7 @@ _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
 _FREE_FILES = 16
 # Any value except zero: processors may compute faster with zeros.
 _FILLING = 0.01
-# Sizes for the rates at the end of this file.
+# Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
 _RATE_REPEATS = 10
@@ -74,8 +74,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
 
     If other programs disturbed the measurement, the next start measures again. If the second measurement is disturbed
-    too, the better of the two is kept for each value. None if the configuration names no such file, or if measuring
-    fails. A plan can be made without costs.
+    too, the better of the two is saved for each value. None if ``speeds_file`` is empty or if measuring fails.
     """
     if not config.speeds_file:
         return None
@@ -111,9 +110,11 @@ class OtherPrograms:
 
     @staticmethod
     def _look() -> tuple[float, float, float]:
-        """Seconds that all processors worked, seconds that they worked for this program, and the clock."""
+        """Seconds that all processors worked, seconds that they worked for this program, and the current time in
+        seconds. All three are counted from a fixed point in the past.
+        """
         times = psutil.cpu_times()
-        # The time of guests is already included in the user's time.
+        # Linux counts the time of virtual machines in "user" as well as in "guest", so "guest" is subtracted.
         resting = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
         own = psutil.Process().cpu_times()
         return sum(times) - resting, own.user + own.system, time.monotonic()
@@ -162,7 +163,7 @@ def measure(
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
-    sees_all = reading / layers  # share of layers that read the whole context, like the probe's layer
+    sees_all = reading / layers  # share of the model's layers that read the whole context, as the probed layer does
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0
@@ -226,8 +227,8 @@ class _Probe:
         return found
 
     def forget(self) -> None:
-        """Drop the dequantized copy of 8-bit KV that the last pass made. A whole model would also lose it, because
-        other layers run between two passes through this layer. Has no effect on other KV.
+        """Drop the dequantized copy of 8-bit KV that the last pass made. In a whole model the next layer overwrites
+        this copy, so each pass through a layer has to make it again. Has no effect on KV in the model's dtype.
         """
         self._cache.crop(0)
 
@@ -235,10 +236,10 @@ class _Probe:
         """Seconds of a pass over ``tokens`` tokens after ``context`` tokens, including ``before()``."""
         layer, cache = self._layer, self._cache
         began = self._clock()
-        # Rows differ, so that different tokens choose different experts.
+        # Each token has different numbers, so that tokens choose different experts.
         hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
-        self._end += self._clock() - began  # the time of preparation does not count
+        self._end += self._clock() - began  # preparation does not count towards the limit
 
         def work() -> None:
             before()
@@ -247,8 +248,10 @@ class _Probe:
         return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
-        """Seconds of the best of a few runs, or of fewer if they are slow. On a GPU an additional first run, which
-        loads and chooses kernels, is not measured, and its time does not count towards the limit.
+        """Run ``work`` a few times, or less often if it is slow, and return the minimum seconds of a run.
+
+        On a GPU there is an additional first run, because it loads and chooses kernels. Its time is not measured and
+        does not count towards the limit.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -368,8 +371,8 @@ def copy_rate(device: torch.device) -> float:
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from host memory to the device, in copies of ``size`` bytes. Host memory is pinned if the device
-    has streams, as it is for KV.
+    """Bytes per second from host memory to the device, in copies of ``size`` bytes. As for spilled KV, the host memory
+    is pinned if the device has streams.
     """
     source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)

@@ -1,5 +1,6 @@
-"""Computes the time of a round from what a machine moves: the bytes that a pass reads on the device, the bytes that
-cross buses, and the launches by the host. Pure arithmetic, which needs no measurement.
+"""Computes the time of a speculation round, which ends with a verification. The time of each of its passes follows from
+the bytes that the pass reads on the device, the bytes that cross buses, and the kernels that the host launches. Pure
+arithmetic, which needs no measurement.
 
 Used to judge a model before its download, to forecast the time of a book (with computation times from ``cost_model``),
 to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a GPU. The acceptance
@@ -22,9 +23,10 @@ an H200.
 """
 
 FEW_TRIPS, TRIPS = 2, 8
-"""Number of passes over the full cache before the first word of a book's first answer, with slow and with quick steps.
-With slow steps, the passes are the pass over the question and the plain step that makes the word. With quick steps,
-further plain steps and verifications are timed before the word. Tests count these passes on the simulated device.
+"""Number of passes over the full cache before the first word of a book's first answer. ``FEW_TRIPS`` holds if a plain
+step is slow (``is_slow``): the pass over the question, and the plain step that makes the word. Otherwise ``TRIPS``
+holds, because further plain steps and verifications are timed before the word. Tests count both on the simulated
+device.
 """
 
 KEPT = (0.8, 0.95)
@@ -40,8 +42,8 @@ _MS = 1000.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of a device's memory, of each of the ``buses`` from host memory, and of the disk. 0 stands for
-    an absent or unmeasured bus or disk.
+    """Bytes per second of a device's memory, of a bus from host memory, and of the disk; 0 if the bus or the disk is
+    absent or was not measured. ``buses`` is the number of parallel buses, each with the rate ``bus``.
     """
 
     memory: float
@@ -71,14 +73,14 @@ class Pass:
     experts: ExpertReads = NO_EXPERTS
 
     def ms(self, rates: Rates) -> float:
-        """Milliseconds of the pass: the maximum of the times of moving bytes, of computing and of launching, because
-        these overlap.
+        """Milliseconds of the pass. Moving bytes, computing and launching overlap, so the longest of the three times
+        counts.
         """
         bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
     def cost(self, rates: Rates) -> PassCost:
-        """The cost in the controller's form."""
+        """The cost of the pass as the decoding controller needs it."""
         return PassCost(self.ms(rates), 0.0, experts=self.experts)
 
 
@@ -86,7 +88,7 @@ class Pass:
 class HostWeights:
     """Weights that wait in host memory. A pass over one token copies ``experts`` bytes of the chosen experts and
     ``dense`` bytes of all other weights to the device. Each token chooses ``chosen`` of ``count`` experts.
-    ``for_middle``: whether middle passes copy weights too, because the device holds no copy for them.
+    ``for_middle`` is False if the device holds a copy of the weights for middle passes, so that these copy none.
     """
 
     dense: float = 0.0
@@ -101,14 +103,19 @@ class HostWeights:
         return self.dense + self.experts
 
     def reads(self, moved: float) -> ExpertReads:
-        """The experts of a pass over one token that moves ``moved`` bytes, including the experts' bytes."""
+        """Describe how the bytes of a pass grow with its tokens.
+
+        Args:
+            moved: bytes that a pass over one token moves: the weights and everything else, such as spilled KV.
+        """
         return ExpertReads(self.count, self.chosen, self.experts / moved) if self.experts else NO_EXPERTS
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The gain of speculation at a given acceptance rate. ``plan`` is the best plan, ``round_ms`` are the milliseconds
-    of its round, and ``gain`` is the number of tokens it makes in the time of a plain step.
+    """The gain of speculation at a given acceptance rate. ``plan`` says how many tokens the fastest round drafts and
+    proposes, ``round_ms`` are the milliseconds of this round, and ``gain`` is the number of tokens that speculation
+    makes in the time of a plain step.
     """
 
     plan: DraftPlan
@@ -145,7 +152,7 @@ class RoundModel:
 
     @property
     def costs(self) -> Costs:
-        """The costs in the controller's form."""
+        """The costs of all passes as the decoding controller needs them."""
         draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
         return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
@@ -182,9 +189,13 @@ NO_WEIGHTS = HostWeights()
 def probed(
     costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
 ) -> RoundModel:
-    """Make the round model after ``context`` tokens from probed costs, without a draft model. Spilled KV and weights
-    that wait in host memory come over ``buses`` parallel buses. The retrieval cache has the budget for ``context``
-    tokens.
+    """Make the round model for a book of ``context`` tokens from probed costs, without a draft model. The retrieval
+    cache has the budget that ``costs`` choose for a window of ``context`` tokens.
+
+    Args:
+        kv: tiers of the book's KV.
+        buses: number of parallel buses for spilled KV and for weights in host memory.
+        waiting: weights in host memory.
     """
     rates, budget = Rates(costs.memory, costs.bus, buses, costs.disk), costs.retrieval_budget(context)
     moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
