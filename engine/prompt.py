@@ -1,17 +1,18 @@
-"""Makes the prompt: the words around the book, their tokens with the page of each, and the turns after the book.
+"""Makes the prompt: the tokens of the chat template, of the book, and of the chat about the book.
 
 The book comes first and never changes by a byte; the chat follows. A chat template is cut into pieces: a prefix that
 holds the book and never changes, and one piece per turn that is appended to the prefix. Because the pieces are
 tokenized separately, the tokens of the book are the same for every question, and their KV is computed once.
 
-A fast tokenizer of transformers encodes text, and decodes ids to text that streams. Words of a book or a person are
-encoded so that nothing in them can act as a special token.
+A fast tokenizer of transformers encodes text, and decodes token ids one by one while an answer is generated. The text
+of a book or a person is encoded so that nothing in it can act as a special token.
 
-A conversation only manages lists of ids: the prompt, and the part of the prompt that the caches already hold. Cached
-turns are recognised by their words. So regenerating, editing, switching chats and restoring a chat need no special
-handling. Each is just a different history.
+A ``Conversation`` only manages lists of token ids: the prompt, and the part of the prompt that the caches already hold.
+Cached turns are recognised by their text. So regenerating, editing, switching chats and restoring a chat need no
+special handling. Each is just a different history.
 
-Importing this needs no package, because the launcher reads the engine's settings before any package is installed.
+Importing this module needs only the standard library, because looking up a name in ``engine`` can import this module
+before any package is installed.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from engine.passages import POINTED_SHORTEST, SHORTEST, Passages, asks_about_par
 _REPLACEMENT = "\ufffd"
 # Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
 _LOOKBACK = 8
-_BYTES = 4  # maximum bytes of a character, and therefore maximum tokens of a character
-# Maximum characters per token of the window that are encoded at once, twice as many as a token of prose has. Of a
-# longer text, only a beginning of this length is encoded first.
+_BYTES = 4  # maximum tokens of a character, because a character has at most 4 bytes in UTF-8
+# Maximum characters of a text that are encoded to find out whether the text is too long, as a multiple of the window's
+# tokens. Prose has about half as many characters per token.
 _LONG = 8
-# If the beginning has more tokens than the window times this factor, the whole text is surely too long. The factor is
-# above 1, because the cut may change the tokens next to it.
+# If this beginning of a longer text has more tokens than the window times this factor, the text counts as too long. The
+# factor is above 1, because the tokens at the end of the beginning may differ from those of the whole text.
 _SURELY = 1.5
 
 
@@ -52,9 +53,9 @@ _SURELY = 1.5
 class BookTokens:
     """The constant beginning of every prompt.
 
-    ``ids`` are the template's words before the book and the book; ``page_starts`` gives for each page the index in
-    ``ids`` of its first token. ``borders`` are the indices at which the second and every further document begin. The
-    ids before a border do not depend on the text after it.
+    ``ids`` are the token ids of the template's text before the book, and of the book. ``page_starts`` gives, for each
+    page, the index of its first token in ``ids``. ``borders`` gives, for each document except the first, the index of
+    its first token in ``ids``. The ids before a border do not depend on the text after it.
     """
 
     ids: tuple[int, ...]
@@ -68,7 +69,7 @@ class BookTokens:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of tokens of each document of the book, which may be one."""
+        """Number of tokens of each document of the book."""
         ends = (*self.borders, len(self.ids))
         return tuple(end - start for start, end in zip((self.head, *self.borders), ends, strict=True))
 
@@ -83,7 +84,7 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
-        kept: folder where ``engine.foreign`` records harmless tokenizers and templates; "" records none.
+        kept: folder where ``engine.foreign`` records which tokenizers and templates it found harmless; "" records none.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.
@@ -95,7 +96,7 @@ class BookTokenizer:
         self._kept, folder = kept, model_files.folder_of(name)
         self._texts: foreign.Texts | None = None
         if folder is not None:
-            # transformers reads the settings before it looks for the tokenizer.
+            # transformers reads the settings when it loads the tokenizer, so they are checked too if they exist.
             check = model_files.check_settings if (folder / model_files.SETTINGS).exists() else model_files.check
             check(folder)
             self._texts = foreign.Texts(foreign.check_tokenizer(folder, kept), folder, kept)
@@ -103,9 +104,10 @@ class BookTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
             raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
-        # Whether special tokens are split is a state of the tokenizer, which the app's and the engine's threads share.
+        # ``split_special_tokens`` changes a state of the tokenizer, which the app's and the engine's threads share.
         self._lock = threading.Lock()
-        # Books naturally exceed a model's limit. The session itself checks whether a book fits.
+        # The tokenizer would warn of every text beyond the model's limit. The session itself checks whether a book
+        # fits.
         logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
     @property
@@ -139,10 +141,10 @@ class BookTokenizer:
 
     @property
     def largest_id(self) -> int:
-        """The largest id that can occur, in a person's words or in those of the template.
+        """The largest token id that can occur in a prompt.
 
-        Added tokens, such as one for padding, count only if words or the template produce them. Many folders have added
-        tokens beyond the model's last id, which never occur.
+        An added token, such as one for padding, counts only if the template or the encoding of a text can produce it.
+        Many folders have added tokens beyond the model's last id, which never occur.
         """
         tokenizer, vocabulary = self._tokenizer, self.vocabulary
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -197,10 +199,10 @@ class BookTokenizer:
         return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
-        """The number of tokens counted in the beginning of a text, if this shows that the text cannot fit in ``window``
-        tokens; 0 if it may fit.
+        """Check whether a text is far too long for ``window`` tokens. If so, return the number of tokens in its
+        beginning, otherwise 0.
 
-        Encoding megabytes takes half a minute, so only the beginning is encoded.
+        Encoding megabytes takes half a minute, so at most ``_LONG`` characters per token of the window are encoded.
         """
         most = _LONG * window
         count = len(self.words(text[:most])) if len(text) > most else 0
@@ -227,8 +229,8 @@ class BookTokenizer:
             return self._tokenizer(text, add_special_tokens=False, **options)
 
     def _opening(self, form: ChatFormat) -> list[int]:
-        """The token ids of the template's text before the book. The BOS token is put first if the tokenizer is to add
-        it and the template has not.
+        """The token ids of the template's text before the book. The BOS token is put first if the tokenizer's settings
+        ask for it and the template does not already begin with it.
 
         A title is encoded together with the text around it, unless a part of the title would act as a special token.
         """
@@ -250,8 +252,10 @@ class BookTokenizer:
         return text
 
     def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
-        """Make a streaming decoder for the tokens that follow the ids ``after``. ``shown`` is the part of their text
-        that has been shown.
+        """Make a streaming decoder for the tokens that follow ``after``.
+
+        Args:
+            after, shown: as in ``TextStream``.
         """
         return TextStream(self, after, shown)
 
@@ -302,16 +306,16 @@ class TextStream:
 
     Args:
         tokenizer: decodes the ids.
-        after: earlier ids, so that words and spaces join as in one text.
-        shown: the text of the ids ``after`` as it has been shown; it may lack an unfinished character at the end.
+        after: ids of the text before the stream, so that words and spaces join as in one text.
+        shown: the text of ``after`` that a person has already seen. An unfinished character at its end may be missing.
     """
 
     def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
         self._tokenizer = tokenizer
-        self._from = 0  # index of the first id that is still decoded
+        self._from = 0  # index of the id at which decoding begins; earlier ids no longer change the text
         start, stop = self._whole_characters(after)
         self._ids: list[int] = list(after[start:])
-        # number of ids whose text has been shown: all ids, if even a broken character at the end has been shown
+        # Number of ``_ids`` whose text has been shown. An unfinished character counts only if it was shown as U+FFFD.
         self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
@@ -333,8 +337,8 @@ class TextStream:
         return whole[len(shown) :]
 
     def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Two indices in ``ids`` at borders of characters: where decoding starts, and where the last complete character
-        ends.
+        """Return two indices in ``ids``: one near ``_LOOKBACK`` ids before the end, at which a character begins, and
+        the index after the last complete character.
         """
         first, end = max(0, len(ids) - _LOOKBACK), len(ids)
         for stop in range(end, max(first, end - _BYTES), -1):
@@ -429,10 +433,10 @@ class Prompt:
 class Conversation:
     """The open book and the turns about it.
 
-    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. For a model that asks for
-    passages, a question is followed by up to ``num_passages`` passages that share words with it. If the model is to be
-    ``pointed`` to a passage, the best passage precedes a question about the book. The passages of earlier turns stay
-    where they are, since KV of all later tokens depends on them.
+    The KV of the first ``read`` tokens of the book is in the cache. ``tokens`` are the whole committed context: these
+    tokens and all ``turns``. If ``num_passages`` is above 0, up to so many passages that share words with a question
+    are put after the question. If ``pointed`` is True, the best passage is put before a question about a detail of the
+    book. The passages of earlier turns stay in the context, because KV of all later tokens depends on them.
     """
 
     tokenizer: BookTokenizer
@@ -448,7 +452,7 @@ class Conversation:
 
     @property
     def pages_read(self) -> int:
-        """Number of pages whose tokens are all usable."""
+        """Number of pages whose tokens have all been read."""
         return self.book.pages_within(self.read)
 
     def shares_documents(self, book: BookTokens) -> bool:
@@ -458,7 +462,7 @@ class Conversation:
 
     @cached_property
     def words_read(self) -> str:
-        """The text of the book's usable tokens."""
+        """The text of the book's tokens that have been read."""
         return self.tokenizer.decode(self.book.ids[self.book.page_starts[0] : self.read])
 
     @cached_property
@@ -470,7 +474,7 @@ class Conversation:
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
-        for made in ("words_read", "_passages"):  # values that were derived from an earlier reading
+        for made in ("words_read", "_passages"):  # cached values, derived from an earlier reading
             vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
@@ -493,15 +497,15 @@ class Conversation:
         return Prompt(tokens + said, turns, reused, begun=len(said))
 
     def known(self, history: Sequence[Turn]) -> int:
-        """Number of first turns of ``history`` that are in the caches."""
+        """Number of turns, from the first on, that ``history`` and the cached ``turns`` have in common."""
         known = 0
         while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
             known += 1
         return known
 
     def kv_start(self, turn: int) -> int:
-        """Number of tokens whose KV existed before the turn at index ``turn``. The last token of the turn before had no
-        KV yet.
+        """Number of tokens whose KV was in the cache when the turn with the index ``turn`` began. The last token of the
+        previous turn had no KV yet.
         """
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
@@ -511,13 +515,13 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns that end after ``length`` tokens of KV. The last token of a turn may come after these
-        tokens, because it has no KV yet.
+        """Forget the turns whose KV is not in the cache any more if the cache is cropped to ``length`` tokens. The last
+        token of a turn may be missing, because it has no KV yet.
         """
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
-        """Restore forgotten turns whose tokens are still in ``tokens``."""
+        """Set ``turns`` and ``tokens`` back to an earlier, longer state, if its tokens begin with the present ones."""
         if len(turns) > len(self.turns) and list(tokens[: len(self.tokens)]) == self.tokens:
             self.turns, self.tokens = list(turns), list(tokens[: turns[-1].stop])
 

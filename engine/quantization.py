@@ -1,4 +1,4 @@
-"""Describes the formats of weights and KV, quantized or not: bits, scales, bytes and tokens. Computed without torch."""
+"""Describes the sizes of weights, KV and recurrent states, quantized or not. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
 
 LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
-"""Of 4-bit weights: bits of a level, the highest level, and the level that stands for the middle of a group's range."""
+"""Of 4-bit weights, which are stored as levels (integers): the bits of a level, the highest level, and the level that
+represents the middle between a group's minimum and maximum.
+"""
 
 WORD_LEVELS = 32 // LEVEL_BITS
 """Number of 4-bit levels in a 32-bit word of weights packed for a processor."""
 
 KERNEL_WIDTH = 16
-"""Number of levels that torch's product with 8-bit weights reads at once on a processor. Rows whose length is no
-multiple of it can crash the product.
+"""Number of 8-bit values that torch's matrix product with 8-bit weights reads at once on a processor. If the length of
+a row is not a multiple of this number, the product can crash.
 """
 
 FLOAT_BYTES = 4
 
 SCALE_BYTES = 2
-"""Bytes of a scale, which follows the 8-bit levels of a key, a value or a mean key, and is part of 4-bit weights."""
+"""Bytes of a scale. In 8-bit KV and in 8-bit mean keys, a scale is stored after the values of each vector. 4-bit
+weights have scales of the same size.
+"""
 
 
 SLIDING_SLACK = 1_024
-"""Minimum tokens that a sliding layer holds in addition to its window, so that a chat can be cropped; also the maximum
-tokens of a pass.
+"""Minimum number of tokens that a layer with a sliding window holds in addition to the window, so that this many tokens
+can be cropped. It is also the maximum number of tokens in a pass through the layer.
 """
 
 SLIDING_BORDER = 512
@@ -47,12 +51,12 @@ beginnings and ends of the newest answers. The chat can be cropped to these plac
 """
 
 TRACED_TOKENS = 144
-"""Number of tokens for which a recurrent layer stores a trace: all proposals of the middle level in its passes, and all
-tokens of a verification.
+"""Maximum number of newest tokens for which a recurrent layer stores a trace, with which the state after each of them
+can be computed again (``engine.kv.states``). It is enough for a verification and for the passes of the middle level.
 """
 
-# number of states: 3 for the committed tokens, before the newest pass and after it; 1 at the book's end; the chat's
-# places
+# Number of states that a recurrent layer stores: after the committed tokens, before the newest pass, after the newest
+# pass, at the end of the book, and at ``CHAT_PLACES`` places of the chat.
 _RECURRENT_STATES = 3 + 1 + CHAT_PLACES
 
 
@@ -74,8 +78,8 @@ class StateSize:
         return FLOAT_BYTES * memory + (self.taps - 1) * self.channels * itemsize
 
     def held_bytes(self, itemsize: int) -> int:
-        """Bytes of all states of a layer, including those at the places of a chat, and of its traces: each token's
-        inputs, keys, updates and decays.
+        """Bytes of all states of a layer, including the copies at ``CHAT_PLACES``, and of all its traces. The trace of
+        a token consists of inputs, keys, updates and decays.
         """
         values = self.heads * self.value_dim
         trace = FLOAT_BYTES * ((self.channels - values) // 2 + values + self.heads) + self.channels * itemsize
@@ -95,8 +99,9 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
-    """Whether mean keys have 8 bits, each with a scale. On a processor this needs a kernel that reads them directly. On
-    a GPU they always have 8 bits, because a GPU unpacks a layer quickly and has little memory.
+    """Whether mean keys have 8 bits, each with a scale. On a processor they have 8 bits only if the kernel for 8-bit
+    weights can read them, so only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``. On a GPU they always have 8 bits,
+    because a GPU dequantizes a layer quickly and has little memory.
     """
     return not on_cpu or head_dim % KERNEL_WIDTH == 0
 

@@ -17,7 +17,9 @@ import re
 from collections.abc import Callable, Sequence
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
-"""A function that returns the meaningful words of a text: for each word the key that is compared, and the offset."""
+"""A function that returns the words of a text without stop words. Each word is a pair: the form in which words are
+compared, and the offset in the text.
+"""
 
 AGENT_WITHIN = 40
 """Maximum distance in characters between the start of a verb and its agent ("by the landlord")."""

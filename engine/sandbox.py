@@ -87,7 +87,7 @@ def run_in_child(
     seconds = math.ceil(max(0.0, deadline - time.monotonic()) + _START_SECONDS)
     request = {**request, "memory_bytes": bounds.memory_bytes, "cpu_seconds": seconds}
     child = _start(module)
-    atexit.register(child.kill)  # when the program ends, the thread that waits for the child may be cut off
+    atexit.register(child.kill)  # the program may end without running the ``finally`` below
     try:
         arrived: queue.Queue[Any] = queue.Queue()
         listener = threading.Thread(
@@ -143,9 +143,8 @@ def _messages(
 
 
 def environment() -> dict[str, str]:
-    """The environment of a child: ours, without secrets. The child finds the libraries that this process finds, also
-    those that only PYTHONPATH or a changed ``sys.path`` leads to. It does not find libraries that only lie in the
-    current folder.
+    """The environment variables of a child: those of this process, without secrets. PYTHONPATH is set to the folders of
+    ``sys.path``, without the current folder, so that the child finds the same libraries.
     """
     ours = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)}
     places = dict.fromkeys([str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)])
@@ -187,7 +186,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 if it has ended. Used on systems that enforce no limit."""
+    """Resident bytes of a process; 0 if it has ended. Used on systems that cannot limit a process's memory."""
     import psutil
 
     try:
@@ -253,7 +252,7 @@ def serve(
             voice.say(refusal(error))
         voice.say({"type": "done"})
     sys.stdout.flush()
-    os._exit(0)  # on some systems an ordinary exit would wait for the thread that waits for the parent
+    os._exit(0)  # on some systems an ordinary exit would wait for the thread that reads from the parent
 
 
 def _claim_output() -> BinaryIO:
@@ -267,7 +266,7 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     """Set the limits. Return whether this system enforces the memory limit; elsewhere the parent checks memory."""
     try:
         import resource
-    except ModuleNotFoundError:  # Windows
+    except ModuleNotFoundError:  # Windows has no ``resource``
         return False
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -305,7 +304,7 @@ def receive_message(stream: BinaryIO) -> dict[str, Any] | None:
     """Receive the next message, or None at the end of the stream.
 
     Raises:
-        BrokenMessage: the stream ends inside a message or holds something else.
+        BrokenMessage: the stream ends inside a message, or its bytes are not a message.
     """
     head = _exactly(stream, _LENGTH.size)
     if not head:

@@ -31,11 +31,11 @@ from engine.prompt import Question
 from engine.session import Session
 
 BUDGET = 256
-"""Tokens of the retrieval cache: so few that even a short text needs a selection."""
+"""Retrieval budget in tokens. It is so small that chunks must be selected even from a short text."""
 
 _READING_S = 25.0  # maximum seconds for reading the text, estimated from this machine's probes
-# Tokens of an answer: the minimum, the maximum for the first answer, and the maximum for later answers. The faster the
-# machine answers, the more tokens an answer gets.
+# Maximum tokens of an answer (``max_tokens``): at least ``_FEWEST``; at most ``_SHORTEST`` for the first answer and
+# ``_LONGEST`` for later ones. A faster machine gets more tokens.
 _FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
 _DRAWS, _DRAWS_S = 5_000, 6.0
@@ -46,9 +46,9 @@ _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # Maximum difference of two logits that counts as a tie, keyed by dtype. Within it, rounding decides which logit is
 # greater, and rounding depends on the order of additions.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
-# Maximum difference that counts as a tie with 8-bit KV, which is rounded more coarsely. With the demo pair, passes of
-# different lengths change the margin between two tokens by up to 0.015 in float32 and 0.4 in bfloat16; without 8-bit KV
-# by up to 0.0001 and 0.3.
+# Like ``_TIE``, but with 8-bit KV, whose rounding errors are larger. With the demo pair and 8-bit KV, the length of a
+# pass changes the difference of two logits by up to 0.015 in float32 and 0.4 in bfloat16. Without 8-bit KV the change
+# is at most 0.0001 and 0.3.
 _TIE_8BIT = {torch.float32: 0.1, torch.float16: 0.15, torch.bfloat16: 0.6}
 
 logger = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ class CheckResult:
 
 
 def configured(config: EngineConfig, folder: str) -> EngineConfig:
-    """The settings for the checks: the person's own, but with a small retrieval cache that is refreshed after every
-    verification, and with ``folder`` for snapshots, which should be empty.
+    """Adapt a person's settings to the checks. The retrieval cache is small and refreshed after every verification.
+    Snapshots are stored in ``folder``, which should be empty.
     """
     return dataclasses.replace(config, retrieval_budget=BUDGET, refresh_every=1, snapshot_folder=folder)
 
@@ -133,7 +133,7 @@ def _attention(session: Session) -> tuple[bool, str, int]:
             for queries in _QUERIES:
                 q = random(heads, queries)
                 fast, _ = attention.attend(q, k, v, scaling)
-                # the queries of each KV head as rows
+                # Put the queries that share a KV head into one matrix, as ``kernels.plain`` needs them.
                 rows = q.cpu().float().reshape(1, shape.kv_heads, -1, shape.head_dim)
                 plain, _ = kernels.plain(rows, k.cpu().float(), v.cpu().float(), scaling)
                 worst = max(worst, float((fast.cpu().float() - plain.reshape(fast.shape)).abs().max()))
@@ -167,8 +167,8 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
 def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
-    """Answer the questions plainly and by the hierarchy, as long as there is time. The tokens must be equal. Appends
-    the plain answers to ``answers``.
+    """Answer each question twice, plainly and by the hierarchy, as long as there is time. The two answers must have the
+    same tokens, apart from ties. Appends the plain answers to ``answers``.
     """
     step_ms = session.measure(document).step_ms
     read = _last(session.read(document), BookRead).tokens
@@ -208,13 +208,15 @@ def _tokens(seconds: float, each: float, most: int) -> int:
 def _margin(
     session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
-    """The margin between the logits of the first two tokens that differ; None if both answers are equal."""
+    """At the first position where the two answers differ, the plain token's logit minus the other token's logit. None
+    if the answers are equal.
+    """
     pairs = zip(plain.token_ids, ours.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
-    # Repeating the question brings the plain answer into the conversation, so that the logits after the tokens that
-    # both answers share can be computed.
+    # Ask again, so that the plain answer is in the conversation. Then compute the logits after the last token that both
+    # answers have in common.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     conversation = session.conversation
     start = plain.figures.prompt_tokens - 1
@@ -228,7 +230,9 @@ def _margin(
 
 
 def _kept(session: Session, document: Document, question: str, answers: Sequence[AnswerDone]) -> tuple[bool, str, int]:
-    """Close the book, restore it from disk, and ask the first question once more."""
+    """Close the book, restore it from disk, and ask ``question``, the first one, once more. The answer must begin with
+    the tokens of the first of ``answers``.
+    """
     if not answers:
         return False, "A kept book could not be tried: nothing was answered.", 0
     trouble = session.persistence.finish()

@@ -167,9 +167,9 @@ class Session:
 
         Args:
             fit: whether to read only the first pages that fit if the book is too long.
-            resume: whether to continue a stopped reading, if ``document`` is the open one. The
-                cache drops the turns that follow the part that was read. The next question restores them.
-            cancel: once it is set the reading ends; complete pages stay.
+            resume: whether to continue a stopped reading, if ``document`` is the open one. Turns about the part that
+                was read are dropped from the cache. The next question restores them.
+            cancel: once it is set the reading ends. Pages that were read completely stay in the cache.
 
         Raises:
             InputError: there is no text in the document.
@@ -247,7 +247,7 @@ class Session:
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         if self.conversation is not None and self.conversation.shares_documents(book):
-            self.persistence.finish(_SAVING_PATIENCE_S)  # shared documents will be restored from disk
+            self.persistence.finish(_SAVING_PATIENCE_S)  # before shared documents are restored from disk
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -364,8 +364,8 @@ class Session:
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
-        # The cache may be croppable only to a place within a turn. Saved turns begin where a turn ends, so only whole
-        # turns before that place count.
+        # The nearest length to which the cache can be cropped may be within a turn. Then this turn does not count,
+        # because a saved turn can only be restored at the end of the previous turn.
         while (start := self.full.nearest(conversation.kv_start(count))) < conversation.kv_start(count) and count:
             count = sum(held.stop - 1 <= start for held in known)
         if count < len(known):

@@ -101,8 +101,9 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(whole: str) -> str:
-    """The stem of a folded word: the word without the most common endings of English, German and French. Different
-    words may have the same stem, so the app's search removes fewer letters (``app.core.spellings.without_endings``).
+    """Return the stem of the folded word ``whole``: it lacks the most common endings of English, German and French.
+    Different words may have the same stem, so the app's search removes fewer letters
+    (``app.core.spellings.without_endings``).
     """
     return _ENDINGS.sub("", whole)
 
@@ -184,7 +185,9 @@ def _value(raw: str) -> str:
 
 
 def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The keys of the numbers in a passage, including the number of each word: "ninety-nine" gives 99, 90 and 9."""
+    """Yield the keys of the numbers in a passage, as in ``numbers_in``, and then the key of each single number word:
+    "ninety-nine" gives "#99", "#90" and "#9".
+    """
     for key, _, _ in numbers_in(tokens, ""):
         yield key
     for raw, _ in tokens:
@@ -193,8 +196,8 @@ def values_in(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
-    """The key, the characters and the offset of every number. Neighbouring number words form one number. A single
-    "zero" or "one" does not count, because "one" is more often a pronoun.
+    """Yield the key ("#99"), the characters and the offset of every number. Consecutive number words form one number. A
+    single "zero" or "one" is skipped, because "one" is more often a pronoun.
     """
     run: list[tuple[str, int, int]] = []  # letters, offset and value of each word
 

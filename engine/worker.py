@@ -1,9 +1,10 @@
 """Runs the engine thread: one session, a queue of requests in, typed events out.
 
-``EngineLike`` is the type that an app uses: this machine's ``Engine``, a server elsewhere, or a proxy of either. Asking
-returns a ``Request`` at once. Only the engine thread touches models and caches. An accepted request ends with one final
-event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed meanwhile. The error
-is raised where the request's events are taken. The thread outlives every error.
+``EngineLike`` is the type that an app uses: this machine's ``Engine``, a server elsewhere, or a proxy of either.
+``ask`` and ``read`` return a ``Request`` at once. Only the engine thread touches models and caches. An accepted request
+ends with one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed
+before the request is served. The error is raised in the thread that takes the request's events. The engine thread goes
+on after every error.
 
 A request is stopped by setting its ``threading.Event``, which the caller may provide. The session checks the event
 between its yields, closes its work, and ends with the usual last event.
@@ -63,8 +64,8 @@ _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been 
 
 
 class EngineLike(Protocol):
-    """The interface of an engine, as an app uses it. Only ``wait_ready``, ``measure`` and ``finish_saving`` block, and
-    calls with a ``wait`` above 0.
+    """The interface of an engine, as an app uses it. ``wait_ready``, ``measure``, ``finish_saving`` and ``close`` may
+    block. ``read`` and ``ask`` block only if their ``wait`` is above 0.
     """
 
     @property
@@ -223,10 +224,10 @@ class Request(Generic[Final]):
 
 
 class Admission:
-    """Admits one request at a time; the next request may wait until it has ended.
+    """Admits one request at a time. Another request may wait until the current request has ended.
 
     Args:
-        reading: the sentence with which a request is refused while a book is being read.
+        reading: words for the ``Busy`` error if the current request reads a book.
     """
 
     def __init__(self, reading: str = "a book is being read") -> None:
@@ -257,13 +258,13 @@ class Admission:
             self._current = request
 
     def end(self) -> None:
-        """Release the place of the current request."""
+        """End the current request, so that another request can be admitted."""
         with self._changed:
             self._current = None
             self._changed.notify_all()
 
     def refuse(self, error: TrifoldError) -> None:
-        """Cancel the current request, and refuse all further ones with this error."""
+        """Cancel the current request. Refuse waiting and further requests with ``error``."""
         with self._changed:
             self._refusal = error
             if self._current is not None:
@@ -360,7 +361,7 @@ class Engine:
         raise _closed()
 
     def _refuse_all(self) -> None:
-        """Take no further request. Requests that have already been handed to the thread run to their end."""
+        """Hand no further request to the thread, and cancel the current request."""
         with self._handing:
             self._closed = True
         self._admission.refuse(_closed())
@@ -389,7 +390,8 @@ class Engine:
         try:
             sleep_while_waiting()
             limit_instructions()
-            # The tokenizers are tried while torch and transformers are imported, which takes longer.
+            # Try the tokenizers in child processes while this thread imports torch and transformers, which takes
+            # longer.
             foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session
 
@@ -465,7 +467,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 
 def prepare() -> None:
     """Import everything that loading a model needs, before the model is chosen."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: F401 - imported when named
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: F401 - importing a name loads it
 
     from engine.session import Session  # noqa: F401
 
