@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Work = Callable[["Session", threading.Event], Iterator[Event]]
-"""The work of a request on the session, given the event that stops it."""
+"""A function that serves a request on a session and yields its events. The second argument stops it once it is set."""
 
 FINAL = (BookRead, AnswerDone)
 """Kinds of events that end a request."""

@@ -304,9 +304,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Divide layers among devices. Buses work in parallel, so each layer goes to the device whose bus moves the fewest
-    bytes with this layer. If several buses move equally few bytes, the layer goes to the first of these devices, so
-    that earlier devices are filled first.
+    """Divide layers among devices. Each layer goes to the device whose bus moves the fewest bytes after the device has
+    received the layer, because buses work in parallel. If several buses move equally few bytes, the layer goes to the
+    first of these devices, so that earlier devices are filled first.
     """
     shares = [Share() for _ in rooms]
     for _ in range(layers):
