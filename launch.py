@@ -1,7 +1,8 @@
 """The one file a person runs: ``python launch.py``, or a double click.
 
-Finds a Python that the program can use and hands over to ``app.launcher``, which makes the environment once and
-starts the program inside it. Any Python from 2.7 on can parse this file, so that a version that is too old can say so.
+Finds a Python that the program can use and hands over to ``app.launcher``. The launcher creates a virtual environment
+at the first start and runs the program inside it. Any Python from 2.7 on can parse this file, so that a version that is
+too old can say so.
 """
 # ruff: noqa: RUF005, UP031
 

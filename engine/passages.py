@@ -27,8 +27,8 @@ SHORTEST, LONGEST = 60, 320
 longer passage is cut, if possible at a comma.
 """
 POINTED_SHORTEST = 200
-"""Minimum characters of the one passage that a small model is pointed to. With this minimum the passage had the fact
-that was asked for in 49 of 62 questions, with shorter passages in 43.
+"""Minimum characters of the single passage that is put before a question (``pointed``). With this minimum, the passage
+contained the fact that was asked for in 49 of 62 questions. With a smaller minimum it did in 43.
 """
 SATURATION, LENGTH_SHARE = 1.2, 0.4
 """BM25's parameters k1 and b. Passages have about the same length, so b matters little."""
@@ -68,7 +68,7 @@ FROM_THE_BOOK: Mapping[Language, str] = {
     "fr": "Tiré du livre :",
     "es": "Del libro:",
 }
-"""The line above the passage that a small model is pointed to, keyed by the book's language."""
+"""The line above a passage that is put before a question (``pointed``), keyed by the book's language."""
 
 ANSWER_IN: Mapping[Language, str] = {
     "en": "(Answer in English.)",
@@ -160,9 +160,9 @@ def reminded(question: str, passages: Sequence[str]) -> str:
 def pointed(question: str, passages: Sequence[str], language: Language | None = None) -> str:
     """The passages, if any, followed by the question, so that the prompt ends with the question.
 
-    The line above the passages is in the book's ``language``, or in English if that is unknown. (With an English line,
-    a German question about a German book was answered in English.) A question in another language than the book's is
-    followed by a sentence that asks for an answer in the question's language.
+    The line above the passages is in the book's ``language``, or in English if ``language`` is None. (With an English
+    line, a German question about a German book was answered in English.) If the question is in a different language
+    than the book, a sentence after it asks for an answer in the question's language.
     """
     own = language_of_question(question)
     if own and language and own != language:

@@ -96,7 +96,8 @@ class BookTokenizer:
         self._kept, folder = kept, model_files.folder_of(name)
         self._texts: foreign.Texts | None = None
         if folder is not None:
-            # transformers reads the settings when it loads the tokenizer, so they are checked too if they exist.
+            # transformers reads the settings when it loads the tokenizer, so the settings are checked too if they
+            # exist.
             check = model_files.check_settings if (folder / model_files.SETTINGS).exists() else model_files.check
             check(folder)
             self._texts = foreign.Texts(foreign.check_tokenizer(folder, kept), folder, kept)
@@ -128,7 +129,7 @@ class BookTokenizer:
 
     @cached_property
     def pieces(self) -> list[bytes] | None:
-        """The bytes of every token, empty for special tokens; None if ``bytes_of`` is None."""
+        """The bytes of every token, indexed by token id and empty for special tokens. None if ``bytes_of`` is None."""
         if (bytes_of := self.bytes_of) is None:
             return None
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
@@ -302,7 +303,7 @@ _BYTE_OF = _byte_signs()
 
 
 class TextStream:
-    """Decodes token by token. The join of all deltas, ``flush`` included, equals one decode of all ids.
+    """Decodes token by token. The joined results of ``add`` and ``flush`` equal a single decode of all ids.
 
     Args:
         tokenizer: decodes the ids.
@@ -349,8 +350,8 @@ class TextStream:
         return first, end
 
     def _clean_cut(self) -> bool:
-        """Whether the last ``_LOOKBACK`` tokens, decoded alone, give the end of the text, so that older ids can be left
-        out.
+        """Whether decoding only the last ``_LOOKBACK`` tokens gives the same end of the text as decoding all tokens. If
+        so, older ids need not be decoded any more.
         """
         cut = self._shown - _LOOKBACK
         if cut <= self._from:
@@ -515,8 +516,8 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns whose KV is not in the cache any more if the cache is cropped to ``length`` tokens. The last
-        token of a turn may be missing, because it has no KV yet.
+        """Forget the turns whose KV is lost when the cache is cropped to ``length`` tokens. The KV of a turn's last
+        token may be missing, because it is computed only in the next pass.
         """
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 

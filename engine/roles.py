@@ -100,8 +100,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The keys of a sentence's words before its auxiliary verb. If no word is before an auxiliary verb, the keys of the
-    first word and of further words of the same name.
+    """The keys of a sentence's words before its auxiliary verb. If there are none, the keys of the first word and of
+    the capitalized words right after it, which may belong to the same name.
     """
     if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
         return before

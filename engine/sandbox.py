@@ -10,7 +10,7 @@ limits processor time, so that a child that never reads its pipe ends even if it
 
 ``multiprocessing`` is not used: its spawned child imports the app's main module again and inherits the whole
 environment. Its pipes unpickle messages, so that a parser taken over by a file could run code in the app. Messages in
-JSON cannot run code. Standard library only.
+JSON cannot run code. Imports only the standard library, and psutil where the parent checks memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ Reason = Literal["memory", "page time", "time", "crash"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits of a child. ``silence_s`` is the maximum time between two of its messages, after the first."""
+    """The limits of a child. ``silence_s`` is the maximum number of seconds between two of its messages. For the first
+    message ``_START_SECONDS`` is the limit.
+    """
 
     memory_bytes: int
     silence_s: float
@@ -72,8 +74,8 @@ def run_in_child(
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     """Run one request in a new child and yield its messages until "done".
 
-    The generator's ``send`` passes a further message to a child that waits for it (``Voice.hear``). A child can
-    announce that its next message takes longer ("within_s").
+    The generator's ``send`` passes a further message to a child that waits for it (``Voice.hear``). A child can limit
+    the seconds until its next message to less than ``bounds.silence_s`` ("within_s").
 
     Args:
         module: module that the child runs; its main part calls ``serve``.
@@ -94,7 +96,7 @@ def run_in_child(
             target=_listen, args=(cast(BinaryIO, child.stdout), arrived), name="trifold-child", daemon=True
         )
         listener.start()
-        with suppress(OSError):  # a dead child is recognised below
+        with suppress(OSError):  # ``_messages`` finds out that the child is dead
             send_message(cast(BinaryIO, child.stdin), request)
         yield from _messages(child, arrived, bounds, deadline)
     finally:
@@ -138,7 +140,7 @@ def _messages(
             following = yield message
             quiet_since = time.monotonic()  # the time that the caller takes does not count as the child's silence
             if following is not None:
-                with suppress(OSError):  # a dead child is recognised below
+                with suppress(OSError):  # the next turn of the loop finds out that the child is dead
                     send_message(cast(BinaryIO, child.stdin), following)
 
 
@@ -170,7 +172,7 @@ def _listen(stream: BinaryIO, arrived: queue.Queue[Any]) -> None:
         while (message := receive_message(stream)) is not None:
             arrived.put(message)
     except (OSError, ValueError, BrokenMessage):
-        pass  # a broken or closed pipe ends the child's messages; the clock decides the reason
+        pass  # a broken or closed pipe counts as the end of the child
     arrived.put(_END)
 
 
@@ -272,7 +274,7 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
         return False  # macOS accepts the call and ignores it
-    # Only private memory counts: mapped libraries, such as torch's, are on disk.
+    # This limit counts only private memory. Libraries that are mapped from disk, such as torch's, do not count.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True
 

@@ -1,4 +1,4 @@
-"""Splits a text into words and numbers, in the form in which texts are compared.
+"""Splits a text into words and numbers, and converts words to the form in which they are compared.
 
     list(tokenize("It burns 13 lamps."))       [("It", 0), ("burns", 3), ("13", 9), ("lamps", 12)]
     fold_word("l’Été")                          "ete"

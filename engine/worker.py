@@ -134,7 +134,7 @@ class Request(Generic[Final]):
 
     Args:
         state: the engine's state while it serves the request.
-        cancel: stops the request once it is set; the request makes its own if None.
+        cancel: stops the request once it is set; None makes a new ``threading.Event``.
     """
 
     def __init__(self, state: State, cancel: threading.Event | None = None) -> None:
@@ -145,7 +145,7 @@ class Request(Generic[Final]):
         self._error: TrifoldError | None = None
 
     def cancel(self) -> None:
-        """Ask the engine to stop; the final event follows within about a second."""
+        """Ask the engine to stop. The final event follows, usually within a second (at most ``HANDOVER_S``)."""
         self.stop.set()
 
     @property
@@ -473,7 +473,7 @@ def prepare() -> None:
 
 
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
-    from engine.plan.planner import devices_in_words  # needs packages, which are missing before the first start
+    from engine.plan.planner import devices_in_words  # imported here, because packages may be missing
 
     target, draft = session.target, session.draft
     return ModelInfo(

@@ -1,4 +1,5 @@
-"""Checks weights on disk: they must be safetensors, complete, and have the shapes that the settings describe.
+"""Checks weights files before they are loaded: they must be safetensors files that are complete and match their
+headers.
 
 This module reads headers, never tensors. It compares every size that a header states with the file's size before it
 allocates memory. Values are not checked, because a file with different values in the right shapes is simply a different
@@ -48,8 +49,8 @@ def check_folder(folder: Path) -> int:
         the number of values in the weights.
 
     Raises:
-        ModelError: there are no weights files, or one is missing, cut off, damaged in its structure, or no safetensors
-            file.
+        ModelError: there are no weights files, or a file is missing, cut off, damaged in its structure, or not a
+            safetensors file.
     """
     if (folder / GGUF_INDEX).is_file():
         return int(gguf_index(folder)["parameters"])

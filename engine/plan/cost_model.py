@@ -36,8 +36,8 @@ _WINDOW_PER_BUDGET = 16
 _MIN_BLOCK = 128
 # Maximum seconds of a prefill block in one layer, so that the Stop button takes effect at once.
 _BLOCK_S = 0.25
-# Minimum share of the best rate at which a rate counts as equally fast. It is below 1, because other programs disturb
-# a short probe.
+# Minimum rate of a prefill block that counts as fast enough, as a share of the best block's rate. It is below 1,
+# because other programs disturb a short probe.
 _EQUAL_RATE = 0.75
 # Seconds after which probes are repeated, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
@@ -59,7 +59,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Measured costs of one model on this machine. Rates in bytes per second.
+    """Measured costs of one model on this machine. All rates are in bytes per second.
 
     Args:
         memory: rate of a copy within the device's memory, counting bytes read and bytes written.
@@ -67,8 +67,8 @@ class CostModel:
         disk: rate of reading a file in the folder for spilled KV; 0 if the disk was too full to measure it.
         layers: number of the model's layers.
         head: cost of the output head, as a multiple of a layer's cost. The input embedding counts as 0.
-        step: a pass over one token through one layer.
-        middle: a pass over ``middle_tokens`` tokens through one layer.
+        step: cost of a pass over one token through one layer.
+        middle: cost of a pass over ``middle_tokens`` tokens through one layer.
         blocks: the prefill blocks that were tried: (tokens, seconds in one layer without context).
         block_per_token: seconds that a token of context adds for each token of a block, in one layer.
     """
@@ -136,7 +136,7 @@ class CostModel:
 
 
 def over(count: float, rate: float) -> float:
-    """Seconds to move bytes at a rate; 0 if the rate was not measured."""
+    """Seconds to move ``count`` bytes at ``rate`` bytes per second; 0 if ``rate`` is 0, so not measured."""
     return count / rate if rate else 0.0
 
 

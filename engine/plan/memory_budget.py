@@ -81,8 +81,8 @@ class BookFit:
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     """Choose the indices of documents to leave out, so that the others take at most ``most`` tokens.
 
-    Documents are chosen one by one. If a single document is large enough, the smallest such document is chosen. If not,
-    the largest document is chosen.
+    Documents are chosen one by one. If leaving out one more document is enough, the smallest such document is chosen.
+    If it is not enough, the largest of the remaining documents is chosen.
     """
     excess = sum(sizes) - most
     left: list[int] = []
@@ -240,7 +240,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
     Args:
         weights: bytes of one layer's weights.
         kv: KV size of the layers that keep the whole context.
-        window: tokens of the full window.
+        window: tokens of the model's window.
         budget: tokens of the retrieval cache's chosen chunks.
     """
     return LayerBytes(

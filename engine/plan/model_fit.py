@@ -254,7 +254,7 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) -> int:
-    """Bytes of weights in memory. Embedding and output head are not quantized."""
+    """Bytes of weights in memory. ``quantization`` does not apply to the embedding and the output head."""
     if _keeps_blocks(shape, quantization, on_gpu):
         return int(shape.parameters * shape.stored)
     blocks = shape.parameters - shape.embeddings
@@ -272,7 +272,7 @@ def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
 
 @dataclass(frozen=True)
 class BookTimes:
-    """Seconds to read a book of ``tokens`` tokens on a machine, and seconds of a plain step after the book."""
+    """Seconds to read a book of ``tokens`` tokens, and seconds to decode one token after it without speculation."""
 
     tokens: int
     reading_s: float

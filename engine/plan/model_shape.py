@@ -44,9 +44,10 @@ _LARGEST = 1 << 31
 class ModelShape:
     """The sizes of one model.
 
-    Parameters: ``embeddings`` counts those of the embeddings and the output head, which are never quantized.
-    ``inputs`` counts those of the per-layer input embeddings, which are included in ``embeddings``. ``asked`` counts
-    the parameters that are active for a token, so of the experts only the chosen ones; 0 means all parameters.
+    Parameters: ``parameters`` is the number of all parameters, and ``embeddings`` the number of those in the embeddings
+    and the output head, which are never quantized. ``inputs`` is the part of ``embeddings`` in the per-layer input
+    embeddings. ``asked`` is the number of parameters that are active for a token, so of the experts only the chosen
+    ones; 0 means all parameters.
 
     Layers: ``sliding_layers`` is the number of layers that hold a window of ``sliding_window`` tokens. ``sliding_kv``
     are KV heads and head_dim of these layers; None if they are the same as in other layers. ``recurrent_layers`` is the
@@ -231,7 +232,9 @@ def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
-    """Check the number of layers without KV of their own. Returns the layer whose KV each of these layers reads."""
+    """Check the number of layers without KV of their own. Return, for each of these layers, the layer whose KV it
+    reads.
+    """
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
         raise ModelError(f"{CONFIG} of {name} names layers that the model does not have.", "Download the model again.")

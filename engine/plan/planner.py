@@ -150,8 +150,8 @@ def _device(wanted: str) -> torch.device:
 
 
 def memory_of_cards(wanted: str) -> tuple[int, ...]:
-    """Bytes that the GPUs allowed by ``wanted`` would have free if this process did not use them, the largest first.
-    Empty if the model computes in the processor's memory.
+    """Bytes of each GPU in ``wanted`` that would be free if this process used no GPU memory, the largest number first.
+    Empty if the model computes in host memory.
 
     Raises:
         OptionError: as in ``pick_devices``.
@@ -234,8 +234,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Bytes of one layer of a model, with its copy for the middle level, and bytes of everything else on the first
-    device: embedding, head and draft model.
+    """Compute the bytes of one layer of a model, including the layer's copy for the middle level. Also compute the
+    bytes of everything else on the first device: embedding, head and draft model.
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
@@ -263,7 +263,6 @@ def host_weights(model: Any, held: int) -> HostWeights:
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
-    # ``held`` bytes, divided by the number of parameters of one block.
     each = held / architectures.parameters_of_block(model)
     dense = each * architectures.parameters_of_block(model, 0)
     return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
@@ -383,7 +382,7 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """The part of ``free`` that is left for KV if the retrieval cache, which is allocated later, is subtracted."""
+    """Subtract the retrieval cache, which will be allocated later, from ``free``. The rest is left for KV."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))

@@ -62,7 +62,7 @@ _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
 _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
 # Minimum free space for a disk to be probed, as a multiple of the size of the probe's file.
 _FREE_FILES = 16
-# Any value except zero: processors may compute faster with zeros.
+# Value of the probed layer's weights and KV. It is not zero, because processors may compute faster with zeros.
 _FILLING = 0.01
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
@@ -111,7 +111,7 @@ class OtherPrograms:
     @staticmethod
     def _look() -> tuple[float, float, float]:
         """Seconds that all processors worked, seconds that they worked for this program, and the current time in
-        seconds. All three are counted from a fixed point in the past.
+        seconds. Only differences between two calls are meaningful.
         """
         times = psutil.cpu_times()
         # Linux counts the time of virtual machines in "user" as well as in "guest", so "guest" is subtracted.
@@ -216,7 +216,9 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Time prefill blocks, each twice as long as the one before, as long as there is time for the next."""
+        """Time prefill blocks. Each block is twice as long as the previous one. The last block is the longest for which
+        there is time and room.
+        """
         found, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)

@@ -1,6 +1,6 @@
 """Computes the time of a speculation round, which ends with a verification. The time of each of its passes follows from
-the bytes that the pass reads on the device, the bytes that cross buses, and the kernels that the host launches. Pure
-arithmetic, which needs no measurement.
+the bytes that the pass reads on the device, the bytes that cross buses, and the kernels that the host launches. This is
+pure arithmetic.
 
 Used to judge a model before its download, to forecast the time of a book (with computation times from ``cost_model``),
 to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a GPU. The acceptance
@@ -35,7 +35,7 @@ KEPT = (0.8, 0.95)
 """
 
 DRAFT_KEPT = 0.7
-"""Share of the draft model's tokens that the middle level accepts."""
+"""Assumed share of the draft model's tokens that the middle level accepts."""
 
 _MS = 1000.0
 
@@ -142,7 +142,7 @@ class RoundModel:
 
     @property
     def plain_ms(self) -> float:
-        """Milliseconds of a plain step."""
+        """Milliseconds of a plain step, which decodes one token without speculation."""
         return self.verify.ms(self.rates)
 
     @property
@@ -193,7 +193,7 @@ def probed(
     cache has the budget that ``costs`` choose for a window of ``context`` tokens.
 
     Args:
-        kv: tiers of the book's KV.
+        kv: bytes of the book's KV in each tier.
         buses: number of parallel buses for spilled KV and for weights in host memory.
         waiting: weights in host memory.
     """
