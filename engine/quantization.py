@@ -51,8 +51,9 @@ beginnings and ends of the newest answers. The chat can be cropped to these plac
 """
 
 TRACED_TOKENS = 144
-"""Maximum number of newest tokens for which a recurrent layer stores a trace, with which the state after each of them
-can be computed again (``engine.kv.states``). It is enough for a verification and for the passes of the middle level.
+"""Maximum number of newest tokens for which a recurrent layer stores traces. From the traces, the state after any of
+these tokens can be computed (``engine.kv.states``). The number is enough for a verification and for the passes of the
+middle level.
 """
 
 # Number of states that a recurrent layer stores: after the committed tokens, before the newest pass, after the newest

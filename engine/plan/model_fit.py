@@ -163,7 +163,7 @@ def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKEN
 
 
 def _weights_read(target: ModelShape, found: ModelFit) -> float:
-    """Bytes of the weights that a pass over one token reads. Of experts, it reads only the chosen ones."""
+    """Bytes of the weights that a pass over one token reads. Of the experts, only the chosen ones are read."""
     return found.weights * target.parameters_asked / target.parameters
 
 

@@ -269,7 +269,7 @@ def host_weights(model: Any, held: int) -> HostWeights:
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
-    """Bytes of one layer's copy for the middle level; 0 if there is no copy."""
+    """Bytes of the copy of one layer's weights that the middle level uses; 0 if there is no copy."""
     dtype = architectures.pick_dtype(model, config.dtype, device)
     if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
         return 0
