@@ -1,16 +1,15 @@
 """Tries a model's tokenizer and chat template. Both are untrusted, and both must run before the model can be used.
 
-Both are tried in a bounded child process (``engine.sandbox``, ``engine.foreign_child``). A tokenizer may be made to
-fill the memory, never end, or break its library, so this process loads a tokenizer only after the child has loaded and
-used it. A chat template is a program. The child compiles it and renders it once into pieces (``engine.chat_template``).
-This process uses only the pieces. Results are stored under a hash of the tried files, so that a model is tried only at
-its first start. ``begin`` starts the trials of a model while this process imports its libraries; the use of a tokenizer
-or a template waits for the result.
+Both are tried in a child process with limits on memory and time (``engine.sandbox``, ``engine.foreign_child``). A
+malicious tokenizer may fill the memory, never end, or crash its library. So this process loads a tokenizer only after a
+child has loaded and used it. A chat template is a program. The child compiles it and renders it once into pieces
+(``engine.chat_template``). This process uses only the pieces. Results are stored under a hash of the tried files, so
+that a model is tried only when it is started for the first time. ``begin`` starts the trials of a model while this
+process imports its libraries. Every use of a tokenizer or a template waits for its result.
 
-A tokenizer that the child found harmless may still be slow on a particular text, if a regular expression or the
-tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other tokenizer each text is
-encoded in a child first (``Texts``), with a time limit that grows with the text's length. Thirty characters can be
-enough to stall such a tokenizer.
+A tokenizer that passed its trial may still stall on a particular text of only thirty characters, if a regular
+expression or the tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other
+tokenizer a child encodes each text first (``Texts``), with a time limit that grows with the text's length.
 """
 
 from __future__ import annotations
@@ -36,15 +35,17 @@ from engine.sandbox import Bounds, ChildFailed, run_in_child
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, USE_S)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
-# Limits for converting a GGUF vocabulary. Of the known vocabularies, one of 260,000 SentencePiece tokens needs the most
-# memory and time. The number of tokens that the header states is checked before.
+# Limits for converting a GGUF vocabulary, set for the known vocabulary that needs the most memory and time (260,000
+# SentencePiece tokens).
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-# Maximum seconds for a text: a constant plus seconds per character, ten times the time of an ordinary tokenizer.
+# Maximum seconds for encoding a text: a constant, plus seconds per character. This is ten times what an ordinary
+# tokenizer takes.
 _TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
 _TEXT_BYTES_PER_CHARACTER = 300  # bytes of an encoding with its offsets, per character of the text
-_SHORT = 10_000  # maximum characters of a text for the permanent child
-_LIFE_S = 1800.0  # seconds after which the permanent child is replaced, because its processor time is limited
-_MOST_KNOWN = 1000  # maximum texts that a tokenizer remembers as tried
+_SHORT = 10_000  # maximum characters of a text that the permanent child tries; each longer text gets its own child
+# seconds after which the permanent child is replaced, before it reaches the limit of its processor time
+_LIFE_S = 1800.0
+_MOST_KNOWN = 1000  # number of tried texts at which ``Texts`` forgets all of them
 _START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
 _FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
@@ -70,8 +71,9 @@ class Tried:
 def begin(model: str, draft: str | None, kept: str = "") -> None:
     """Start to try the tokenizers of a model and its draft, and the model's chat template.
 
-    Returns at once; errors are raised where tokenizers or templates are used. The template is looked for in its usual
-    place. ``chat_format`` itself tries a template from another place, or with other special tokens.
+    Returns at once. If a trial fails, the error is raised where the tokenizer or template is used. The template is
+    tried here only if it is in the tokenizer's folder. ``chat_format`` tries a template from another place, or with
+    different special tokens.
     """
 
     def work() -> None:
@@ -155,8 +157,7 @@ class Texts:
             except ChildFailed as failure:
                 if failure.reason not in ("crash", "memory"):
                     raise
-                # a new child shows whether this text was the cause, because the old child has processed other texts
-                # before
+                # The child may have failed because of earlier texts. So this text is tried again in a new child.
                 answer = None
             if answer is None:
                 self._start(bounds)
@@ -209,7 +210,8 @@ def _tokenizer_request(folder: Path) -> str:
 
 
 def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str = "") -> ChatFormat:
-    """Cut a chat template into pieces around a book, in a child.
+    """Cut a chat template into the pieces that it writes before and after a book, questions and answers. This is done
+    in a child.
 
     Args:
         tokens: the tokenizer's special tokens, which a template may name.
@@ -226,13 +228,15 @@ def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]
     """The hash and the request of a chat template's trial, with the special tokens that the template names."""
     named = {name: str(token) for name, token in sorted(tokens.items()) if name in template}
     request = json.dumps({"work": "template", "template": template, "tokens": named})
-    # A template that writes the date gives different pieces tomorrow.
+    # A template that writes the date gives different pieces every day, so the date is part of the hash.
     day = time.strftime("%Y-%m-%d") if "strftime_now" in template else ""
     return hashlib.sha256(_versions() + f"{day}\0{request}".encode()).hexdigest(), request
 
 
 def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """The chat template that a folder states, with its special tokens; None if the template is elsewhere."""
+    """The chat template in a folder's files, with its special tokens; None if neither the template file nor the
+    tokenizer's settings hold a template.
+    """
     settings = model_files.read_object(folder / "tokenizer_config.json")
     path = folder / model_files.TEMPLATE
     template = model_files.content(path).decode() if path.exists() else settings.get("chat_template")
@@ -247,7 +251,7 @@ def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
 def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ...]:
     """Write the tokenizer that a GGUF file describes into a folder, in transformers' form, and try it.
 
-    One child does both, since it has already loaded the tokenizer.
+    The same child writes and tries the tokenizer, so that it is loaded only once.
 
     Args:
         model_type: transformers' name of the model's type.
@@ -282,7 +286,9 @@ def _versions() -> bytes:
 
 
 _trials: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
-"""Results and running trials, keyed by hash and folder. Failed trials are forgotten."""
+"""Running trials, and the newest results, keyed by hash and by the folder of stored results. Failed trials are
+removed.
+"""
 _trials_lock = threading.Lock()
 
 
@@ -382,8 +388,8 @@ def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """The name of the tried part, the limits of the trial, and the words that state a text's length in an error ("" if
-    no text is tried).
+    """Return the name of the tried part, the limits of its trial, and the end of an error message, which states the
+    text's length ("" if no text is tried).
     """
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
@@ -401,6 +407,6 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
-    else:  # Rust ends the process if memory runs out
+    else:  # reason "memory" or "crash": the tokenizers library, in Rust, crashes if memory runs out
         why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
     return ModelError(f"This model's {what} {why}.", ANOTHER)

@@ -2,10 +2,10 @@
 
     python -m engine.foreign_child        started by ``engine.foreign``, as a child of ``engine.sandbox``
 
-A tokenizer's numbers are checked before they can make a library allocate memory. Then the tokenizer is loaded, and used
-on prose and on runs of a repeated character. A GGUF file's vocabulary is converted to transformers' format first. A
-chat template is cut into pieces. The program that started the child uses only these pieces, and loads a tokenizer only
-after the child has passed it.
+The counts and ids in a tokenizer's files are checked first, because a library would allocate memory for them. Then the
+tokenizer is loaded, and used on prose and on runs of a repeated character. A GGUF file's vocabulary is first converted
+to transformers' format. A chat template is cut into pieces. The parent process uses only these pieces, and loads a
+tokenizer only after the child has tried it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine.errors import ModelError
 from engine.sandbox import Voice, serve
 
 TRYING = "trying"
-"""The child's message that a vocabulary is converted and now being tried."""
+"""The child's message after it has converted a vocabulary, before it tries the tokenizer."""
 USE_S = 10.0
 """Maximum seconds for loading and using a tokenizer."""
 IDLE_S = 300.0
@@ -48,11 +48,12 @@ _LARGEST_ID = 1 << 24
 # Maximum factor by which a normalizer may lengthen a text, or a decoder a token. Real models make at most two
 # characters out of one.
 _MOST_GROWTH = 16.0
-# The setting whose number may be larger than ``MOST_ADDED``: 10 to the power of 30 means "any length".
+# The only setting that may be larger than ``MOST_ADDED``. Tokenizers state 10 to the power of 30 for "any length".
 _LONGEST = "model_max_length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # settings that would replace the tried files
+# settings that would make a library load other files or words than the tried ones
+_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
 _RUN = 48  # number of repetitions of a character, enough to make a regular expression with exponential time slow
 _PROSE = "The keeper's log of 1897 says: \u201cNo light, 3 nights\u201d \u2014 na\u00efve, isn't it?\r\n\r\n\tYes... "
@@ -156,8 +157,10 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
-    """Convert the vocabulary of a GGUF file, and save the tokenizer in the folder ``out``. The header is read here and
-    given to transformers, which would read the file twice, and 300,000 tokens one by one.
+    """Convert the vocabulary of a GGUF file, and save the tokenizer in the folder ``out``.
+
+    The header is read by ``gguf_header`` and given to transformers. transformers itself would read the file twice, and
+    its 300,000 tokens one by one.
 
     Returns:
         The tokenizer and its JSON, as ``_load_tokenizer``.
@@ -168,14 +171,16 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
     fields, _ = gguf_header.read(gguf, vocabulary=True)
     with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
-        (Path(alone) / gguf.name).touch()  # alone in a folder, because other files would change how it is read
+        # an empty file in an empty folder: transformers would also read other files in the folder
+        (Path(alone) / gguf.name).touch()
         tokenizer = AutoTokenizer.from_pretrained(
             alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
         )
     tokenizer.save_pretrained(out)
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     merges = [" ".join(pair) for pair in content["model"].get("merges") or ()]
-    if merges and all(pair.count(" ") == 1 for pair in merges):  # as strings, merges take half of the bytes
+    # a merge written as one string takes half the bytes of a list of two strings
+    if merges and all(pair.count(" ") == 1 for pair in merges):
         content["model"]["merges"] = merges
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     (out / model_files.TOKENIZER).write_text(compact, encoding="utf-8")
@@ -184,11 +189,12 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
-    """Within this context, let transformers take ``fields`` as the header of every GGUF file. Replaces transformers'
-    own modules for reading headers, which need torch, and for deriving settings from headers.
+    """Within this context, make transformers use ``fields`` as the header of every GGUF file. Two of transformers'
+    modules are replaced: the module that reads headers, which needs torch, and the module that derives a configuration
+    from a header.
     """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
-    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # names that the package keeps after their first use
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # the package caches these two attributes on first use
     reader = types.ModuleType(f"{package['__name__']}.reader")
     settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
     vars(reader)[reads] = lambda *_: (fields, ())
@@ -290,7 +296,9 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Each character of ``_SIGNS``, with a different character that ends a run of the first."""
+    """Each character of ``_SIGNS``, with a different character. A test text is a run of the first that ends with the
+    second.
+    """
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 
 
@@ -307,7 +315,8 @@ def _check_settings(folder: Path) -> None:
             raise ModelError(f"{name} is damaged: it holds no JSON object.", ANOTHER)
         if odd := [key for key in _OTHER_FILES if stated.get(key)]:
             raise ModelError(f"{name} names other files or words ({odd[0]}) for the tokenizer.", ANOTHER)
-        for key, value in stated.items():  # some classes of transformers add as many tokens as a setting says
+        # some of transformers' tokenizer classes add as many tokens as an integer in the settings says
+        for key, value in stated.items():
             if type(value) is int and value > MOST_ADDED and name == "tokenizer_config.json" and key != _LONGEST:
                 raise ModelError(f"{name} is damaged: {key} is {value:,}.", ANOTHER)
         lists = [stated[key] for key in _NAMED if isinstance(stated.get(key), list | dict)]
@@ -322,10 +331,10 @@ def _check_settings(folder: Path) -> None:
 
 
 def _check_stated(stated: Any) -> None:
-    """Check the numbers in ``tokenizer.json`` before a library allocates memory for them.
+    """Check the counts and ids in ``tokenizer.json`` before a library allocates memory for them.
 
     Raises:
-        ModelError: a number is too large, or the tokenizer works at random.
+        ModelError: a number is too large, or the tokenizer cuts words at random (dropout).
     """
     if not isinstance(stated, dict):
         raise ModelError(f"{model_files.TOKENIZER} is damaged: it holds no JSON object.", ANOTHER)
@@ -356,7 +365,7 @@ def _check_ids(ids: Any) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normalizer or decoder, with the steps of sequences one by one."""
+    """The steps of a normalizer or decoder. Nested sequences are flattened."""
     if isinstance(part, dict):
         inner = [each for name in ("normalizers", "decoders") for each in part.get(name) or ()]
         for each in inner:
@@ -375,7 +384,7 @@ def _growth(step: Mapping[str, Any]) -> float:
     named = pattern.get("String") if isinstance(pattern, dict) else None
     if isinstance(named, str) and named:
         return max(1.0, content / len(named))
-    return 1.0 + content  # an expression may match between any two characters
+    return 1.0 + content  # a regular expression may match the empty string before and after the character
 
 
 def _refusal(error: BaseException) -> dict[str, Any]:

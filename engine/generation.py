@@ -1,16 +1,18 @@
 """Makes one answer: from a prompt in the caches to the events of its tokens, its figures and its pages.
 
-``GenerationLoop`` runs a decoding loop on a session's caches. Between questions on the same book it keeps the times of
-plain steps, and the last prompt with its queries, so that repeating a question (to regenerate, or to choose the best of
-several samples) prefills no token. ``Generation`` turns rounds into events. ``PageScores`` turns scores of chunks into
-scores of pages, which the app uses to highlight pages. ``Meter`` computes the figures of an answer from its rounds,
-with the names of the field:
+``GenerationLoop`` runs a decoding loop on a session's caches. It keeps the last prompt and its queries, so that asking
+the same question again (to regenerate, or to choose the best of several samples) prefills no token. It also keeps the
+times of plain steps (autoregressive passes for one token) while the book stays the same. ``Generation`` turns rounds
+into events. ``PageScores`` turns scores of chunks into scores of pages, which the app uses to highlight pages.
+``Meter`` computes the figures of an answer from its rounds:
 
-Acceptance rate: accepted / proposed at a level, bonus excluded; tokens copied straight from the book to verification
-are counted separately. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per
-token): a round delivers its tokens at once, so each token is assigned the round's time divided by the number of its
-tokens; p50 and p95 are over tokens. Speedup: the time of plain steps during the answer (``PlainSteps``) over the mean
-time per token.
+- Acceptance rate: accepted / proposed tokens of a level, without the bonus token. Tokens that are copied straight from
+  the book to verification are counted separately.
+- Mean acceptance length: tokens per verification, with the bonus token.
+- Inter-token latency (ms per token): a round delivers its tokens at once, so each token is assigned the round's time
+  divided by the round's number of tokens. p50 and p95 are over tokens.
+- Speedup: the estimated time per token of plain decoding during the answer (``PlainSteps``), divided by the mean time
+  per token.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 
 
 PLAIN_PROBES = 3
-"""Number of plain steps that are timed on a new book. Their median is the controller's first cost. The first step also
-makes a token; if it is slow, no other step is timed.
+"""Number of plain steps that are timed on a new book. The controller starts with their median as the cost of a plain
+step. The first of these steps makes the answer's first token. If this step is slow, only this step is timed.
 """
 # Minimum number of plain steps for a speedup to be computed.
 _LEAST_PLAIN_STEPS = 3
@@ -54,18 +56,19 @@ _LEAST_PLAIN_STEPS = 3
 _PLAIN_EVERY_S = 2.0
 # Maximum share of an answer's time for plain steps while the answer is written.
 _PLAIN_SHARE = 0.01
-# Plain steps that are missing at the end of an answer are timed if they take less than ``_PLAIN_SHARE_AT_END`` of the
-# answer's time, or less than ``_UNNOTICED_S`` seconds, which a person does not notice.
+# If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. This is
+# done only if they take less than ``_PLAIN_SHARE_AT_END`` of the answer's time, or less than ``_UNNOTICED_S`` seconds,
+# which a person does not notice.
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# Maximum number of verifications before a plain step with which it is compared, and of verifications after it.
+# A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio of the speedup's upper bound to its lower bound, each one standard error of the comparisons' median
-# away. Beyond this ratio no speedup is given, because the machine was disturbed.
+# Maximum ratio of the speedup's upper bound to its lower bound. With a larger ratio no speedup is given, because the
+# machine was disturbed. For the two bounds, the median cost of a row is changed by plus and minus one standard error.
 _MOST_SPREAD = 1.5
-# The standard error of a median, as a multiple of the interquartile range (for a normal distribution), for one
-# observation. It is divided by the square root of the number of plain steps, because all comparisons with one plain
-# step share the error of its time.
+# Factor that turns the interquartile range of n comparisons, divided by the square root of n, into the standard error
+# of their median (for a normal distribution). Here n is the number of plain steps, because all comparisons with one
+# plain step share the error of its time.
 _QUARTILES_TO_SPREAD = 0.93
 
 
@@ -96,13 +99,14 @@ class GenerationLoop:
         self._asked = []
 
     def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
-        """Crop the caches to the tokens of ``prompt`` that they hold already. Returns the observer for the prefill of
+        """Crop the caches to the tokens of ``prompt`` that they hold already. Return the observer for the prefill of
         the remaining tokens.
 
         Args:
             prompt: all tokens of the prompt.
-            reused: number of the prompt's first tokens that are known to be in the caches. After a repeated question
-                the caches may hold more: all tokens but the last.
+            reused: the first ``reused`` tokens of the prompt are known to be in the caches. If the same question is
+                asked again, this method finds that all tokens except the last are in the caches, whatever ``reused``
+                says.
         """
         full = self._full
         whole = len(prompt) - 1
@@ -119,7 +123,7 @@ class GenerationLoop:
         """Remember ``prompt`` for a repeated question. All its tokens except the last must be in the cache."""
         self._asked = list(prompt)
         self._full.keep_place()
-        # This watermark drops if other tokens, such as another chat's, replace tokens of the prompt.
+        # ``_known.length`` drops if other tokens, such as those of a different chat, replace tokens of the prompt.
         self._known = self._full.watermark()
 
     def decode(
@@ -135,8 +139,9 @@ class GenerationLoop:
         """Yield the events of an answer. Committed tokens are appended to ``tokens``, which holds the prompt at first.
 
         Args:
-            book_tokens: number of the prompt's first tokens that belong to the book, which an answer may repeat.
-            begun: number of the prompt's last tokens that already belong to the answer.
+            book_tokens: the first ``book_tokens`` tokens of the prompt are the book. A repetition that the book
+                contains does not count as a loop.
+            begun: the last ``begun`` tokens of the prompt are the beginning of the answer, which is continued.
             quotable: the text that quotations must come from; None if anything may be quoted.
         """
         left = self._target.window - len(tokens)
@@ -156,7 +161,8 @@ class GenerationLoop:
             yield from self._tell(rounds.plain(context), generation, tokens)
         else:
             yield from self._speculate(context, sampling, generation)
-        # Plain steps that a short answer lacks are timed after the last token, where they delay no token.
+        # If a short answer has too few plain steps, the missing steps are timed after its last token, where they delay
+        # no token.
         while generation.meter.plain.wanting(generation.clock - began):
             self._time_plain_step(tokens, generation)
 
@@ -173,7 +179,8 @@ class GenerationLoop:
                 return iter(())
             return hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
 
-        # The step of the first token also records the newest query for the selection.
+        # The prompt's last token has no KV yet. The pass that makes the first token computes it, and records its query
+        # for the selection.
         observer = None if self._has_newest_query else self._queries
         with self._finite_logits():
             first, others = rounds.first_token(context, observer, begin)
@@ -261,7 +268,9 @@ class Generation:
         return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
 
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
-        """The event that reports new chunk scores, for the tokens since the last such event."""
+        """Make the event that reports new ``chunk_scores``. The event covers the tokens since the last event of this
+        kind.
+        """
         first, self._scored = self._scored, len(self.tokens)
         self.pages_scored.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
         return self.pages_scored[-1]
@@ -303,7 +312,8 @@ class PageScores:
         self._pages = len(page_starts)
         middles = torch.arange(self._chunks) * chunk_size + chunk_size // 2
         starts = torch.tensor(page_starts, dtype=torch.long)
-        # A chunk of the template before the first page is assigned to that page. It is a sink and scores zero.
+        # A chunk of the chat template before the first page is assigned to the first page. This changes no page score,
+        # because such a chunk is an attention sink with score zero.
         self._page_of = (torch.searchsorted(starts, middles, right=True) - 1).clamp_(min=0)
         self._sum = torch.zeros(self._pages)
 
@@ -327,28 +337,32 @@ class PageScores:
 
 
 class PlainSteps:
-    """Compares an answer's time with plain decoding, using plain steps that are timed while the answer is written.
+    """Estimates the speedup over plain decoding, from plain steps that are timed while the answer is written.
 
-    Plain steps are few, so each is compared with the verifications nearest in time. The median of all comparisons is
-    the cost of a further row in a pass. With this cost, the time of every verification gives an estimate of a plain
-    step's time at that moment. Each round's time is divided by this estimate, because a slow moment of the machine
-    slows rounds and plain steps alike. A plain token takes longer than its pass. The factor is the lower median over
-    rounds of one plain step, or 1 without such rounds. The median would be too high, because an answer's second round
-    also starts the cheap levels.
+    Plain steps are few, so each is compared with the verifications nearest in time. Each comparison gives the cost of
+    an additional row: how much longer a verification takes for each token after its first, as a fraction of a plain
+    step. The median of these costs turns the time of any verification into an estimate of a plain step's time at that
+    moment. Each round's time is divided by this estimate, because a slow moment of the machine slows rounds and plain
+    steps alike.
 
-    Times of steps are milliseconds; moments are seconds since the question.
+    A round of plain decoding takes longer than its pass alone. The ratio of the two is measured in rounds that were a
+    single plain step; without such rounds it is 1. The lower median of the ratios is used, because the second round of
+    an answer also starts the draft and the middle level, so that its ratio is too high.
+
+    Durations are in milliseconds. Moments are in seconds since the question.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Sums over rounds. The first is of the round's time divided by its verification's time; the second is of this
-        # ratio times the number of the verification's rows after the first.
+        # Two sums over rounds. ``_passes``: the round's time divided by its verification's time. ``_pass_rows``: the
+        # same ratio, times the number of the verification's rows after the first.
         self._passes, self._pass_rows = 0.0, 0.0
-        self._row_costs: list[float] = []  # costs of a further row, in plain steps, ascending
-        self._whole: list[float] = []  # times of rounds that are one plain step, in plain steps, ascending
+        self._row_costs: list[float] = []  # costs of an additional row, as fractions of a plain step, ascending
+        # for rounds that are one plain step: the round's time divided by the pass's time, ascending
+        self._whole: list[float] = []
         self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # newest verifications: rows and milliseconds
-        self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
+        self._step_ms, self._step_s = 0.0, 0.0  # duration and end of the newest plain step
         self._since_step = 0  # verifications since the newest plain step
 
     def add(self, ms: float, at_s: float) -> None:
@@ -384,8 +398,8 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether an answer that took ``answer_s`` seconds lacks plain steps, and timing them at its end would go
-        unnoticed.
+        """Whether the answer, which took ``answer_s`` seconds, has too few plain steps for a speedup, and a person
+        would not notice the time for the missing steps.
         """
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
@@ -408,8 +422,8 @@ class PlainSteps:
         return self._tokens * whole / self._steps(row)
 
     def _steps(self, row: float) -> float:
-        """Number of plain steps that fit into the answer's time, if a further row of a verification costs ``row`` plain
-        steps.
+        """Number of plain passes that fit into the answer's time, if each additional row of a verification costs
+        ``row`` plain steps.
         """
         return self._passes + max(0.0, row) * self._pass_rows
 
@@ -427,7 +441,7 @@ class Meter:
         mode: name of the decoding loop.
         prompt_tokens: tokens of the whole context when decoding began.
         prefilled_tokens: tokens of the context that this question had to prefill.
-        context_limit: tokens of the window.
+        context_limit: maximum tokens of a context.
     """
 
     def __init__(self, mode: str, prompt_tokens: int, prefilled_tokens: int, context_limit: int) -> None:

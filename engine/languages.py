@@ -30,12 +30,12 @@ _ASKING: dict[Language, str] = {
 }
 
 
-# Words of the lists that also occur in questions in another of the languages, so that they do not identify the
-# language: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
+# Words of the lists that are ignored in questions, because they also occur in questions in another of the languages:
+# "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
 _TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
-# Words of a question that may want its answer in a different language: names of languages, and requests for the book's
-# own words.
+# Beginnings of words that may ask for an answer in a different language: names of languages, and requests for a
+# quotation from the book.
 _WISH = re.compile(
     r"\b(?:english|german|french|spanish|englisch|deutsch|französisch|spanisch|anglais|allemand|français|espagnol"
     r"|inglés|alemán|francés|español|quot|cit[ae]|zitier|zitat|wörtlich|wortlaut|word for word|verbatim|mot à mot)",
@@ -50,9 +50,9 @@ def language_of(text: str) -> Language | None:
 
 
 def language_of_question(question: str) -> Language | None:
-    """The language in which a question wants its answer, detected by its common words outside of quoted titles. A
-    single common word is enough. None if two languages are equally likely, or if the question may want its answer in a
-    different language.
+    """The language in which a question wants its answer, detected by its common words. Quoted titles are ignored. A
+    single common word is enough. None if no or several languages fit best, or if the question may ask for an answer in
+    a different language.
     """
     if _WISH.search(question):
         return None
