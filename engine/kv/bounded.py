@@ -1,13 +1,15 @@
-"""Manages layers whose memory has a fixed size, however long the context is: windows and states.
+"""Manages bounded layers. The memory of such a layer has a fixed size, however long the context is, because the layer
+holds a sliding window or a recurrent state.
 
-Such layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
-full and the middle level share these layers, so both compute with exactly the same windows and states. The middle level
-writes entries after the committed tokens. The verification overwrites these entries before any other pass reads them.
+Bounded layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
+full cache and the middle level share these layers, so both compute with exactly the same windows and states. A pass of
+the middle level writes entries after the committed tokens. The verification overwrites these entries before any other
+pass reads them.
 
-A window or a state cannot restore old tokens. Such a layer can be cropped to recent lengths, and to a few places for
-which it has a full copy. One copy is made at the end of the book, where every chat about the book begins. A layer with
-a state can go back only within the newest pass, so a model with such layers also keeps copies at the newest places of
-the chat. ``nearest`` gives the length that the layers can be cropped to; the tokens after it have to be prefilled
+A window or a state cannot restore old tokens. So a bounded layer can be cropped only to recent lengths, and to a few
+places for which it has a copy. One copy is made at the end of the book, where every chat about the book begins. A layer
+with a state can go back only within the newest pass. So a model with such layers also keeps copies at the newest places
+of the chat. ``nearest`` returns the length that all layers can be cropped to. All later tokens have to be prefilled
 again.
 """
 
@@ -134,11 +136,11 @@ class BoundedCache:
     def near(
         self, layer: int, start: int, count: int, k: torch.Tensor | None, v: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on see in a layer of
-        the model.
+        """Return the keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens attend to in a layer of the
+        model. The first of these tokens is at ``start``.
 
-        The tokens' own k and v are stored and included. If k and v are None, the layer reads the KV of its source
-        layer.
+        The given ``k`` and ``v`` of the tokens are stored first, so the result includes them. If they are None, the
+        layer reads the KV of its source layer.
         """
         if k is not None and v is not None:
             found = self.store(layer, start, k, v)
@@ -159,7 +161,9 @@ class BoundedCache:
             layer.commit()
 
     def nearest(self, length: int) -> int:
-        """The largest length up to ``length`` committed tokens that all layers can be cropped to."""
+        """Return the largest length that all layers can be cropped to, at most ``length``. ``length`` may not exceed
+        the committed tokens.
+        """
         self._forget_uncommitted()
         if all(layer.reaches(length) for layer in self._layers.values()):
             return length
@@ -186,14 +190,14 @@ class BoundedCache:
         return [*([self._book] if self._book else []), *self._chat]
 
     def mark(self) -> None:
-        """Copy the layers at the end of the committed tokens, which is the end of the book. The copy replaces all
-        earlier copies.
+        """Copy all layers at the end of the book. Call this when exactly the book is committed. Earlier copies,
+        including those of the chat, are dropped.
         """
         self._book, self._chat = self.at(self._length), []
 
     def keep(self) -> None:
-        """Copy the layers at the end of the committed tokens, as a place of the chat. Do nothing if no layer has a
-        state.
+        """Copy all layers at the end of the committed tokens, so that the chat can be cropped to this length later.
+        Only the newest copies are kept (``CHAT_PLACES``). Do nothing if no layer has a state.
         """
         if not self._states or any(place.stop == self._length for place in self._places()):
             return
@@ -201,17 +205,18 @@ class BoundedCache:
         self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
 
     def at(self, stop: int) -> BoundedCopy | None:
-        """Return the copy that ends at ``stop`` committed tokens, or make it now. None if the layers no longer hold
-        enough tokens for a copy, or if there are no bounded layers.
+        """Return the stored copy that ends at ``stop`` committed tokens. If there is none, make a copy without storing
+        it. None if some layer no longer holds the tokens before ``stop`` that decoding needs, or if there are no
+        bounded layers.
         """
         kept = next((place for place in self._places() if place.stop == stop), None)
         window = self._shape.sliding.window if self._shape.sliding else 0
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy the committed tokens [start, stop), or only the newest of these tokens if some layer does not hold, or
-        does not need, the earlier ones. None if decoding could not continue from the copy, or if there are no bounded
-        layers.
+        """Copy the committed tokens [start, stop), or only the newest of these tokens if some layer no longer holds the
+        earlier tokens or does not need them. None if decoding could not continue from the copy, or if there are no
+        bounded layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()
@@ -224,8 +229,8 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append the tokens of a ``copy`` to the committed tokens. The new tokens count only after ``commit`` has been
-        called.
+        """Append the tokens of ``place``, a copy, to the committed tokens. The appended tokens become committed only
+        when ``commit`` is called.
         """
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):

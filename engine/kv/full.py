@@ -1,15 +1,15 @@
 """The target model's full cache, which holds every token. It is the only cache that must exist.
 
-Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
-counts tokens whose KV is in all layers. The newest tokens can be cropped, to any length unless the model has layers
-with a window or a state (see below). A layer is stored in the tier that the placement names, in the model's dtype or
-quantized to 8 bits. Before a pass attends in a layer, the layer is brought "at hand": into the memory of the compute
-device, in the model's dtype, or in 8 bits if a kernel reads 8 bits. An ``Observer`` may read a layer's queries while
-the layer's KV is at hand.
+Axis order (kv_heads, seq, head_dim) per layer. Keys are stored after RoPE, and read with position id = index.
+``length`` counts the tokens whose KV is in all layers. A layer is stored in the tier that the placement names, in the
+model's dtype or quantized to 8 bits. Before a pass attends in a layer, the layer is brought "at hand": into the memory
+of the compute device, in the model's dtype (or in 8 bits if a kernel reads 8 bits). An ``Observer`` may read a layer's
+queries while the layer's KV is at hand.
 
-Layers with a window or a state are stored separately (``bounded``); layer numbers in this module count only the
-remaining layers. In a model with such layers the cache can be cropped only to lengths that ``nearest`` returns.
-``spilling`` frees memory when it runs out while the engine works.
+Layers with a window or a state are stored separately (``bounded``). Layer numbers in this module count only the
+remaining layers. The newest tokens can be cropped: to any length, or only to lengths that ``nearest`` returns if the
+model has layers with a window or a state. If memory runs out while the engine works, ``spilling`` moves layers of this
+cache to a slower tier.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ _GROWTH = 4096
 # Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of slots that a pass of fixed shape reads under a mask. A quarter of the slots precede the first pass, and the
-# other slots hold the tokens of this pass and of later passes. When the context outgrows the slots, the pass is
-# recorded again. With more slots, passes would be recorded less often, but attention reads all slots in every layer.
+# Number of slots that a pass of fixed shape reads under a mask. When the pass is recorded, a quarter of these slots
+# hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the context outgrows
+# the slots, the pass is recorded again. With more slots, passes would be recorded less often, but attention reads all
+# slots in every layer.
 _RECORDED = 1024
-# ``_RECORDED``, if attention reads only the slots that are in use (``attention.reads_lengths``). Passes over more than
-# 16 tokens read all of the slots under a mask.
+# Replaces ``_RECORDED`` if the kernel reads only the slots in use (``attention.reads_lengths``). Passes over more than
+# 16 tokens still read all of these slots under a mask.
 _RECORDED_BY_LENGTH = 4096
 
 
@@ -89,8 +90,8 @@ class FixedSpan:
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        past: number of tokens at the start of the context that every row sees without a mask.
-        stop: end of the slots after ``past`` that the pass reads under a mask.
+        past: the slots [0, past) hold tokens that every row sees, so they are read without a mask.
+        stop: the slots [past, stop) are read under a mask.
         memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """
 
@@ -131,14 +132,14 @@ class FullCache:
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
-        # maximum number of tokens that a layer may hold; more than ``length`` while a segment is prefilled layer by
-        # layer
+        # Number of tokens that any layer may hold. While a segment is prefilled layer by layer, this is more than
+        # ``length``.
         self._written = 0
         # For each device with layers: the staging that moves KV to it, and the workspace in which KV is dequantized.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
         self._has_buffers = False  # whether all needed buffers exist; if not, the next pass allocates them
-        # totals of buffers that have been freed: bytes moved, and seconds waited
+        # bytes moved and seconds waited by buffers that have been freed
         self._moved_bytes, self._waited_s = 0, 0.0
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
@@ -383,8 +384,8 @@ class FullCache:
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values [0, stop) in 8 bits (kv_heads, stop, storage_dim) of a layer that is resident or at hand.
-        None if the cache is not quantized, or if no such copy exists.
+        """Return the keys and values [0, stop) of a layer in 8 bits, (kv_heads, stop, storage_dim). None if the cache
+        is not quantized. For a spilled layer also None if no buffer holds these tokens in 8 bits.
         """
         if not self.shape.quantized:
             return None
@@ -476,20 +477,23 @@ class FullCache:
         return FullPass(self, start, observer)
 
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
-        """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
+        """Return the span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
-        None if such a pass is impossible: the KV of all layers must be in one memory, in the compute dtype, with room
-        for the tokens. A new span is made when the context has outgrown the current span.
+        None if such a pass is impossible. It requires a model without windows and states, and the KV of all layers on
+        one device in the compute dtype. ``count`` may not exceed ``MAX_TOKENS``, and ``start`` must be the cache's
+        length. The previous span is reused while the new tokens fit into it.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
-        # If ``start`` is not the end, the slots after it hold committed tokens, which padding would overwrite.
+        # A pass is padded to ``count`` tokens. If committed tokens followed ``start``, the padding would overwrite
+        # their KV.
         if not here or count > MAX_TOKENS or start != self.length or start + count > self.limit:
             return None
         self.reserve(start + count)
         span, memory = self._fixed, self._memory
         if span is None or span.memory != memory or not span.past <= start <= span.stop - count:
-            # Some earlier tokens stay under the mask, so that another question about the book can use the same span.
+            # A quarter of the masked slots are for earlier tokens, so that a shorter context, such as another question
+            # about the book, can use the same span.
             slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
             past = max(0, min(start - slots // 4, self.capacity - slots))
             stop = min(past + slots, self.capacity)
@@ -561,7 +565,7 @@ class Watermark:
         self.length = length
 
     def lower(self, length: int) -> None:
-        """Lower the watermark to the cache's present length."""
+        """Lower the watermark to ``length``, the cache's new length, unless it is lower already."""
         self.length = min(self.length, length)
 
 
@@ -598,7 +602,8 @@ class FullPass:
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
-        if self._observer is not None and k is not None:  # layers that read this KV (k is None) share its selection
+        # if k is None, the layer reads the KV of another layer and shares that layer's selection
+        if self._observer is not None and k is not None:
             self._observer.observe(layer, q, scaling)
         return out
 
@@ -653,12 +658,13 @@ class FullForm:
 
 
 class FixedFullPass(FixedView):
-    """A ``FullPass`` over a ``FixedSpan``, with the same operations on the same memory wherever the pass begins within
-    the span.
+    """A ``FullPass`` over a ``FixedSpan``. Wherever the pass begins within the span, it runs the same operations on the
+    same memory. Implements ``View``.
 
-    The place (1,) of the pass is known only to the device. If the kernel takes the number of keys, a single token reads
-    all its keys in one part, so that no parts have to be merged. ``queries`` holds the queries of each layer.
-    Implements ``View``.
+    The place (1,) of the pass is a tensor on the device, so the host does not know it. If the kernel takes the number
+    of keys, a pass over a single token gives all its keys to the kernel at once. Otherwise the attention to the keys
+    [0, past) and to the remaining keys is computed separately and then joined. ``queries`` holds the queries of each
+    layer.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
@@ -691,7 +697,7 @@ class FixedFullPass(FixedView):
 
 
 def _usual_length(count: int) -> int:
-    """Number of tokens to which a pass over ``count`` tokens is padded, so that few shapes are recorded: a power of
-    two, but never 2.
+    """Number of tokens to which a pass over ``count`` tokens is padded, so that few shapes are recorded: 1, 4, or a
+    larger power of two.
     """
     return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

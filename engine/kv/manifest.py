@@ -36,9 +36,9 @@ _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, Recursi
 class Identity:
     """Everything that a book's KV depends on.
 
-    ``book`` is the SHA-256 of the book's file, ``ids`` is the SHA-256 of all its tokens in the target's prompt;
-    ``model`` and ``tokenizer`` are fingerprints. ``rope`` is the RoPE parameters in one line. ``dtype`` is the storage
-    format: the model's dtype, or 8 bits.
+    ``book`` is the SHA-256 of the book's file. ``ids`` is the SHA-256 of the token ids of the whole book, as they are
+    in the target's prompt. ``model`` and ``tokenizer`` are fingerprints. ``rope`` is JSON with the RoPE parameters.
+    ``dtype`` is the storage format: the model's dtype, with or without 8-bit quantization.
     """
 
     book: str
@@ -89,11 +89,12 @@ class WindowShard(Shard):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A manifest that has passed its checks. ``tokens`` is the number of the book's tokens that are saved, ``prefix``
-    the hash of their ids.
+    """The manifest of a reading, after its checks.
 
-    ``borders``: for each document except the last, the token at which it ends, with the hash of the ids up to that
-    token.
+    ``tokens`` is the number of saved tokens, counted from the start of the book. ``prefix`` is the hash of their ids.
+
+    ``borders`` has a pair for each document that ends before the last saved token: the index after the document's last
+    token, and the hash of all ids before this index.
     """
 
     folder: Path
@@ -112,9 +113,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SavedTurn:
-    """A turn's manifest that has passed its checks: KV of tokens [start, tokens) of a chat's context.
+    """The manifest of a turn, after its checks. The turn is the KV of the tokens [start, tokens) of a chat's context.
 
-    ``ids`` are these tokens and the one after them, whose KV is not saved because only the next question computes it.
+    ``ids`` are the ids of these tokens and of the next token. The next token has no saved KV, because only the next
+    question computes it.
     """
 
     folder: Path
@@ -152,9 +154,12 @@ def write_manifest(
 def write_turn_manifest(
     folder: Path, reading: str, ids: Sequence[int], shards: Sequence[Shard], window: Shard | None = None
 ) -> None:
-    """Write the manifest of a turn, with the ``ids`` of the whole context up to the token after the last shard.
+    """Write the manifest of a turn.
 
-    ``reading`` is the name of the folder of the book's reading, which holds the turn.
+    Args:
+        folder: the turn's folder.
+        reading: name of the folder of the book's reading.
+        ids: token ids of the whole context, up to and including the token after the last shard.
     """
     start, stop = shards[0].start, shards[-1].stop
     own, whole = list(ids[start : stop + 1]), ids_hash(ids[: stop + 1])

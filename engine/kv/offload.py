@@ -3,20 +3,22 @@
 Tiers, fastest first: ``DEVICE`` is the memory of the device that computes (a GPU's; without a GPU, host memory),
 ``HOST`` is host memory next to a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident
 store holds keys and values in the order that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row
-per token, (seq, 2, kv_heads, storage_dim), with the key before the value, so that new tokens are appended and any span
-of tokens moves in one piece.
+per token, (seq, 2, kv_heads, storage_dim), with the key before the value. So new tokens are appended, and any span of
+tokens moves in one piece.
 
 ``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
-the next spilled layer. After the last spilled layer, the thread fetches the first spilled layer for the next pass. A
-buffer that still holds a layer receives only the layer's new tokens. So each spilled byte moves at most once per pass,
-and unused memory of a buffer never moves. If layers are on several GPUs, each GPU has its own staging and bus.
+the next spilled layer. After the last spilled layer, the thread fetches the first spilled layer for the next pass. If a
+buffer still holds a layer, only the layer's new tokens are moved. So each spilled byte moves at most once per pass. If
+layers are on several GPUs, each GPU has its own staging and bus.
 
-On CUDA the thread enqueues copies from pinned memory on a separate stream. Events keep a buffer from being overwritten
-while it is read, and from being read before it is filled. If only one thread may use a GPU, the pass waits until the
-prefetch has ended. KV in 8 bits moves in its stored format and is dequantized in the buffer. Resident layers in 8 bits
-are dequantized in another buffer, without a thread (``Workspace``). Rows cross the bus unchanged, into two small
-intermediate buffers. A further stream puts the rows into the kernels' order, so that the copies over the bus follow one
-another without a gap.
+On CUDA the thread works with two streams. The first stream copies rows over the bus from pinned memory into two small
+device buffers. The second stream writes these rows into the layer's buffer, in the order that kernels need. So the next
+copy can start without waiting for this conversion. Events make sure that a buffer is neither overwritten while it is
+read, nor read before it is filled. On a device that only one thread may use, the pass waits for the prefetch instead of
+computing meanwhile.
+
+KV in 8 bits moves in its stored format, and is dequantized in the layer's buffer. Resident layers in 8 bits need no
+thread. They are dequantized into a separate buffer (``Workspace``).
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes that are moved at once. On a CPU the piece stays in the CPU's cache between file and buffer; a bus needs larger
-# pieces.
+# Bytes of a layer's rows that are moved at once, without and with CUDA. The small piece stays in the CPU's cache
+# between file and buffer. A bus is fast only with large pieces.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
-# Minimum number of pieces in which a layer is moved, so that the two device buffers for rows take at most a quarter of
-# a layer's memory.
+# Minimum number of pieces in which a layer's reserved memory is moved with CUDA. So the two device buffers for rows, of
+# one piece each, take at most a quarter of a layer's memory.
 _LAYER_PIECES = 8
 
 
@@ -71,8 +73,8 @@ class Placement:
 
     @staticmethod
     def spread(layers: int, device: int, host: int) -> Placement:
-        """Make a placement with ``device`` layers resident, ``host`` in host memory, the rest on disk, each kind evenly
-        spread.
+        """Make a placement with ``device`` layers resident, ``host`` layers in host memory, and the remaining layers on
+        disk. The layers of each tier are spread evenly over the model.
         """
         spilled = spread_evenly(layers, layers - device)
         on_disk = spread_evenly(len(spilled), len(spilled) - host)
@@ -334,9 +336,11 @@ def _full(error: OSError) -> ResourceError:
 
 
 class LayerBuffer:
-    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), of which the first
-    ``valid`` tokens are filled. ``job`` is the running fetch. ``limit`` is the number of first tokens that no crop has
-    invalidated since this fetch began.
+    """One layer in the model's dtype. The first ``valid`` tokens of ``keys`` and ``values`` (kv_heads, capacity,
+    head_dim) are filled.
+
+    ``job`` is the running fetch. ``limit`` is the maximum of ``valid`` after this fetch: a crop during the fetch lowers
+    it, because the fetched tokens after the crop are invalid.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -381,8 +385,9 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    ``levels`` are the keys and values in the 8-bit storage format, (kv_heads, capacity, storage_dim), if the compute
-    device is a processor, whose kernels read this format. So a spilled layer gives the same bits as a resident one.
+    If the cache is quantized and the compute device is a processor, the buffer also holds the keys and values in the
+    8-bit storage format: ``levels``, each (kv_heads, capacity, storage_dim). The CPU kernels read this format, as they
+    do for resident layers, so a spilled layer and a resident layer give the same bits.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -567,8 +572,8 @@ class Staging:
         return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
 
     def _other(self) -> StagedLayer:
-        """Wait for the buffer that the pass does not attend to, and return it. If there is only one buffer, return this
-        buffer.
+        """Return the buffer that the pass does not attend to, after waiting for its fetch. If there is only one buffer,
+        return that buffer.
         """
         buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
         self._wait(buffer)

@@ -37,16 +37,20 @@ if TYPE_CHECKING:
 # Settings that describe a model's origin or how it is run, and do not change the numbers that it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 _WORD = 8  # bytes of the integers that a fingerprint sums
-# Number of words in a block (each place in a block has its own multiplier), and number of blocks that are multiplied at
-# once.
+# ``_BLOCK``: number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
+# ``_BLOCKS``: number of blocks that are multiplied at once.
 _BLOCK, _BLOCKS = 4096, 256
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of restoring. ``tokens``: number of tokens that came from disk. ``refused``: why saved KV was
-    refused; "" if none was. ``changed``: whether turns of the conversation were restored, or were forgotten before a
-    restore that failed.
+    """The result of restoring a book or turns of a chat.
+
+    Args:
+        tokens: number of tokens that came from disk.
+        refused: why saved KV was refused; "" if none was.
+        changed: whether the conversation has changed, because turns were restored, or because turns were forgotten
+            before a restore that failed.
     """
 
     tokens: int = 0
@@ -93,7 +97,8 @@ class KvPersistence:
                 yield usable
         except SnapshotRefused as error:
             if _is_damaged(error):
-                # if the folder cannot be written to, the snapshot stays and is refused again next time
+                # If the folder cannot be written to, the damaged snapshot stays, and is refused again at the next
+                # restore.
                 with suppress(OSError):
                     self._store.discard(found.identity if found else identity)
             self.restored = Restored(refused=error.cause)
@@ -109,7 +114,8 @@ class KvPersistence:
         return found.tokens if found else 0
 
     def _longest(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """Find the snapshot of a book, or the snapshot of another book that has a longer prefix in common.
+        """Find the snapshot that holds the most tokens of a book: the book's own snapshot, or a snapshot of another
+        book that begins with the same text. None if there is none.
 
         Raises:
             SnapshotRefused: the book's own snapshot is damaged.
@@ -124,9 +130,9 @@ class KvPersistence:
     def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
-        A snapshot that cannot be opened is replaced only when the whole book has been read, because its number of
-        tokens is unknown. A snapshot that was refused when it was restored is replaced by a snapshot with at least as
-        many tokens.
+        If the book's snapshot cannot be opened, its number of tokens is unknown. It is then replaced only when the
+        whole book has been read. A snapshot that was refused when it was restored is replaced even if it already has
+        ``tokens`` tokens.
         """
         self.cancel()
         # snapshots are deleted together with the file of their book, so a text without a file gets none
@@ -150,10 +156,10 @@ class KvPersistence:
         )
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Append the saved turns of a chat to the cached turns, and update the conversation.
+        """Append the saved turns of a chat to the cached turns, and update ``talk``.
 
-        The first missing or refused turn and all later turns have to be prefilled. After any outcome, the conversation
-        and the cache contain the same turns.
+        Restoring ends at the first turn that is missing or refused. This turn and all later turns have to be prefilled.
+        After any outcome, ``talk`` and the cache contain the same turns.
         """
         position, restored, changed = talk.known(turns), 0, False
         store = self._turn_store(chat, talk) if position < len(turns) else None
@@ -291,7 +297,7 @@ def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 
 def rope_settings(decoder: Decoder) -> str:
-    """RoPE's parameters in one line, with the window if the frequencies depend on it."""
+    """RoPE's parameters as JSON. They include the context window if the frequencies depend on it."""
     config = decoder.config
     parameters = dict(getattr(config, "rope_parameters", None) or {})
     if decoder.rope_depends_on_window:

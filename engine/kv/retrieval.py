@@ -58,11 +58,11 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# Minimum number of missing mean keys of a layer, for ``index_layer`` to compute them when a pass has fetched the layer.
+# ``index_layer`` computes nothing if fewer than this number of a layer's chunks lack a mean key.
 _INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which pages are read
-# Maximum number of scores (over chunks, queries and heads) of the layers that are scored at once. One by one, eight
-# small layers took three times as long. Together, large layers would exceed the processor's cache.
+# Maximum number of scores that are computed at once: chunks times queries times heads, over several layers. Scoring
+# eight small layers one by one took three times as long. Larger groups would exceed the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
 
 
@@ -76,10 +76,10 @@ class RetrievalCache:
 
     Args:
         full: the full cache that this cache selects from.
-        budget: tokens of chosen chunks per layer and KV head.
+        budget: tokens of chosen chunks per layer and KV head, unless ``share`` raises this number.
         chunk_size: tokens in a chunk.
         tail: maximum number of tokens that the tail may hold.
-        share: raises the budget to the tokens before the boundary divided by ``share``; 0 does not raise it.
+        share: if not 0, the budget is at least the number of tokens before the boundary divided by ``share``.
         most: maximum number of tokens to which ``share`` may raise the budget.
         policy: scores the chunks.
     """
@@ -113,7 +113,8 @@ class RetrievalCache:
         self._values = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
         self._index = self._new_index()
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
-        self._scores: dict[int, torch.Tensor] = {}  # scores, keyed by the index of the device
+        # sums of scores (chunks,), keyed by the index of the device in ``shape.parts``
+        self._scores: dict[int, torch.Tensor] = {}
         self._awaited: Callable[[], None] | None = None  # makes the selection that no pass has needed yet
         self._is_finite = False  # whether unused memory holds only finite numbers
 
@@ -132,11 +133,11 @@ class RetrievalCache:
         return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
-        """Compute the mean keys of a layer whose ``length`` committed tokens a pass has just fetched
-        (``full.when_at_hand``), because the keys need no further transfer now.
+        """Compute the missing mean keys of a layer. Call this when a pass has just fetched the layer's ``length``
+        committed tokens (``full.when_at_hand``), because the keys then need no further transfer.
 
-        Nothing is done for fewer than ``_INDEXED_AT_ONCE`` missing chunks, so that a verification does not start this
-        work in every layer.
+        Nothing is done if fewer than ``_INDEXED_AT_ONCE`` chunks lack a mean key, so that a verification does not do
+        this work in every layer.
         """
         chunks = length // self.chunk_size
         if chunks - self._index[layer].count >= _INDEXED_AT_ONCE:
@@ -180,11 +181,12 @@ class RetrievalCache:
         self._awaited = None
 
     def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Start on a context, with the boundary ``recent`` tokens before its end. Chunks are scored with each layer's
-        ``queries`` (1, heads, n, head_dim) and chosen only when ``ensure_selected`` is called.
+        """Start on a context, with the boundary ``recent`` tokens before its end. ``queries`` are each layer's queries
+        (1, heads, n, head_dim).
 
-        The choice is delayed because many answers need no middle pass, and copying the chunks took as long as two plain
-        steps of a model with 1.5 billion parameters.
+        A few layers are scored at once, for ``chunk_scores``. All layers are scored and their chunks chosen only when
+        ``ensure_selected`` is called. This is delayed because many answers need no middle pass, and copying the chunks
+        took as long as two plain steps of a model with 1.5 billion parameters.
         """
         self._cut(max(0, self.full.length - recent))
         self.length = self.full.length
@@ -280,8 +282,8 @@ class RetrievalCache:
             self._place(layers, choose(scores, self.num_slots, self.chunk_size), scores.shape[2])
 
     def _scored(self, queries: Queries) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Score the layers in groups. Yield the layers of each group with their scores (layers, kv_heads, chunks),
-        which are also added to ``chunk_scores``. Yield nothing if no chunk is before the boundary.
+        """Score the layers in groups. Yield the layers of each group with their scores (layers, kv_heads, chunks). The
+        scores are also added to ``chunk_scores``. Yield nothing if no chunk is before the boundary.
         """
         chunks = self.boundary // self.chunk_size
         for layers, asked in self._together(queries, chunks) if chunks else ():
@@ -511,8 +513,9 @@ def shown_step(layers: int) -> int:
 
 
 class SelectionRefresh:
-    """Chooses each layer's chunks with the queries of the running pass: for resident layers together after the pass,
-    for a spilled or quantized layer while it is at hand.
+    """Chooses each layer's chunks with the queries of the running pass. A layer that is resident in the compute dtype
+    is scored after the pass, together with others (``finish``). A spilled or quantized layer is scored during the pass,
+    while it is at hand (``observe``).
     """
 
     renews_selection = True
@@ -538,9 +541,11 @@ class SelectionRefresh:
 
 
 class ChunkScoring:
-    """Only scores the chunks with the queries of the running pass, to show which pages it reads. A few layers, spread
-    over the model, show the same pages as all layers do. Scoring all of 30 layers made every sixteenth token take 1.5
-    times as long.
+    """Scores the chunks with the queries of the running pass, only to show which pages it reads. The selection stays
+    the same.
+
+    A few layers, spread over the model, are scored, because they show the same pages as all layers do. Scoring all of
+    30 layers made every sixteenth token take 1.5 times as long.
     """
 
     renews_selection, refresh_ms = False, 0.0

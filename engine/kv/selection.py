@@ -1,12 +1,12 @@
-"""Chooses the chunks of the context that a retrieval cache holds: the policy that scores them, and the index of mean
-keys.
+"""Chooses the chunks of the context that a retrieval cache holds. Contains the policy that scores chunks, and the index
+of mean keys.
 
 To try a different scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``.
 A policy can only change speed, never the answer, because the full cache verifies every token.
 
-A chunk is ``chunk_size`` neighbouring tokens, and is represented by its mean key. In a smaller chunk a single sharp key
-has more weight in the mean, but the index takes more memory: for chunks of 2 tokens half as much as the keys, for
-chunks of 8 tokens an eighth.
+A chunk is ``chunk_size`` neighbouring tokens, and is represented by the mean of their keys. The fewer tokens a chunk
+has, the more weight a single distinctive key has in the mean. But smaller chunks need a larger index: half the memory
+of the keys for chunks of 2 tokens, an eighth for chunks of 8 tokens.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# Number of newest positions of a prompt that a first selection covers: older positions say no more about the answer,
+# Number of a prompt's newest queries that may choose the first selection. Older queries say no more about the answer,
 # and may displace useful chunks.
 PROMPT_QUERIES = 16
-# Maximum number of queries used for scoring. They are evenly spread over the positions of a prompt or a verification,
-# because neighbouring tokens attend to the same places: of a prompt's newest 16 positions, 4 spread queries choose
-# chunks as good as all 16 do, and the newest 4 far worse ones (assets/measurements/NOTES.md).
+# Maximum number of queries used for scoring. They are evenly spread over a prompt's newest positions or over a
+# verification, because neighbouring tokens attend to the same places. Of a prompt's newest 16 queries, 4 spread queries
+# choose chunks as good as all 16 do. The newest 4 choose far worse chunks (assets/measurements/NOTES.md).
 SCORED_QUERIES = 4
 
-# Number of first tokens of a context that count as attention sinks: they attract attention whatever they say.
+# Number of tokens at the start of a context that count as attention sinks. They attract attention whatever they say.
 _SINKS = 8
-# An answer that copies the book moves forward through it, so a chunk passes part of its score to the chunks after it.
-_FORWARD_REACH = 32  # tokens over which a chunk passes its score on
-_FORWARD_DECAY = 0.7  # factor by which the score decays over ``_FORWARD_STEP`` tokens
+# An answer that copies the book moves forward through it. So ``spread_forward`` passes a part of a chunk's score to the
+# chunks after it.
+_FORWARD_REACH = 32  # maximum distance, in tokens, over which a score is passed on
+_FORWARD_DECAY = 0.7  # a passed score is multiplied by this for every ``_FORWARD_STEP`` tokens of distance
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
-# Number of mean keys by which the index grows at once.
+# The index allocates memory for this many mean keys in advance.
 _GROWTH = 512
 
 
@@ -42,13 +43,13 @@ class SelectionPolicy(Protocol):
     """Scores chunks. The cache holds the chunks with the highest scores, and always the attention sinks."""
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
-        """Score the first chunks of some layers: (layers, kv_heads, num_chunks), not negative. The scores are also
-        shown to the reader, by page.
+        """Score the first ``num_chunks`` chunks of some layers. Return scores (layers, kv_heads, num_chunks), which may
+        not be negative. Sums of these scores are also shown to the person, by page.
 
         Args:
-            queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention, in no
-                particular order. n is at most ``SCORED_QUERIES``.
-            keys: the index of mean keys of each layer (``products``), which computes them on first use.
+            queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention. n is at most
+                ``SCORED_QUERIES``. The order of the n queries has no meaning.
+            keys: the index of each layer's mean keys. ``products`` computes missing mean keys.
         """
 
 
@@ -85,18 +86,19 @@ def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
     count = q.shape[2]
     if count <= most:
         return q
-    # a list as index would make the host wait for the device
+    # Indices from a Python list would be copied to the device, and the host would wait for this copy.
     places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)
     return q[:, :, places]
 
 
 def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """Raise the score of every chunk (..., chunks) to the decayed scores of the few chunks before it, where these are
-    higher.
+    """Raise the score of every chunk (..., chunks) to the maximum of its own score and the decayed scores of the few
+    chunks before it.
     """
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
-    # a maximum over ``held`` chunks, combined with itself shifted by ``held``, covers twice as many
+    # ``reach`` holds maxima over ``held`` chunks each. A maximum of ``reach`` and its copy, shifted by up to ``held``
+    # chunks, covers up to twice as many.
     while held < wanted:
         step = min(held, wanted - held)
         further = reach.clone()
@@ -121,10 +123,11 @@ def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.T
 class KeyIndex:
     """The mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and stored.
 
-    Scoring takes the time of reading the mean keys, so each is stored in 8 bits with its own scale (on a processor
-    only if torch's kernel supports ``head_dim``). On a processor, torch's product with 8-bit weights reads them
-    directly, which takes a quarter of the time and the memory. A GPU unpacks one layer's mean keys for every
-    product: with Llama-2-7B and 120,000 tokens, those of all layers would take 3.9 GB in bfloat16.
+    Scoring takes as long as reading the mean keys from memory. So they are stored in 8 bits, with one scale per mean
+    key. (On a processor this is done only if torch's kernel supports ``head_dim``.) On a processor, torch's product
+    with 8-bit weights reads the mean keys directly, which takes a quarter of the time and the memory of float32. On a
+    GPU, each product dequantizes the mean keys of one layer. With Llama-2-7B and 120,000 tokens, dequantized mean keys
+    of all layers would take 3.9 GB in bfloat16.
 
     Args:
         chunk_size: tokens in a chunk.
@@ -148,11 +151,13 @@ class KeyIndex:
         return self._means.nbytes + self._scales.nbytes
 
     def forget_after(self, count: int) -> None:
-        """Keep at most the first ``count`` mean keys, because the tokens of the others are about to be replaced."""
+        """Drop all but the first ``count`` mean keys, because the tokens of the dropped chunks are about to be
+        replaced.
+        """
         self.count = min(self.count, count)
 
     def reach(self, count: int) -> None:
-        """Compute mean keys until there are ``count``."""
+        """Compute missing mean keys so that the index has at least ``count``."""
         if self._source is not None and self.count < count:
             self.extend(self._source(self.count * self._chunk_size, count * self._chunk_size), self._chunk_size)
 

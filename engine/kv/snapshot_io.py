@@ -172,8 +172,8 @@ class SnapshotWriter(Writer):
         return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
-        """Reuse the shards of a snapshot with the same beginning, by links. If the file system has no links, nothing is
-        reused.
+        """Reuse the saved shards of the same first tokens, through hard links in ``partial``. If the file system has no
+        hard links, nothing is reused.
         """
         taken: list[Shard] = []
         known = self._known
@@ -190,7 +190,9 @@ class SnapshotWriter(Writer):
 
 @dataclass(frozen=True)
 class TurnSpan:
-    """A turn of a chat in the cache: its words, and the tokens [start, stop) whose KV it added."""
+    """A turn of a chat in the cache: the text of its question and answer, and the tokens [start, stop) whose KV it
+    added.
+    """
 
     question: str
     answer: str
@@ -244,10 +246,11 @@ class TurnWriter(Writer):
 
 
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
-    """Append saved KV to a cache that holds the tokens before it. After every shard, yield the number of usable tokens.
+    """Append saved KV to a cache that holds exactly the tokens before it. After every shard, yield the number of usable
+    tokens.
 
-    The last shard may hold more tokens than the snapshot counts; the additional ones are not used. Closing the
-    generator leaves the cache at the end of the last restored shard. Tokens of a model with windows or states are
+    If the last shard holds more tokens than ``snapshot.tokens``, only the tokens up to this number are used. If the
+    generator is closed early, the cache ends with the last restored shard. Tokens of a model with windows or states are
     usable only after the last shard.
 
     Raises:
@@ -337,7 +340,7 @@ def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[st
     expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")
-    except RuntimeError as error:  # torch maps the file, and raises this if the system refuses
+    except RuntimeError as error:  # torch raises this if the system cannot map the file into memory
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
         if set(file.keys()) != expected.keys() or any(

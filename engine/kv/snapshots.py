@@ -1,16 +1,17 @@
 """Manages the folder of snapshots: the saved KV of books and of chats about them. With a snapshot, opening a book again
 takes only the time to read the bytes.
 
-    <folder>/<book>-<identity>/                       a reading: snapshot.json and shards for runs of tokens
+    <folder>/<book>-<identity>/                       a reading: snapshot.json and shards of consecutive tokens
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
-A reading is written under a temporary name, synced and renamed, so that it exists completely or not at all. A turn is
-written in the same way, and never changes the reading. An existing shorter reading of the same book is set aside first,
-and put back if the longer reading is not completed. ``SnapshotStore`` owns names, the cap on disk (the least recently
-used reading or chat is deleted first) and deletion. ``TurnStore`` finds a turn by its words and by the exact tokens
-before it, so the branches of a chat are stored side by side. Turns are deleted with their chat and with the book. A
-turn of a deleted chat or book that is still to be written is dropped. ``engine.kv.snapshot_io`` reads and writes the
-shards.
+A reading is written under a temporary name, synced and renamed, so that it exists completely or not at all. An older
+reading of the same book is renamed first. It gets its name back if the new reading cannot be renamed. A turn is written
+in the same way, and never changes the reading.
+
+``SnapshotStore`` owns names, the cap on disk (the least recently used reading or chat is deleted first) and deletion.
+``TurnStore`` finds a turn by its question, its answer and the exact tokens before it. So the branches of a chat are
+stored side by side. Turns are deleted with their chat and with the book. If a chat or book is deleted while a turn is
+being written, the turn is not saved. ``engine.kv.snapshot_io`` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class SnapshotStore:
         """Delete all turns of a chat, including unfinished ones."""
         for chats in self._chats():
             self.remove(chats / chat_folder(chat))
-            with suppress(OSError):  # the folder may hold other chats
+            with suppress(OSError):  # the folder can be removed only if it holds no other chat
                 chats.rmdir()
 
     def size_of(self, book: str) -> int:
@@ -194,8 +195,8 @@ class SnapshotStore:
         """Delete the least recently used readings and chats until ``needed`` bytes fit.
 
         Args:
-            keep: folders of readings and chats that stay.
-            less: bytes of existing snapshots that are not counted.
+            keep: folders of readings and chats that are not deleted.
+            less: bytes of existing snapshots that do not count against the cap.
 
         Raises:
             ResourceError: the bytes would not fit even without all readings and chats that may be deleted. In this case
@@ -225,8 +226,8 @@ class SnapshotStore:
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Give a reading that was set aside (``_aside``) its name back, or delete the reading if a longer one has taken
-        the name.
+        """Give a reading that was set aside (``_aside``) its name back, or delete the reading if a newer reading
+        has taken the name.
         """
         aside = _aside(folder)
         if not aside.is_dir():
@@ -301,10 +302,10 @@ class TurnStore:
         return self._place(before, question, answer).is_dir()
 
     def prepare(self) -> None:
-        """Make the folder for the chat's turns. It is made nowhere else, so that turns written after the chat's
-        deletion are not saved.
+        """Make the folder for the chat's turns. No other method makes this folder, so that turns written after the
+        chat's deletion are not saved.
         """
-        with suppress(OSError):  # if this fails, writing reports the cause
+        with suppress(OSError):  # if the folder cannot be made, ``begin`` raises the cause
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, needed: int) -> Path:
@@ -384,7 +385,7 @@ def _documents_of(entry: Path) -> list[str]:
 
 
 def _aside(folder: Path) -> Path:
-    """The temporary name of a reading while a longer reading replaces it."""
+    """The temporary name of a reading while a newer reading replaces it."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 

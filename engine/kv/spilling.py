@@ -1,7 +1,7 @@
 """Frees memory in a fixed order when it runs out, so that the engine can continue. First, prefill uses smaller blocks,
-down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled one after another (``spill_more``): from a GPU to
-host memory if there is room, else to disk. The request fails only when no resident layer is left, with an error that
-states the numbers. Committed tokens stay committed, so the chat is never lost.
+down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled step by step (``spill_more``): from a GPU to host
+memory if there is room, otherwise to disk. The request fails only when no resident layer is left (``exhausted``).
+Committed tokens stay committed, so the chat is never lost.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 16
 """Minimum tokens of a block of prefill."""
 
-# Number of buffers through which spilled layers are moved. A buffer can be larger than a layer in 8 bits, so the first
-# spill must free memory for the buffers too.
+# Number of buffers of a ``Staging``. They are allocated at the first spill, and each can be larger than a layer in 8
+# bits. So the first spill moves enough layers to make room for the buffers too.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class Spillable(Protocol):
 
 
 def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
-    """Spill the next resident layers of a cache. Return whether there were any.
+    """Spill the next resident layers of a cache. Return False if no layer is resident.
 
     Args:
-        error: the out-of-memory error. If it names a card, layers of this card are spilled; otherwise each card spills
-            layers.
+        error: the out-of-memory error. If it names a GPU, layers of this GPU are spilled. Otherwise layers of every
+            device are spilled.
     """
     parts = full.shape.parts
     named = [part for part, shape in enumerate(parts) if shape.device.index is not None]

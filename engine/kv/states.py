@@ -1,16 +1,16 @@
-"""Stores a layer's states instead of KV: the states after certain tokens, and traces of how the newest tokens changed
-them.
+"""Stores a layer's recurrent states instead of KV: the states after certain tokens, and traces of how the newest tokens
+changed the state.
 
-A state cannot be cropped. So a pass over a few tokens, such as a verification, leaves a trace of every token. When the
-next pass begins after one of these tokens, the state after this token is computed from an earlier state and the traces
-of the tokens in between. A trace is about fifty times smaller than a state. Applying the traces takes half the work of
-the pass, and is needed only for accepted tokens. (Storing a state for every token was tried instead: passes over 4 to
-33 tokens took at least five times as long, because a state has 2 MB in every layer of Qwen3.5-9B; measured on two
-cores.)
+An older state cannot be recovered from a newer state. So a pass over a few tokens, such as a verification, leaves a
+trace of every token. If the next pass begins after one of these tokens, the state after this token is computed from an
+older state and the traces of the tokens in between. A trace is about fifty times smaller than a state. Applying the
+traces takes half as long as the pass, and is needed only for accepted tokens. (Storing a state for every token was
+tried instead. Passes over 4 to 33 tokens then took at least five times as long, because a state has 2 MB in every layer
+of Qwen3.5-9B; measured on two cores.)
 
-Three states are stored. One is the state after the committed tokens, where a pass of another level or a pass after a
-stop begins. The others are the states before and after the newest pass. If memory runs out in a pass, the pass is
-repeated from the state before it.
+Three states are stored: the state after the committed tokens, and the states before and after the newest pass. A pass
+of another level, or the first pass after a stop, begins at the committed tokens. If memory runs out in a pass, the pass
+is repeated from the state before it.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Move the newest state past ``count`` skipped tokens, which the layer never sees. Forget all other states and
-        traces.
+        """Count ``count`` skipped tokens, which this layer never sees, as tokens before the newest state. Forget all
+        other states and traces.
         """
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
@@ -99,7 +99,9 @@ class RecurrentLayer:
         """Do nothing, because the state after the committed tokens is always stored."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return 0, because a state covers all tokens from the first on; None if the layer does not reach ``stop``."""
+        """Return 0, because a state depends on all tokens from the first on. None if the state after ``stop`` tokens is
+        not available.
+        """
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -108,8 +110,8 @@ class RecurrentLayer:
         return {"memory": state.memory, "inputs": state.inputs}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Store a state that was ``held`` after ``stop`` tokens. The state after ``length`` committed tokens is kept as
-        well.
+        """Store a state that ``held`` returned for ``stop`` tokens. The state after ``length`` committed tokens is kept
+        too; if ``length`` is negative, no other state is kept.
         """
         here = {name: part.to(self._device, copy=True) for name, part in held.items()}
         kept = {length: self._state(length)} if length >= 0 else {}

@@ -1,10 +1,12 @@
 """The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
 
-Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot. A token's
-position is its slot in the cache, so a draft model with a short window can be used on a long context. A rotated copy is
-stored and updated only when slots move. Only ``settle`` evicts the oldest tokens. Their number depends only on the
-committed length, so a cache that grew by speculated tokens and was cropped equals a cache that never grew. The newest
-tokens can be cropped, down to the length at the last ``settle``.
+Axis order (kv_heads, slot, head_dim) per layer. A token's position for RoPE is its slot in the cache instead of its
+index in the context. So a draft model with a short window can be used on a long context. Keys are stored BEFORE RoPE. A
+copy of the keys after RoPE is also stored, and is computed again when tokens move to other slots.
+
+Only ``settle`` evicts the oldest tokens. The number of evicted tokens depends only on the committed length. So a cache
+that held speculated tokens and was cropped equals a cache that never held them. The newest tokens can be cropped, down
+to the length at the last ``settle``.
 
 After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
 Layers with a state evict nothing, because a state covers all tokens that the draft has seen.
@@ -25,8 +27,9 @@ from engine.model.recurrent import Advance
 from engine.model.view import Blocks, FixedView, InPlace
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Rotates x (1, heads, n, head_dim) of a layer to slots (n,). Called as (layer, x, slots, queries). A layer without
-RoPE leaves x unchanged. The first ``queries`` heads are queries, all other heads are keys.
+"""Applies RoPE to x (1, heads, n, head_dim) of a layer, with the slots (n,) as positions. Called as (layer, x, slots,
+queries). The first ``queries`` heads are queries, all other heads are keys. Returns x unchanged for a layer without
+RoPE.
 """
 
 
@@ -35,9 +38,9 @@ class StreamingCache:
 
     Args:
         shape: KV shape of the draft model.
-        num_sink_tokens, window_size: numbers of tokens that are always held, at the start and at the end of the
-            context.
-        slack: tokens that may be added between two evictions; at least the length of the longest speculation.
+        num_sink_tokens: number of tokens at the start of the context that are always held.
+        window_size: number of newest tokens that are always held.
+        slack: evictions are multiples of this number of tokens. It is at least the length of the longest speculation.
         rotate: RoPE of the draft model.
     """
 
@@ -47,7 +50,8 @@ class StreamingCache:
         self.window_size = window_size
         self._slack = slack
         self._rotate = rotate
-        # The committed tokens exceed the window by less than ``slack``, and one speculation adds at most ``slack``.
+        # After ``settle``, fewer than ``slack`` tokens are held in addition to the sinks and the window. One
+        # speculation adds at most ``slack`` tokens.
         self.capacity = num_sink_tokens + window_size + 2 * slack
         own = [layer for layer in range(shape.model_layers) if shape.has_kv(layer)]
         self._raw, self._rotated, self._values = ({layer: self._empty(layer) for layer in own} for _ in range(3))

@@ -1,15 +1,15 @@
 """Stores a layer with a sliding window: each token sees only the newest tokens, whose KV is in a buffer of fixed size.
 
-Axis order (kv_heads, slot, head_dim); keys are stored after RoPE.
+Axis order (kv_heads, slot, head_dim). Keys are stored after RoPE.
 
 A buffer holds the newest tokens without gaps. Its slot 0 belongs to a position that is a multiple of
 ``SLIDING_BORDER``, because CPU kernels split their sums at such positions. So a token's result has the same bits
-whatever other tokens are in the pass. A full buffer evicts the oldest tokens. At least ``SLIDING_SLACK`` tokens beyond
-the window stay, so that speculated tokens or the last question can be cropped.
+whatever other tokens are in the pass. If the buffer is full, the oldest tokens are evicted, but at least
+``SLIDING_SLACK`` tokens before the window stay. So speculated tokens or the last question can be cropped.
 
-A segment of a prompt passes through the layers one after another. In each layer that the segment has passed, its tokens
-may have evicted the committed window. Until ``commit`` these layers keep a copy of the committed window, because a
-reading that is stopped must end at committed tokens.
+A long segment of a prompt is computed layer by layer, and is committed only after the last layer. Until then its tokens
+may have evicted the committed window from some layers. These layers keep a copy of the committed window until
+``commit``, because a reading that is stopped must continue from the committed tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WindowedLayer:
-    """One layer's newest tokens [first, stop). Slot 0 belongs to the token ``origin``."""
+    """One layer's newest tokens [first, stop). The token with index ``origin`` is in slot 0."""
 
     def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
         self._window, self._dtype = sliding.window, dtype
@@ -121,8 +121,8 @@ class WindowedLayer:
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Put the evicted window back (``committed``), if there is one, so that the layer ends with the ``length``
-        committed tokens again.
+        """Remove the uncommitted tokens if they have evicted the committed window: put the copy of this window
+        (``committed``) back. Otherwise do nothing.
         """
         if self.committed is not None:
             self.put(*self.committed)
@@ -130,8 +130,8 @@ class WindowedLayer:
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of [start, stop) that the layer holds and decoding needs; None if decoding could not continue
-        from these tokens.
+        """Return the first of the tokens [start, stop) that a copy for decoding needs and that the layer still holds.
+        None if decoding could not continue from the tokens that it holds.
         """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
