@@ -54,7 +54,7 @@ step. The first of these steps makes the answer's first token. If this step is s
 _LEAST_PLAIN_STEPS = 3
 # Minimum seconds between two plain steps.
 _PLAIN_EVERY_S = 2.0
-# Maximum share of an answer's time for plain steps while the answer is written.
+# While an answer is written, plain steps take at most this share of its time.
 _PLAIN_SHARE = 0.01
 # If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. This is
 # done only if they take less than ``_PLAIN_SHARE_AT_END`` of the answer's time, or less than ``_UNNOTICED_S`` seconds,
@@ -94,7 +94,7 @@ class GenerationLoop:
         self._has_newest_query = False
 
     def reset(self) -> None:
-        """Forget the book."""
+        """Forget the prompt and the times of plain steps, to prepare for another book."""
         self._plain_ms = []
         self._asked = []
 
@@ -120,7 +120,9 @@ class GenerationLoop:
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:
-        """Remember ``prompt`` for a repeated question. All its tokens except the last must be in the cache."""
+        """Remember ``prompt``, in case the same question is asked again. All tokens of ``prompt`` except the last must
+        be in the cache.
+        """
         self._asked = list(prompt)
         self._full.keep_place()
         # ``_known.length`` drops if other tokens, such as those of a different chat, replace tokens of the prompt.
@@ -263,7 +265,7 @@ class Generation:
         return text
 
     def delta(self, text: str, done: Round, kv_bytes: KvBytes, context_tokens: int) -> TextDelta:
-        """The event about the newest round."""
+        """Make the event that reports the newest round: ``text`` and tokens of the round, and the figures so far."""
         figures = self.meter.figures(kv_bytes, context_tokens)
         return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
 
@@ -461,7 +463,7 @@ class Meter:
         self._lookup = Acceptance()
 
     def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> None:
-        """Count a round that took ``elapsed_ms`` by the engine's clock."""
+        """Count a round that took ``elapsed_ms`` and ended ``since_asked_s`` seconds after the question."""
         if self._ttft_s is None:
             self._ttft_s = since_asked_s
         self._newest_s = since_asked_s

@@ -63,19 +63,21 @@ class BoundedLayer(Protocol):
         """Mark all stored tokens as committed. Call this only after every layer of the model has stored them."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Make the ``length`` committed tokens the newest again, if uncommitted tokens have evicted some of them."""
+        """Undo the eviction of committed tokens by uncommitted tokens, if there was any. The layer then ends with the
+        ``length`` committed tokens.
+        """
 
     def gives(self, start: int, stop: int) -> int | None:
-        """The first token of [start, stop) that the layer can still provide; None if decoding could not continue from
-        these tokens.
+        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are no
+        longer held, or decoding does not need them. None if decoding could not continue from a copy.
         """
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """The tensors of the tokens [start, stop), keyed by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop), taken from another layer's ``held``, if they follow the layer's ``length``
-        committed tokens. Otherwise hold only these tokens.
+        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise hold
+        only these tokens. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:
@@ -170,7 +172,7 @@ class BoundedCache:
         return max((place.stop for place in self._places() if place.stop <= length), default=0)
 
     def crop(self, length: int) -> None:
-        """Drop the newest tokens so that ``length`` remain, which ``nearest`` must allow."""
+        """Drop the newest tokens so that ``length`` remain. ``length`` must be one that ``nearest`` returns."""
         if self.nearest(length) != length:
             raise ValueError(f"what layers held of {length} tokens is not held any more")
         place = next((place for place in self._places() if place.stop == length), None)

@@ -283,7 +283,7 @@ class FullCache:
         self.capacity = capacity
 
     def nearest(self, length: int) -> int:
-        """The largest length up to ``length`` tokens that the cache can be cropped to."""
+        """Return the largest length to which the cache can be cropped, at most ``length``."""
         length = min(length, self.length)
         return self.bounded.nearest(length) if self.shape.bounded else length
 
@@ -327,8 +327,8 @@ class FullCache:
         self._listeners.append(tell)
 
     def when_spilled(self, tell: Callable[[], None]) -> None:
-        """Register ``tell``. It is called whenever layers are spilled, and should release everything that refers to
-        their memory.
+        """Register ``tell``. It is called whenever layers are spilled, and should release everything that refers to the
+        memory of these layers.
         """
         self._when_spilled.append(tell)
 
@@ -420,8 +420,8 @@ class FullCache:
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
-        (n,). Of a spilled layer only these chunks are moved.
+        """Return the keys and values (n, size, head_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]``
+        of KV head ``heads[i]``. If the layer is spilled, only these chunks are moved.
         """
         total = self.length // size
         store = self._stores[layer]

@@ -1,8 +1,9 @@
 """Writes, reads and checks the manifest of saved KV, which describes a folder of shards.
 
-A reading of a book is a folder with ``snapshot.json`` and safetensors shards; a turn of a chat is a folder with
-``turn.json`` and shards of its own. The manifest holds everything that the KV depends on. A manifest that differs in
-any part is refused with the reason. The checks use only names, hashes and JSON, so no tensor is read before them.
+A reading of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
+``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If any part differs from
+what is wanted, the saved KV is refused, and the error says why. The checks use only names, hashes and JSON, so no
+tensor is read before them.
 """
 
 from __future__ import annotations

@@ -213,8 +213,8 @@ class HostStore:
         return rows if buffer is None else buffer[: stop - start].copy_(rows)
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
-        (n,).
+        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]`` of
+        KV head ``heads[i]``.
         """
         total = int(chunks.max()) + 1
         self.arrived()
@@ -289,8 +289,8 @@ class DiskStore:
         return rows
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head. Both index tensors are
-        (n,).
+        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]`` of
+        KV head ``heads[i]``.
         """
         shape = self._shape
         wanted, places = chunks.unique(return_inverse=True)

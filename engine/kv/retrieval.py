@@ -67,7 +67,9 @@ _SCORED_AT_ONCE = 1 << 18
 
 
 def _of_prompt(q: torch.Tensor) -> torch.Tensor:
-    """Choose the queries of q (1, heads, n, head_dim) that score chunks for a new context."""
+    """Choose the queries of q (1, heads, n, head_dim) that score chunks for a new context: spread over the newest
+    positions.
+    """
     return newest_spaced(q[:, :, -PROMPT_QUERIES:], SCORED_QUERIES)
 
 
@@ -158,7 +160,7 @@ class RetrievalCache:
 
     @property
     def num_slots(self) -> int:
-        """Number of chunks to choose, if there are enough. The number depends only on the boundary."""
+        """Maximum number of chunks to choose. It depends only on the boundary."""
         share = self.boundary // self._share if self._share else 0
         return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 
@@ -262,7 +264,8 @@ class RetrievalCache:
 
     def chunk_scores(self) -> torch.Tensor | None:
         """Scores (chunks,) of the chunks before the boundary, summed over layers and heads since ``begin_scores``. The
-        sinks are left out, because they attract attention regardless of their content.
+        sinks have score zero, because they attract attention regardless of their content. None if no chunk has been
+        scored.
         """
         sums = iter(self._scores.values())
         total = next(sums, None)
@@ -426,9 +429,7 @@ class RetrievalPass:
 
 
 class RetrievalForm:
-    """The fixed form of a pass over the buffers, in which nothing depends on the number of held tokens. Implements
-    ``FixedForm``.
-    """
+    """The fixed form of a pass over the whole buffers. Implements ``FixedForm``."""
 
     bound = None
 
@@ -446,8 +447,8 @@ class RetrievalForm:
 
 
 class FixedRetrievalPass(FixedView):
-    """A ``RetrievalPass`` over the whole buffers with a mask, with the same operations on the same memory wherever the
-    pass begins.
+    """A ``RetrievalPass`` over the whole buffers with a mask. Wherever the pass begins, it runs the same operations on
+    the same memory.
 
     Args:
         position: (1,), index of the first token in the context.
@@ -508,7 +509,7 @@ class VerifyObserver(Protocol):
 
 
 def shown_step(layers: int) -> int:
-    """Distance between two layers that are scored only to show which pages are read."""
+    """Return n: every n-th layer is scored if layers are scored only to show which pages are read."""
     return -(-layers // _SHOWN_LAYERS)
 
 

@@ -109,7 +109,7 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
 
 def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
     """Replace those chunks in ``slots`` (kv_heads, count) that are no longer ``chosen`` (kv_heads, count) by newly
-    chosen chunks. Chunks that stay chosen keep their slots. No host sync.
+    chosen chunks. Chunks that stay chosen keep their slots. The host does not wait for the device.
     """
     none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
     leaves = ~none.scatter(1, chosen, True).gather(1, slots)

@@ -124,7 +124,7 @@ class SnapshotWriter(Writer):
         tokens: the number of tokens that have been read.
         known: a snapshot of the same book or of its beginning, whose complete shards are reused.
         borders: tokens at which one of several documents ends and the next begins.
-        documents: hashes of the files of several documents.
+        documents: if the book consists of several documents, the hashes of their files.
     """
 
     def __init__(

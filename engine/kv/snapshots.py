@@ -162,8 +162,8 @@ class SnapshotStore:
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
-        """Delete everything saved for a book, by the SHA-256 of its file: its snapshots, those of collections that
-        contain it, and unfinished snapshots.
+        """Delete everything that is saved for the book whose file has the SHA-256 ``book``: its snapshots, its chats,
+        snapshots of collections that contain the book, and unfinished snapshots.
         """
         # The folder is listed again, because an unfinished snapshot may get its final name meanwhile.
         while found := self._saved_of(book):
@@ -285,7 +285,7 @@ class TurnStore:
         return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
 
     def find(self, before: Sequence[int], question: str, answer: str) -> SavedTurn | None:
-        """Find the turn with these words after the tokens ``before``, or None if there is none.
+        """Find the turn with this ``question`` and ``answer`` after the tokens ``before``, or None if there is none.
 
         Raises:
             SnapshotRefused: the turn is damaged or holds a different text; the message says which.
@@ -332,7 +332,8 @@ class TurnStore:
         shards: Sequence[Shard],
         window: Shard | None = None,
     ) -> None:
-        """Write the manifest, sync and give the folder its name.
+        """Write the manifest, sync, and give the folder its final name. Nothing is renamed if the turn is saved
+        already.
 
         Args:
             ids: token ids of the whole context up to the turn's last token.

@@ -90,7 +90,9 @@ class StreamingCache:
         self.length = length
 
     def settle(self) -> None:
-        """Evict the oldest tokens, a whole ``slack`` at a time, if the committed context has outgrown the window."""
+        """Take all tokens as committed. Evict the oldest tokens after the sinks, in multiples of ``slack`` tokens, if
+        there are more tokens than the sinks and the window hold.
+        """
         sinks = self.num_sink_tokens
         self._floor = self.length
         target = max(0, (self.length - sinks - self.window_size) // self._slack * self._slack)
@@ -104,8 +106,8 @@ class StreamingCache:
         self._renew()
 
     def skip(self, count: int) -> None:
-        """Count tokens of the context that the draft is never fed. These tokens are right after the sinks and before
-        the window.
+        """Count ``count`` tokens as part of the context, but as already evicted. Call this right after the sinks have
+        been fed. The draft never computes these tokens.
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
@@ -201,9 +203,7 @@ class StreamingPass:
 
 
 class StreamingForm:
-    """The fixed form of a pass over all slots, in which nothing depends on the number of held tokens. Implements
-    ``FixedForm``.
-    """
+    """The fixed form of a pass over all slots. Implements ``FixedForm``."""
 
     bound = None
 
@@ -221,8 +221,8 @@ class StreamingForm:
 
 
 class FixedStreamingPass(FixedView):
-    """A ``StreamingPass`` over all slots with a mask, with the same operations on the same memory wherever the pass
-    begins.
+    """A ``StreamingPass`` over all slots with a mask. Wherever the pass begins, it runs the same operations on the same
+    memory.
     """
 
     def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:

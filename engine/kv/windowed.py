@@ -95,7 +95,7 @@ class WindowedLayer:
         if origin > needed and self.committed is None:
             keys, values = self.span(needed, length)
             self.committed = needed, keys.clone(), values.clone()
-        # memory may run out here, while nothing has been moved yet
+        # Allocate before any token is moved, so that no token is lost if memory runs out here.
         kept = [part.clone() for part in self.span(origin, start)]
         for buffer, part in zip((self.keys, self.values), kept, strict=True):
             buffer[:, : start - origin] = part
@@ -130,8 +130,8 @@ class WindowedLayer:
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return the first of the tokens [start, stop) that a copy for decoding needs and that the layer still holds.
-        None if decoding could not continue from the tokens that it holds.
+        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are no
+        longer held, or decoding does not need them. None if decoding could not continue from a copy.
         """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
@@ -142,8 +142,8 @@ class WindowedLayer:
         return {"keys": keys, "values": values}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop), taken from another layer's ``held``, if they follow the layer's ``length``
-        committed tokens. Otherwise hold only these tokens.
+        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise hold
+        only these tokens. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
         """
         keys, values = held["keys"], held["values"]
         if start != length:
