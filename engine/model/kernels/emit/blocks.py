@@ -1,17 +1,24 @@
-"""Emits products with weights in the blocks of GGUF files. The weights keep the bits of the file.
-``engine.model.kernels.formats`` describes the layout of a block. ``interleaved`` interleaves the blocks of a panel's
-outputs word by word, so that a lane of a vector holds an output. No bit is added or changed.
+"""Emits products whose weights stay in the blocks of a GGUF file. No bit of a weight is changed.
 
-In every format the four bytes of a word, after a shift and a mask, are the levels of four neighbouring inputs. If the
-processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. This gives a bfloat16 number
-that is too large by that power, and the sum of the inputs is used to correct this. On other processors a level is
-converted to float32. For models in bfloat16 on processors with AVX2, levels and activations are instead multiplied as
-16-bit integers, which takes half the instructions: activations are in fixed point, with a unit for each 32 inputs.
-The rounding error is up to 1.5e-5 of the largest of the 32 inputs, whereas bfloat16 rounds every number by up to 2e-3
-of itself. With four rows or more, a block is unpacked once for all rows. This is faster than matrix products with
-unpacked weights, however many rows there are. Activations are never rounded to levels. As in ``products``, a row has
-the same bits whatever other rows are computed: each run (in fixed point, each group) is summed, then multiplied by its
-scale, in order.
+``engine.model.kernels.formats`` describes the layout of a block. ``interleaved`` copies the blocks of all outputs of a
+panel word by word: the first word of every output, then the second word of every output, and so on. So each lane of a
+vector holds one output.
+
+In every format a word, after a shift and a mask, holds four bytes: the levels of four neighbouring inputs. How levels
+are multiplied depends on the processor and the model:
+
+- If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a
+  bfloat16 number that is too large by that power. The product is corrected by the power times the sum of the inputs.
+- For models in bfloat16 on processors with AVX2, levels and activations are multiplied as 16-bit integers, which takes
+  half the instructions of float32. Activations are in fixed point: 32 inputs share a unit. The rounding error is up to
+  1.5e-5 of the largest of the 32 inputs, whereas bfloat16 rounds every number by up to 2e-3 of itself. If there are
+  four rows or more, a block is unpacked once for all of them. This is faster than torch's products with unpacked
+  weights, however many rows there are.
+- Otherwise a level is converted to float32.
+
+Activations are never rounded to 8-bit levels. As in ``products``, a row has the same bits whatever other rows are
+computed, because sums have a fixed order: the products of a run (in fixed point, of a group) are summed and multiplied
+by the scale, and these results are added in the order of the inputs.
 """
 
 from __future__ import annotations
@@ -32,16 +39,17 @@ _AHEAD = 4096  # minimum distance of a prefetch in bytes; it is rounded up to wh
 _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
-_NIBBLE, _LEVELS_8 = 4, 8  # bits of a level
-# Number of rows in a block for which no code is emitted. A block of four rows and a block of two rows together take
-# hardly longer than a block of six, and code for each size takes time to compile.
+_NIBBLE, _LEVELS_8 = 4, 8  # bits of half a byte, and of a level in formats with 8-bit levels
+# A number of rows for which no code is emitted: six rows are computed as four and two. This takes hardly longer, and
+# code for each number of rows takes time to compile.
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
-_LARGEST = 32767.0  # largest number in fixed point
-_SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
-_SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights; needs x in fixed point
-_FIXED_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
-# pairs of inputs whose products are emitted without a loop; with more, LLVM reorders sums and spills registers
+_LARGEST = 32767.0  # in fixed point, the largest number of a span has this magnitude
+_SMALLEST = 1e-30  # minimum of a span's largest magnitude, so that a span of zeros causes no division by 0
+_SHARING_ROWS = 4  # number of rows computed at once with an unpacked block; only with x in fixed point
+_FIXED_ROWS = (3, 2, 1)  # with x in fixed point: numbers of rows computed at once for the rows that are left over
+# Pairs of inputs in one iteration of the loop over an unpacked block. With more pairs, LLVM would reorder the sums and
+# spill registers.
 _PAIRS_TOGETHER = 2
 
 
@@ -49,10 +57,10 @@ _PAIRS_TOGETHER = 2
 
 
 class _Block:
-    """Emits access to a block of a panel's outputs, in registers.
+    """Emits loads from interleaved blocks: one block for each output of a panel, all for the same inputs.
 
     Args:
-        base: the block's address.
+        base: address of the blocks.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value) -> None:
@@ -73,8 +81,12 @@ class _Block:
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
-        """Prefetch a group's share of the block that is at least ``_AHEAD`` bytes ahead, because the processor does not
-        prefetch this block on its own.
+        """Prefetch a part of a later block, at least ``_AHEAD`` bytes ahead. The processor does not prefetch it on its
+        own.
+
+        Args:
+            group: selects the part; the calls for all groups prefetch the whole block.
+            size: bytes of an interleaved block.
         """
         e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
@@ -98,7 +110,7 @@ class _Block:
         to add.
 
         Args:
-            offset: offset of the levels in addition to their zero point.
+            offset: number that was added to every level (``_offset``). It is subtracted like the format's ``zero``.
         """
         e, form = self._e, self._form
         found = []
@@ -124,7 +136,9 @@ class _Block:
         return found
 
     def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
-        """Assemble the group's integer for its scale or for ``least`` from bits in different words."""
+        """Assemble one integer of a group from the bits in different words. ``parts`` is the ``scale`` or the ``least``
+        of the format.
+        """
         e, whole = self._e, None
         for part in parts:
             if part.in_half:
@@ -139,8 +153,8 @@ class _Block:
         return whole
 
     def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """Emit the levels of four inputs as the bytes of a word. Entries of a ``codes`` table have ``_CODE_OFFSET``
-        added.
+        """Emit the levels of four inputs as the bytes of a word. If the format has a table ``codes``, the bytes are the
+        table's numbers plus ``_CODE_OFFSET``.
         """
         e, form, levels = self._e, self._form, None
         for part in form.levels:
@@ -155,8 +169,8 @@ class _Block:
         return levels
 
     def integer_pairs(self, run: ir.Value) -> list[list[ir.Value]]:
-        """Emit the levels of a run as pairs of 16-bit integers: for each pair of inputs, a list with one vector of
-        pairs for each vector of the panel. Of four inputs, the first and third are paired, and the second and fourth.
+        """Emit the levels of a run as pairs of 16-bit integers. Of every four inputs, the first and third form a pair,
+        and the second and fourth. Returns, for each pair, one vector for each vector of the panel.
         """
         e, found = self._e, []
         mask = e.whole_splat(0xFF * _HALF)
@@ -181,9 +195,11 @@ class _Block:
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Emit the levels of four inputs as pairs of bfloat16, too large by ``_offset``. Each item is 0 with a pair of
-        the first and third inputs, or 1 with a pair of the second and fourth. If several items have the same number,
-        their pairs have to be added.
+        """Emit the levels of four inputs as pairs of bfloat16. Each level is too large by ``_offset``.
+
+        Returns:
+            Items of a number and pairs. Number 0 means the first and third inputs, number 1 the second and fourth.
+                Levels of 8 bits give two items with the same number, whose pairs have to be added.
         """
         e, form = self._e, self._form
         if form.codes:
@@ -229,8 +245,10 @@ def _offset(form: Format, pairs: bool) -> int:
 
 
 def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """Emit ``2 ** exponent + level * 2 ** (exponent - count)`` as bfloat16, in both halves of a word. The ``count``
-    bits of the level are already at the top of the mantissa; all other bits are masked.
+    """Emit ``2 ** exponent + level * 2 ** (exponent - count)`` as bfloat16, in both halves of a word.
+
+    Args:
+        word: has the ``count`` bits of a level at the top of each half's mantissa. Its other bits are ignored.
     """
     kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
     return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
@@ -246,8 +264,8 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Emit ``2 ** (exponent - 128)``, half of the power of two that each byte stands for, because the table ``codes``
-    holds twice the values. Results below 2 ** -126 become 0.
+    """Emit ``2 ** (exponent - 128)`` for each stored exponent. This is half of the format's factor, because the numbers
+    of the table ``codes`` are doubled. Results below 2 ** -126 become 0.
     """
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)
@@ -262,7 +280,7 @@ def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
 
 
 def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> ir.Value:
-    """Rotate the words to the right, by a different number of bits for each run."""
+    """Rotate the words to the right by ``turns[at]`` bits."""
     name = f"llvm.fshr.v{e.lanes}i32"
     return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
 
@@ -317,8 +335,10 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _level(e: Emitter, levels: ir.Value, at: int) -> ir.Value:
-    """Emit a byte of each word as float32, divided by ``_share_of``."""
-    if at == RUN_WORDS - 1:  # this byte holds the sign
+    """Emit byte ``at`` of each word as float32. The byte is not shifted, so the result is the byte divided by
+    ``_share_of(at)``.
+    """
+    if at == RUN_WORDS - 1:  # unshifted, the highest byte could make the integer negative
         return e.b.sitofp(e.b.lshr(levels, e.whole_splat(8 * at)), e.vector)
     return e.b.sitofp(e.b.and_(levels, e.whole_splat(0xFF << 8 * at)), e.vector)
 
@@ -331,8 +351,8 @@ def _share_of(at: int) -> float:
 
 
 def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the interleaving of a panel's blocks: first the halves of a block, then its words, each for all outputs of
-    the panel. Columns without an output get zeros.
+    """Emit the interleaving of a panel's blocks: first each 16-bit number of a block (``Format.halves``), then each
+    word, for all outputs of the panel. Columns without an output get zeros.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
@@ -367,12 +387,13 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
 
 
 def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str) -> None:
-    """Emit the arrangement of x for products, and the sums of its runs. A tile is a row.
+    """Emit the conversion of x to the form ``made``, which a product takes, and the sum of each run of x. A tile is a
+    row.
 
     Args:
-        kind: kind of x.
-        made: "pairs": bfloat16; of each four numbers, the first and third come before the second and fourth. "fixed":
-            see ``_emit_fixed``. "shares": float32, multiplied by ``_share_of``. "plain": float32.
+        kind: dtype of x.
+        made: "pairs": bfloat16; every four numbers are in the order first, third, second, fourth. "fixed": see
+            ``_emit_fixed``. "shares": float32, multiplied by ``_share_of``. "plain": float32.
     """
     if made == "fixed":
         _emit_fixed(module, name, lanes, kind)
@@ -400,8 +421,9 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
 
 
 def _emit_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the arrangement of x in fixed point: numbers of 16 bits times the unit of their span. The unit is the span's
-    largest number divided by ``_LARGEST``; it is NaN if a number of the span is not finite. The order is that of pairs.
+    """Emit the conversion of x to fixed point, in which a number is a 16-bit integer times the unit of its span. The
+    unit is the largest magnitude of the span divided by ``_LARGEST``, or NaN if a number of the span is not finite. The
+    order of the numbers is that of "pairs".
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
@@ -440,10 +462,10 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
         return
     pairs = takes == "pairs"
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    form, together = FORMATS[number_of_format], 2 if pairs else 1  # numbers of x in 32 bits
+    form, together = FORMATS[number_of_format], 2 if pairs else 1  # ``together``: numbers of x in 32 bits
 
     def add_group(group: _Group) -> None:
-        assert isinstance(group.block, _Block)  # these rows share no unpacked block
+        assert isinstance(group.block, _Block)  # only products in fixed point have ``_Unpacked`` blocks
         lines = [e.at(group.x, e.b.sdiv(start, long(together)), F32) for start in group.starts]
         with e.loop(long(0), long(group.runs)) as at:
             run = e.b.add(group.first_run, at)
@@ -470,7 +492,7 @@ def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_form
         lines = [e.at(group.x, e.b.sdiv(start, long(2)), I32) for start in group.starts]
         sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
         together = group.block.together
-        steps = RUN // 2 // together  # in a run
+        steps = RUN // 2 // together  # steps of a run, with ``together`` pairs each
         with e.loop(long(0), long(group.runs * steps)) as at:
             step = e.b.add(e.b.mul(group.first_run, long(steps)), at)
             for number_of_pair, pairs in enumerate(group.block.integer_pairs(step)):
@@ -490,8 +512,8 @@ def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_form
 class _Group(NamedTuple):
     """A group of a block's inputs, while its product is emitted.
 
-    ``starts`` are the places in ``x`` at which the rows' inputs of the group begin. ``totals`` are the rows' sums so
-    far, a variable for each vector of the panel.
+    ``starts`` has, for each row, the index in ``x`` of the group's first input. ``totals`` has, for each row, the sums
+    so far: a variable for each vector of the panel.
     """
 
     block: _Block | _Unpacked
@@ -511,11 +533,11 @@ def _emit_groups(
     add_group: Callable[[_Group], None],
     unpacked: _Unpacked | None = None,
 ) -> None:
-    """Emit the loops over panels, rows, blocks and groups, in which ``add_group`` emits a group's part of the sums, and
-    the end of the kernel. ``counts`` are the numbers of rows that are computed at once.
+    """Emit a whole kernel: loops over panels, rows, blocks and groups. ``add_group`` emits the part of one group.
 
     Args:
-        unpacked: memory for an unpacked block that blocks of ``_SHARING_ROWS`` rows share; None if no rows share one.
+        counts: numbers of rows that are computed at once, the largest first.
+        unpacked: memory for an unpacked block that ``_SHARING_ROWS`` rows at a time share; None if no rows share one.
     """
     columns = e.lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
@@ -571,8 +593,8 @@ def _emit_groups(
 
 
 class _Unpacked:
-    """Emits access to an unpacked block on the stack: levels as pairs of 16-bit integers, and scales. It is unpacked
-    once for all rows.
+    """Emits access to a block that is unpacked once for all rows. Memory on the stack holds its levels, as pairs of
+    16-bit integers, and its scales.
     """
 
     def __init__(self, e: Emitter, form: Format) -> None:
@@ -651,7 +673,7 @@ def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], su
 
 
 def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:
-    """Emit a panel's weights as numbers of the kind ``made``, in ``OUT`` (inputs, outputs)."""
+    """Emit a panel's weights, dequantized to the dtype ``made``, into ``OUT`` (inputs, outputs)."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, tile, _ = e.arguments
@@ -681,7 +703,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
 
 
 def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit the product of ``products`` for half-precision weights."""
+    """Emit ``emit_product`` for weights in float16."""
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)

@@ -141,14 +141,14 @@ class Emitter:
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
-        """Store a float32 vector as numbers of type ``kind``, rounded to the nearest: float32 or bfloat16, not levels.
-        ``load_vector`` reads them back.
+        """Store a float32 vector as float32 or bfloat16, as ``kind`` says, rounded to the nearest. ``kind`` cannot be
+        an 8-bit level.
         """
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
         """Prefetch the cache line of an address. An invalid address is harmless."""
-        # for reading, into the second-level cache, data instead of instructions
+        # These constants mean: for reading, into the second-level cache, data instead of instructions.
         self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
@@ -163,11 +163,13 @@ class Emitter:
         return self.load(self.at(base, long(index), I64), F32)
 
     def longs(self, *slots: int) -> list[ir.Value]:
-        """Load arguments of the emitted kernel, whose first parameter is the address of its argument array."""
+        """Load the integer arguments in these slots of the emitted kernel. The kernel's first parameter is the address
+        of its argument array.
+        """
         return [self.load_long(self.arguments[0], slot) for slot in slots]
 
     def pointers(self, *slots: int) -> list[ir.Value]:
-        """Load addresses from the arguments of the emitted kernel."""
+        """Load the arguments in these slots of the emitted kernel as addresses."""
         return [self.load_pointer(self.arguments[0], slot) for slot in slots]
 
     # Arithmetic ------------------------------------------------------------------------------------------------
@@ -211,15 +213,15 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def pair_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs 8
-        lanes of AVX2.
+        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs AVX2
+        and 8 lanes.
         """
         pairs = ir.VectorType(I16, 2 * self.lanes)
         return self.intrinsic("llvm.x86.avx2.pmadd.wd", self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Load ``lanes`` pairs of bfloat16, or of levels that become bfloat16, from the ``index``-th number after
-        ``base`` on. Each pair takes one float32 lane.
+        """Load ``lanes`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or
+        8-bit levels that are converted to bfloat16. A pair fills one lane of the returned vector.
         """
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
@@ -227,21 +229,21 @@ class Emitter:
             wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
             bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
             high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
-            # exact, because the lower half of a level's float32 is zero
+            # Exact, because the float32 of an 8-bit level has zeros in its lower half.
             loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))
         return self.b.bitcast(loaded, self.vector)
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up numbers of the table ``halves`` (bfloat16 as i16) at ``places``, a vector of the type ``LEVELS``.
-        Return the numbers as pairs in two vectors of 16 lanes.
+        """Look up entries of the table ``halves`` (bfloat16 as i16). ``places``, a vector of the type ``LEVELS``, has
+        an index into the table in every byte. Returns two vectors of 16 lanes, with a pair of entries in each lane.
 
-        The table has 16 or 128 numbers. Neighbouring places form a pair. Of each 16 bytes of places, the first 8 go to
-        the first vector and the last 8 to the second.
+        The table has 16 or 128 entries. Neighbouring bytes of ``places`` form a pair. Of every 16 bytes, the first 8 go
+        to the first vector and the last 8 to the second.
 
         Args:
-            signs: bytes whose highest bits become the signs of the results.
+            signs: bytes whose highest bits become the signs of the entries; None leaves the entries unchanged.
         """
         low, high = (self._bytes_at(places, [half >> shift & 0xFF for half in halves]) for shift in (0, 8))
         if signs is not None:
@@ -254,7 +256,7 @@ class Emitter:
         return vectors[0], vectors[1]
 
     def _bytes_at(self, places: ir.Value, table: Sequence[int]) -> ir.Value:
-        if len(table) == 16:  # this instruction looks up within each 16 bytes
+        if len(table) == 16:  # the instruction looks up within 16 bytes, so the table is repeated four times
             return self.intrinsic("llvm.x86.avx512.pshuf.b.512", LEVELS, _bytes([*table] * 4), places)
         first, second = _bytes(table[:64]), _bytes(table[64:])
         return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
@@ -277,12 +279,12 @@ class Emitter:
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
         """Transpose a square matrix of ``lanes`` vectors."""
         n, turned = self.lanes, list(rows)
-        for first in range(0, n, 4):  # first squares of four lanes, with instructions that every processor has
+        for first in range(0, n, 4):  # squares of four by four lanes, with instructions that every processor has
             a, b, c, d = turned[first : first + 4]
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
         width = 4
-        while width < n:  # then larger squares
+        while width < n:  # squares of twice the width in each iteration
             for at in (at for at in range(n) if not at & width):
                 a, b = turned[at], turned[at + width]
                 low = [lane if not lane & width else n + lane - width for lane in range(n)]
@@ -327,11 +329,14 @@ class Emitter:
         return self.b.extract_element(x, I32(0))
 
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
-        """Sum over the lanes of each of ``lanes`` vectors, and return the sums as one vector.
+        """Sum the lanes of each of ``lanes`` vectors. Returns a vector with one sum in each lane.
 
-        Every sum is the same tree over the lanes: neighbours are added first, then pairs of neighbours, and so on.
-        ``width`` is above 1 if each vector is itself the result of this function for ``width`` vectors. The sum then
-        continues from there.
+        Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. With fewer vectors, the
+        result is a vector of partial sums.
+
+        Args:
+            width: 1 for ordinary vectors. To complete ``lanes / width`` vectors of partial sums, the number of vectors
+                that each of them was made from.
         """
         rows = list(vectors)
         while len(rows) > 1:
@@ -372,7 +377,7 @@ class Emitter:
         power = self.constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
             power = self.fma(power, rest, self.constant(coefficient))
-        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # all lanes, and the current rounding mode
+        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # all lanes are computed; the current rounding mode
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:

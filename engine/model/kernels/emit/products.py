@@ -1,12 +1,13 @@
 """Emits products of a few rows with packed weights, which are read once.
 
-Weights lie in panels of output columns, (panels, in, columns). The columns of a panel are the lanes of the vectors, so
-that an output is one sum over the inputs in order. Weights may be 8-bit levels, or 4-bit levels (``product4``).
+Weights lie in panels of output columns, (panels, in, columns). Each column is a lane of a vector, so a lane computes
+one output as a sum over the inputs in order. Weights may be 8-bit levels, or 4-bit levels (``product4``).
 
 Kernels whose names end with ``pairs`` are for models in bfloat16, on processors that multiply pairs of bfloat16 numbers
-(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 numbers and adds neighbours in float32, whereas the
-instruction for float32 multiplies 16 numbers. The two numbers of a pair are neighbours in memory: a lane is an output,
-and holds the weights of two of its inputs. Activations are rounded to bfloat16, as transformers does in such a model.
+(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 numbers and adds the two products of each pair in
+float32, whereas the instruction for float32 multiplies 16 numbers. A lane still computes one output. It holds the
+weights of two inputs, which are neighbours in memory. Activations are rounded to bfloat16, as transformers does in such
+a model.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
-_SUM_WORDS = 2  # words that are summed before their group's scale is applied, so that chains of additions stay short
+# words whose products are summed before the scale is applied; few, so that chains of additions stay short
+_SUM_WORDS = 2
 _ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # possible numbers of rows that share loaded weights or values
-# number of accumulators if there are 32 registers, keyed by lanes; the other registers hold loaded operands
+# Number of vector registers for sums, keyed by lanes. With 16 lanes there are 32 registers; the rest hold loaded
+# operands.
 ACCUMULATORS = {16: 16}
-FEW_ACCUMULATORS = 12  # number of accumulators if there are 16 registers
+FEW_ACCUMULATORS = 12  # number of vector registers for sums, if there are only 16 registers
 
 Sums = list[list[Variable]]
 """The sums of a product: for each row, one sum for each vector of a panel."""
@@ -67,11 +70,11 @@ def emit_product(
     near: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """Emit the product for single numbers or for pairs. A word of a panel holds one input, or one pair of inputs, of
-    every column.
+    """Emit the product with weights as single numbers or, with ``pairs``, as pairs. A word is one row of a panel: for
+    every column, the weight of one input, or the weights of a pair of inputs.
 
     Args:
-        near: loads the vectors of the word at an address.
+        near: loads the word at an address, as vectors.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
@@ -98,10 +101,11 @@ def emit_product(
 
 
 def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+    """Emit the product with 4-bit weights. A weight is ``(level - 8) * scale + middle``; each group of inputs has a
+    scale and a middle.
 
-    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked but not shifted, so it
-    is too large by a power of 16. ``spread`` has divided x by this power. Both operations are exact.
+    A word of 32 bits in a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked but not
+    shifted, so it is too large by a power of 16. ``spread`` has divided x by this power. Both operations are exact.
 
     Args:
         scales: kind of scales and middles (panels, groups, 2, columns).
@@ -132,13 +136,16 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """Emit the product with 4-bit weights for single numbers or for pairs. A group has ``words`` words. After every
-    ``step`` words, the sums are multiplied by the group's scale.
+    """Emit the product with 4-bit weights as single numbers or, with ``pairs``, as pairs.
 
     Args:
-        lowest: the level, relative to the middle level, that counts as 0 in ``add_some``.
-        add_some: adds the products of ``step`` words with the lines of x to the sums. Takes the address of the group's
-            words, the first of these words, and lines that begin at the group.
+        lowest: number that is added to each level that ``add_some`` multiplies: -8 if these levels are 0 to 15, 0 if
+            they are -8 to 7.
+        words: number of words of a group.
+        step: number of words of one call of ``add_some``. Its sums are multiplied by the group's scale.
+        add_some: adds the products of ``step`` words with rows of x to the sums. Its arguments after the emitter are
+            the address of the group's words, the index of the first of the ``step`` words, the address of the group's
+            inputs in each row of x, and the sums.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     x, packed, out, sums_of_x, scale = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.SCALES)
@@ -188,8 +195,10 @@ def emit_product4(
 
 
 def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """Emit the level at a place of each word as float32, divided by ``_spread_of``."""
-    if place == WORD_LEVELS - 1:  # this place holds the sign
+    """Emit the level at ``place`` of each word as float32. The level is not shifted, so the result is the level divided
+    by ``_spread_of(place)``.
+    """
+    if place == WORD_LEVELS - 1:  # unshifted, the highest level could make the integer negative
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
 
@@ -199,8 +208,8 @@ def _spread_of(place: int) -> float:
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x (rows, inputs) in the form that ``product4`` takes: ``OUT`` in float32, multiplied by ``_spread_of``, and
-    the ``SUMS`` (rows, groups) of x.
+    """Emit x (rows, inputs) in the form that ``product4`` takes. ``OUT`` gets x in float32, each number multiplied by
+    ``_spread_of`` its place in a word. ``SUMS`` (rows, groups) gets the sum of x over each group. A tile is a row.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -230,9 +239,10 @@ def each_panel(
     number of rows, panel)``.
 
     Args:
-        sizes: sizes of the blocks, the largest first; None takes ``row_blocks``.
-        before: a number n, and a function (panel, rows) that emits the product of a panel with the first ``rows`` rows,
-            the largest multiple of n. The loops compute the remaining rows.
+        sizes: numbers of rows in a block, the largest first; None takes ``row_blocks``.
+        before: a number n, and a function ``(panel, rows)``. The function emits the product for the first ``rows``
+            rows; ``rows`` is the largest multiple of n. The loops compute the remaining rows. If ``before`` is None,
+            they compute all rows.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -262,7 +272,9 @@ def add_products(
     sums: list[list[Variable]],
     pairs: bool = False,
 ) -> None:
-    """Add to the sums the products of the vectors with the ``k``-th number (or pair) of every line."""
+    """Add to ``sums`` the products of the vectors ``loaded`` with the ``k``-th number (or pair) of every row of x.
+    ``lines`` are the addresses of these rows.
+    """
     multiply = e.dot_pairs if pairs else e.fma
     for line, own in zip(lines, sums, strict=True):
         number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
@@ -295,8 +307,8 @@ def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
 
 
 def row_blocks(lanes: int, vectors: int) -> list[int]:
-    """Numbers of rows that can be computed together, the largest first, so that the sums of ``vectors`` for each row
-    fit the registers.
+    """The possible numbers of rows in a block, the largest first. The sums of a block, ``vectors`` vectors for each
+    row, fit the registers.
     """
     most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
     return [rows for rows in _ROW_BLOCKS if rows <= most]
@@ -322,10 +334,12 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
 
 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product of pairs with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+    """Emit the product with 4-bit weights in pairs. A weight is ``(level - 8) * scale + middle``; each group of inputs
+    has a scale and a middle.
 
-    Two words of a panel share their bytes: (panels, inputs / 4, columns, 2), with columns in ``LOOKED_UP`` order.
-    ``SUMS`` (rows, groups) holds the sum of each group of x.
+    A byte holds two levels. Of four inputs, the first two are in the lower bits of two bytes, and the last two in the
+    upper bits. Panels are (panels, inputs / 4, columns, 2), with columns in ``LOOKED_UP`` order. ``SUMS`` (rows,
+    groups) holds the sum of each group of x.
 
     Args:
         scales: kind of scales and middles (panels, groups, 2, columns).

@@ -19,7 +19,7 @@ from engine.model.kernels.abi import Recurrence as Slot
 from engine.model.kernels.emit.emitter import F32, I64, PTR, VOID, Emitter, long
 
 _LOG2E = 1.4426950408889634
-_BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
+_BLOCKS = (4, 2, 1)  # possible numbers of vectors of a row of the state that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
@@ -99,7 +99,9 @@ def _emit(
 def _faded(
     e: Emitter, state: ir.Value, at: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
 ) -> list[ir.Value]:
-    """Emit the vectors of row ``at`` of the state, multiplied by the token's decay."""
+    """Emit vectors of row ``at`` of the state, multiplied by the token's decay ``fades``. ``places`` are the vectors'
+    first columns.
+    """
     base = e.b.mul(at, long(value_dim))
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 

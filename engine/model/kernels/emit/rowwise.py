@@ -29,8 +29,8 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile``, with the dtype ``made``. With ``adds``, ``DELTA`` is added to x first, and the
-    sum is also stored, in float32.
+    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``made``. If ``adds``, ``DELTA`` is added to x before
+    the norm, and this sum is also stored, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -159,7 +159,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Emit row ``tile`` of all heads, concatenated, with the dtype ``made``."""
+    """Emit the concatenation of all heads for row ``tile``, stored in the dtype ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -174,7 +174,9 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit piece ``tile`` of SiLU of the gates times the values that follow the gates, with the dtype ``made``."""
+    """Emit SiLU(gates) * values for piece ``tile``, stored in the dtype ``made``. In a row of ``X`` the values follow
+    the gates.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
     x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
@@ -198,7 +200,9 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
 
 
 def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit the copy of the chosen chunks of one head (line ``tile``), one chunk after another."""
+    """Emit the copy of the chosen chunks of one head, one chunk after another. Line ``tile`` (a ``GatheredLine``) names
+    the head and the chunks.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     lines, count, size = (

@@ -1,17 +1,22 @@
 """Emits kernels for sampling from rows of logits. They find the most likely token, the tokens that top-k and top-p
 keep, the sum of the weights of these tokens, and the probabilities of one row.
 
-Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted, and probabilities
-are written only for a row that a token is drawn from. Top-k and top-p select among the few tokens above a bound, by
-halving an interval of values until one value is left. The bounds are exact. For top-k: the k-th largest of the blocks'
-largest values is a lower bound of the row's k-th largest value. For top-p: let W be the sum of weights over V tokens.
-All tokens that weigh less than (1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed
-to reach top_p.
+Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted. Instead, a lower
+bound first leaves out most tokens. Among the others, bisection finds the smallest value that top-k or top-p keeps. The
+bound leaves out no token that has to be kept:
+
+- For top-k, a row is cut into blocks. The k-th largest of the blocks' maxima is at most the k-th largest value of the
+  row, so it is a lower bound.
+- For top-p, let W be the sum of the weights of all V tokens. Tokens that weigh less than (1 - top_p) * W / V weigh less
+  than (1 - top_p) * W together. So the other tokens reach top_p without them.
+
+Probabilities are written only for a row that a token is drawn from.
 
 A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of equal
 weight are kept in the order of their ids until top_p is reached. Top-k also keeps all tokens that are as likely as the
-last kept one, as transformers does. Changed logits, for example by a repetition penalty, are replaced first
-(``abi.Logits.PATCH_IDS``). One thread computes a row, so a row has the same bits whatever other rows are computed.
+last kept one, as transformers does. Logits that were changed, for example by a repetition penalty, are passed
+separately (``abi.Logits.PATCHES``) and first written over those of the row. One thread computes a row, so a row has the
+same bits whatever other rows are computed.
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
-# Number of halvings after which a single integer of ``_key`` is left; number of halvings after which few candidates are
-# left.
+# ``_KEY_BITS`` halvings reduce the interval of all integers of ``_key`` to one integer. After ``_FIRST_HALVINGS``, few
+# candidates are left.
 _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
@@ -63,7 +68,9 @@ def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None
 
 
 def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the ``Stats`` of row ``tile``."""
+    """Emit a kernel that finds the tokens of row ``tile`` that top-k and top-p keep, and stores the ``Stats`` of the
+    row.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, worker = e.arguments
     width, scale = e.load_long(arguments, Logits.WIDTH), e.splat(e.load_float(arguments, Logits.SCALE))
@@ -150,9 +157,11 @@ def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value,
 
 
 def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Choose the tokens that weigh at least half of (1 - top_p) * W / V (see the module's docstring)."""
+    """Choose the tokens that top-p may keep: those above the lower bound (1 - top_p) * W / V of the module's
+    docstring.
+    """
     rest = e.b.fsub(F64(1.0), top_p)
-    # Halved, so that rounding cannot make the bound too high.
+    # Half of the bound is used, so that rounding errors leave out no token that is needed.
     share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, chosen.mass.value), F64(0.5)), e.b.sitofp(chosen.width, F64))
     bound = e.splat(e.b.fptrunc(share, F32))
     chosen.count.value = _compress(e, chosen.values, chosen.width, chosen.some, chosen.weigh, bound)
@@ -160,13 +169,14 @@ def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
 
 
 def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Keep the fewest of the chosen tokens that together weigh ``top_p`` of their mass, the heaviest first."""
+    """Of the chosen tokens, keep the heaviest, as few as together have ``top_p`` of the sum of weights ``mass``."""
     wanted = e.b.fmul(top_p, chosen.mass.value)
     more, tau = _nucleus(e, chosen.some, chosen.count, wanted)
     chosen.least_weight.value = tau
-    # tau is 0 if, after rounding, even the sum of all tokens is below top_p. Then all tokens are kept.
+    # tau is the lowest kept weight. It is 0 if, because of rounding, the sum of all tokens is below ``wanted``. Then
+    # all tokens are kept.
     with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-        # Keep as many tokens of the lowest kept weight as needed, and at least one.
+        # Keep as many tokens of weight tau as needed, and at least one.
         needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
         ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
         with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
@@ -177,7 +187,7 @@ def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
 
 
 def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the probabilities of piece ``tile`` of the only row."""
+    """Emit the probabilities of the tokens of piece ``tile``. There is only one row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -359,11 +369,11 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight w such that the candidates ``some`` with weights of at least w sum up to ``wanted`` or
-    more. Return the sum of all weights above w, and w. Overwrites the candidates and their ``count``.
+    """Find the largest weight w for which the candidates ``some`` that weigh at least w together reach ``wanted``.
+    Return the sum of all weights above w, and w. Overwrites ``some`` and ``count``.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
-    above = e.variable(F64(0.0))  # the sum of all weights of at least ``high``
+    above = e.variable(F64(0.0))  # the sum of all weights whose ``_key`` is at least ``high``
 
     def halve(times: int) -> None:
         base = above.value
@@ -397,8 +407,9 @@ def _last_tie(
     ties: ir.Value,
     last_id: Variable,
 ) -> ir.Value:
-    """Set ``last_id`` to the id of the ``ties``-th token of weight ``tau``; if fewer tokens have this weight, to the
-    final one. Return the number of tokens of this weight up to ``last_id``.
+    """Set ``last_id`` to the id of the ``ties``-th token of weight ``tau``, or of the last such token if there are
+    fewer. Tokens with a logit below ``least_logit`` do not count. Return the number of tokens of this weight up to
+    ``last_id``.
     """
     found, at = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
@@ -422,8 +433,8 @@ def _last_tie(
 
 @contextmanager
 def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[ir.Value]:
-    """Yield the middle of an interval, at most ``times`` times and while the interval has at least two numbers. The
-    body of the loop sets one end to the middle.
+    """Emit a bisection of the integers [low, high). Yields the middle until one integer is left, but at most ``times``
+    times. The body of the loop sets ``low`` or ``high`` to the middle.
     """
     left = e.variable(long(times))
     with e.loop_while() as leave_if:
