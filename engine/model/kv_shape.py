@@ -5,8 +5,8 @@ approximation. A key or value of one head (head_dim numbers) is stored as head_d
 scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127, zero
 stays zero, and a dequantized number is its level times the scale. A scale belongs to one token, so a token is quantized
 by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
-scale per channel fits keys better, but depends on tokens that do not exist yet.) Keys are quantized and stored after
-RoPE, which mixes pairs of channels and keeps the norm.
+scale per channel would fit keys better, but would depend on later tokens.) Keys are quantized and stored after RoPE,
+which mixes pairs of channels and keeps the norm.
 
 The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
 Rounding the scale costs no accuracy, because levels are computed with the rounded scale. Even the pass that writes KV
@@ -56,7 +56,7 @@ class Sliding:
 
     Args:
         layers: indices of these layers in the model, without layers that read the KV of another layer.
-        kv_heads, head_dim: of these layers; layers that keep the whole context may differ.
+        kv_heads, head_dim: numbers of these layers. Layers that keep the whole context may have different numbers.
     """
 
     layers: tuple[int, ...]
@@ -66,7 +66,7 @@ class Sliding:
 
     @property
     def capacity(self) -> int:
-        """Tokens whose KV such a layer holds (``engine.kv.windowed``)."""
+        """Number of tokens whose KV each of these layers holds (``engine.kv.windowed``)."""
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
@@ -91,8 +91,8 @@ class Recurrent:
 class KvShape:
     """Shape and format of one model's KV.
 
-    Layers that keep the whole context have indices of their own; ``place_of`` maps a layer of the model to this index.
-    Other layers have their index in the model.
+    Layers that keep the whole context are numbered separately, from 0 on; ``place_of`` maps the index of a layer in the
+    model to this number. All other layers are numbered by their index in the model.
 
     Args:
         layers: number of layers that keep the whole context.
@@ -104,8 +104,8 @@ class KvShape:
         split: the device of each layer of the model; None puts all of them on ``device``.
         sliding: the model's layers with a sliding window; None if there are none.
         recurrent: the model's layers with a state; None if there are none.
-        sources: pairs of a layer of the model without KV of its own and the layer whose KV it reads.
-        group: query heads of a KV head, in the layers that keep the whole context.
+        sources: pairs of indices in the model: a layer without KV of its own, and the layer whose KV it reads.
+        group: number of query heads that share a KV head, in the layers that keep the whole context.
     """
 
     layers: int
@@ -123,7 +123,9 @@ class KvShape:
 
     @property
     def bounded(self) -> tuple[int, ...]:
-        """Indices, among the model's layers, of the layers with memory of fixed size (``engine.kv.bounded``)."""
+        """Indices in the model of the layers with a sliding window or a state, whose memory has a fixed size
+        (``engine.kv.bounded``).
+        """
         return tuple(sorted(layer for kind in (self.sliding, self.recurrent) if kind for layer in kind.layers))
 
     @property
@@ -190,7 +192,7 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers, as ``place_of`` numbers them, that are on the device with index ``part``."""
+        """The layers on the device with index ``part`` that keep the whole context, as ``place_of`` numbers them."""
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property
@@ -198,11 +200,15 @@ class KvShape:
         return tuple(self.split.part_of[layer] if self.split else 0 for layer in self._places)
 
     def part_of(self, layer: int) -> int:
-        """The index of the device of a layer that keeps the whole context."""
+        """The index of the device of a layer that keeps the whole context. ``layer`` is its number from
+        ``place_of``.
+        """
         return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
-        """The shape for the device of a layer that keeps the whole context."""
+        """The shape for the device of a layer that keeps the whole context. ``layer`` is its number from
+        ``place_of``.
+        """
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
@@ -235,8 +241,9 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Bytes of all windows and states after ``tokens`` tokens, including their copies. Windows are copied at the
-        end of the book. States are copied there and at the places to which a chat may be cropped.
+        """Bytes of all windows and states after ``tokens`` tokens, including copies. There is a copy of each window at
+        the end of the book, and copies of each state at the end of the book and at the places to which a chat may be
+        cropped.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
@@ -247,7 +254,9 @@ class KvShape:
         return total
 
     def bounded_bytes_read(self, tokens: int) -> int:
-        """Bytes of windows and states that a plain step after ``tokens`` tokens reads, without copies."""
+        """Bytes of windows and states that a step of plain decoding reads after ``tokens`` tokens. Their copies are not
+        read.
+        """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             total += self.sliding.bytes_per_token(itemsize) * min(tokens, self.sliding.window)
@@ -262,13 +271,13 @@ class KvShape:
 
     @property
     def compute_bytes_per_token(self) -> int:
-        """Bytes of a token in the compute dtype, in a buffer for all layers that keep the whole context."""
+        """Bytes of one token in a buffer in the compute dtype, over all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a token in a buffer for spilled layers. On a processor the buffer also holds quantized KV in its
-        storage format.
+        """Bytes of one token in a buffer for spilled layers. If KV is quantized, a processor's buffer holds each token
+        in the storage format too.
         """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
@@ -280,7 +289,9 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of mean keys for each token of context. Mean keys are on the compute device."""
+        """Bytes of the index (the mean keys) for each token of context; 0 if there is no index. The index is on the
+        compute device.
+        """
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize

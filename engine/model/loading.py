@@ -1,4 +1,4 @@
-"""Loads target and draft with unmodified transformers code. Accepts only safetensors and described GGUF files, runs no
+"""Loads target and draft with unmodified transformers code. Accepts only safetensors files and GGUF files, runs no
 remote code, and checks models before it loads them.
 """
 
@@ -42,10 +42,10 @@ from engine.model.products.quantized import Linear4, Linear8, quantize
 from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
-# Maximum ratio of the parameters that the settings describe to the stored parameters. It is far above 1, because the
-# number from the settings is an estimate, and a tied head is stored once.
+# Maximum ratio of the number of parameters that config.json describes to the number of stored parameters. A model
+# beyond it is refused. It is far above 1, because the first number is an estimate, and a tied head is stored once.
 _MAX_DESCRIBED = 3
-# Maximum ratio of the bytes of rounded weights to the bytes of the stored weights, for which rounding is allowed.
+# Weights may be rounded only if the rounded weights take at most this share of the bytes of the stored weights.
 _WORTH_ROUNDING = 0.75
 
 
@@ -68,7 +68,8 @@ def load(
         packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
             is transformers' own.
         split: the device of each layer; its first device is ``device``. None puts all layers on ``device``.
-        in_host: layers whose weights wait in host memory while the other layers are on a GPU.
+        in_host: indices of layers whose weights stay in host memory. Every pass copies the weights that it needs to the
+            GPU.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -89,10 +90,11 @@ def load(
     keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
     model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
     recurrent.install(model)
-    # Experts keep transformers' products if every device has a kernel for grouped products.
+    # If every device has a kernel for grouped products, the experts are computed by transformers' own code.
     grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
     own_experts = (packed and not grouped) or weights in BITS
-    for number, block in enumerate(model.model.layers):  # only one layer at a time has expanded experts in memory
+    # layer by layer, so that only one layer's experts are expanded in memory at a time
+    for number, block in enumerate(model.model.layers):
         if own_experts or number in in_host:
             experts.install([block])
         if weights in BITS:
@@ -115,7 +117,8 @@ def _as_stored(
     Args:
         dtype: dtype of the activations and of expanded weights; transformers may pick another one for a model that is
             not a GGUF file.
-        rounded_to: format to which the caller rounds the weights. What is expanded here depends on this format.
+        rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
+            not expanded here.
         keeps_blocks: whether weights of a GGUF file keep its blocks.
 
     Raises:
@@ -253,9 +256,11 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
-    """Refuse weights whose expanded form exceeds the free memory. Weights that need no expansion are not checked. If
-    weights are rounded, one layer at a time is expanded. From a GGUF file, however, all layers are expanded before the
-    first is rounded.
+    """Refuse weights that exceed the free memory once they are expanded. Weights that need no expansion are not
+    checked.
+
+    Rounding expands one layer at a time, so only one expanded layer needs memory. From a GGUF file, however, all layers
+    are expanded before the first is rounded.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
@@ -283,9 +288,11 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    library: Any = AutoModelForCausalLM  # the library's type annotations omit that it can return two values
+    # ``Any``, because the type annotations omit that ``from_pretrained`` can return two values
+    library: Any = AutoModelForCausalLM
     expanding = _expanding(config)
-    if is_expanded(config) and rounded_to in BITS:  # expanded later, matrix by matrix
+    # experts stay in 4 bits; ``experts.install`` expands them matrix by matrix
+    if is_expanded(config) and rounded_to in BITS:
         library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
         config = copy.deepcopy(config)
         del config.quantization_config
@@ -316,7 +323,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 def _refused(name: str, config: Any, error: Exception) -> ModelError:
     """Make an error for the person from an exception that transformers raised while it loaded weights."""
-    # an unknown activation or kind of RoPE
+    # config.json names an activation function or a kind of RoPE that transformers does not know
     if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
         return UnsupportedModel(
             f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."

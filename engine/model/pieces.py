@@ -42,9 +42,9 @@ ROPE_NAMES = ("rotary_emb", "pos_emb")
 class Rope(NamedTuple):
     """The positions of tokens, in the form that layers take.
 
-    ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each; the positions themselves are (1, n). ``sliding_cos`` and
-    ``sliding_sin`` are for layers with a sliding window. In most families they are ``cos`` and ``sin``. ``inputs`` (1,
-    n, layers, width) are the tokens' per-layer embeddings, in models that have them.
+    ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each. ``position_ids`` are (1, n). Layers with a sliding window
+    use ``sliding_cos`` and ``sliding_sin``, which in most families are the same tensors as ``cos`` and ``sin``.
+    ``inputs`` (1, n, layers, width) are the tokens' per-layer embeddings; None in models without them.
     """
 
     cos: torch.Tensor
@@ -60,7 +60,7 @@ class Rope(NamedTuple):
         return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
     def on(self, device: torch.device) -> Rope:
-        """The positions on another device. A tensor that occurs twice is sent once."""
+        """The positions on another device. A tensor that is in two fields is sent once."""
         parts = {id(part): part for part in self._placed}
         there = {name: sent(part, device) for name, part in parts.items()}
         inputs = None if self.inputs is None else sent(self.inputs, device)
@@ -73,8 +73,8 @@ class Rope(NamedTuple):
 
 
 class _OtherLayersKv:
-    """An empty replacement for the mapping through which transformers' Gemma 4 shares keys and values between layers.
-    The mapping is not needed, because the cache has already stored them.
+    """A replacement for the mapping through which transformers' Gemma 4 shares keys and values between layers. It
+    stores nothing, because a layer that needs another layer's keys and values reads them from the cache.
     """
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -143,8 +143,8 @@ class Pieces:
 
     @property
     def token_device(self) -> torch.device:
-        """The device on which logits arrive and tokens are drawn (in float64). Tokens stay there until a pass reads
-        them.
+        """The device of logits and tokens. Tokens are drawn in float64, so it is the CPU if the model's device has no
+        float64. Tokens stay there until a pass reads them.
         """
         return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
 
@@ -182,13 +182,16 @@ class Pieces:
         return Rope(*found[0], positions, *found[-1])
 
     def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and ``sin`` of positions (1, n), for one kind of layers if the kinds have different RoPEs."""
+        """``cos`` and ``sin`` of positions (1, n). If the kinds of layers have different RoPEs, ``kind`` names the kind
+        of layers.
+        """
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
         if not self.rope_depends_on_window:
             cos, sin = self._rope(probe, positions, *kind)
             return cos, sin
-        # Adding the last position of the window makes every call use the frequencies of the whole window, so that the
-        # keys of early and late calls are consistent.
+        # These kinds of RoPE choose their frequencies by the largest position in a call. With the last position of the
+        # window appended, every call uses the same frequencies, so that the keys of early and late calls are
+        # consistent.
         last = positions.new_full((1, 1), self.window - 1)
         cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
         return cos[:, :-1], sin[:, :-1]
@@ -220,10 +223,10 @@ class Pieces:
         names = family.norms_after_rope
         if names is None:
             return self._rotate(x, cos, sin)
-        # In this family the norm follows RoPE, but the layer has already applied the norm. A rotation does not change
-        # the length that the norm divides by, so only the norm's weights have to be applied after RoPE instead of
-        # before. A norm after RoPE would cancel ``attention_scaling``, a factor of cos and sin, so this code divides by
-        # the factor.
+        # This family applies the norms of queries and keys after RoPE, but here the layer has already applied them.
+        # RoPE does not change the L2 norm of a vector, so only the multiplication by the norm's weights has to be moved
+        # after RoPE. A norm after RoPE would also cancel ``attention_scaling``, a factor of cos and sin, so the result
+        # is divided by this factor.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
@@ -232,14 +235,14 @@ class Pieces:
         return turned.to(x.dtype)
 
     def _rope_of(self, positions: torch.Tensor) -> Rope:
-        """``rope``, computed once for all calls with the same tensor, because all layers of a pass ask for it."""
+        """``rope``, computed once for the same tensor of positions, because all layers of a pass ask for it."""
         if self._last_rope is None or self._last_rope[0] is not positions:
             self._last_rope = positions, self.rope(positions)
         return self._last_rope[1]
 
     def _turn_of(self, positions: torch.Tensor) -> Turn:
-        """``Turn`` of these positions, in a family whose layers all rotate in the same way. Computed once, like the
-        rope.
+        """``Turn`` of these positions, computed once for the same tensor. For families whose layers all rotate in the
+        same way.
         """
         if self._last_turn is None or self._last_turn[0] is not positions:
             rope = self.rope(positions)

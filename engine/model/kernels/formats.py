@@ -20,16 +20,18 @@ RUN_WORDS = 4
 
 @dataclass(frozen=True)
 class Bits:
-    """Where some bits of levels or scales are, for each run or group of a block.
+    """The positions of some bits of every level, or of every scale, in the words of a block.
 
     Args:
         count: number of bits.
-        at: place of the lowest of these bits within the level or scale.
-        words: for each run, the number of the word with the run's first four inputs. The run's other words follow this
-            word. For scales, the number of each scale's word.
-        shifts: shift of the bits in each byte of a word. For scales, the shift of a scale in its word.
-        spread: whether the word has one bit for each input, in the order of the inputs.
-        in_half: whether the numbers in ``words`` count 16-bit halves instead of words.
+        at: position of the lowest of these bits in the level or scale.
+        words: for levels, the index, for each run, of the word with the run's first four inputs; the run's other words
+            follow. For scales, the index, for each group, of the word that holds the scale.
+        shifts: for levels, the shift of the bits within each byte, for each run. For scales, the shift of the scale
+            within its word, for each group.
+        spread: whether the bits of a run are neighbours in one word, in the order of the inputs, instead of one in each
+            byte.
+        in_half: whether ``words`` has indices in ``Format.halves`` instead of indices of words.
     """
 
     count: int
@@ -46,20 +48,21 @@ class Format:
     second factor.
 
     Args:
-        number: GGML's number of the kind.
+        number: GGML's number for this kind.
         values: number of weights in a block.
         bytes: size of a block.
-        halves: offsets of 16-bit numbers, the factor first.
-        words: offset and number of words, for each contiguous part.
-        levels: places of the bits of the levels.
+        halves: offsets in bytes of the 16-bit numbers of a block. The first is the factor.
+        words: offset in bytes and number of 32-bit words, for each contiguous part of a block.
+        levels: positions of the bits of the levels.
         group: number of levels that share a scale.
-        scale, least: places of the bits of scales and of ``least``. () means that every scale is 1, or that there is no
+        scale: positions of the bits of the scales; () means that every scale is 1.
+        least: positions of the bits of the numbers that the second factor is multiplied by; () means that there is no
             ``least``.
-        scale_zero: number that is subtracted from a scale.
+        scale_zero: number that is subtracted from a stored scale.
         is_signed: whether a scale is a signed byte.
-        adds: whether a second factor is added to every weight.
-        flips: whether levels are signed.
-        codes: table of the numbers that levels are indices of; empty if levels are themselves the numbers.
+        adds: whether the second factor itself is added to every weight.
+        flips: whether levels are stored as signed bytes. Adding 128 makes them unsigned.
+        codes: the numbers that the levels stand for, indexed by level; () means that levels are numbers themselves.
         has_exponent: whether the factor is a power of two, stored as a byte with its exponent.
     """
 
@@ -99,7 +102,7 @@ class Format:
 def _runs(
     count: int, word: Callable[[int], int], shift: Callable[[int], int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tabulate ``word`` and ``shift`` for the runs or groups 0..count-1: the word and the bit shift of each."""
+    """Tabulate ``word(n)`` and ``shift(n)`` for the runs or groups n = 0..count-1."""
     return tuple(word(run) for run in range(count)), tuple(shift(run) for run in range(count))
 
 
@@ -118,7 +121,7 @@ def _nibbles_of_64(first: int) -> Bits:
 
 
 def _bits_of_32(first: int) -> Bits:
-    """Bit positions of the fifth bits of 32 levels, in one word."""
+    """Bit positions of the fifth (highest) bit of each of 32 levels, all in one word."""
     return Bits(1, 4, *_runs(2, lambda _: first, lambda run: 16 * run), spread=True)
 
 
@@ -133,7 +136,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
     """Bit positions of eight 6-bit scales or minima in three words.
 
     Args:
-        low_upper: bit of a byte at which the lower four bits of scales 4-7 begin in word 2: 0 or 4.
+        low_upper: scales 4-7 have their lower four bits in the four bytes of word 2, at this bit of the byte: 0 or 4.
         high_word: the word with scales 0-3, and with the upper two bits of scales 4-7.
     """
 
@@ -150,7 +153,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-# twice the values of the levels, so that all are integers
+# The numbers that the levels stand for, doubled to make all of them integers. The factor is halved instead.
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 

@@ -1,9 +1,9 @@
 """Keeps compiled kernels on disk. Otherwise LLVM would take one to four seconds at every start.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
-files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel need not be
-emitted either, which saves another half of that time. The files are machine code that this process runs. So a folder
-that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
+files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel is not
+emitted again either, which saves half as much time in addition. The files are machine code that this process runs. So a
+folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from engine import quantization
 VARIABLE = "TRIFOLD_KERNELS"
 """Environment variable: a folder to use instead of the configured one."""
 _SUM_BYTES = hashlib.sha256().digest_size
-_LARGEST = 4 << 20  # maximum bytes of a file; kernels take 3,000 to 60,000
-_MOST = 600  # number of files above which the oldest half is deleted; a model needs 20 to 60
+_LARGEST = 4 << 20  # maximum bytes of a file; a larger file is ignored (a kernel has 3,000 to 60,000 bytes)
+_MOST = 600  # maximum number of files; beyond it, the oldest half is deleted (a model needs up to 60)
 _OTHERS_WRITE = 0o022
 
 _folder: Path | None = None

@@ -1,8 +1,8 @@
-"""Computes products, norms and recurrences of a few rows by our own kernels, and holds this process's only set of
-kernels.
+"""Computes products, norms and recurrences of a few rows with our own kernels. ``own`` returns this process's only set
+of kernels.
 
-The kernels need llvmlite, and a processor whose SIMD vectors divide the model's widths evenly.
-``engine.model.kernels.cpu`` chooses between attention by these kernels and by torch's.
+The kernels need llvmlite, and a model whose widths are multiples of the processor's SIMD width.
+``engine.model.kernels.cpu`` decides whether attention uses these kernels or torch's.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
-# Number of a product's tiles for each worker. With fewer tiles, some workers would wait for the others at the end. With
-# more tiles, handing them out would cost too much.
+# Number of tiles for each worker into which a product is divided. With fewer tiles, some workers would wait at the end
+# for the others. With more tiles, distributing the tiles would take too long.
 _TILES = 16
-_NORM_ROWS = 16  # rows of a norm's tile
+_NORM_ROWS = 16  # rows in a tile of ``norm``
 
 
 @functools.cache
@@ -51,8 +51,10 @@ def torch_alone() -> Iterator[None]:
     """Make torch compute only on the calling thread while decoding, so that the kernels' threads have the other cores
     to themselves.
 
-    torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
-    step took 7 % longer, and a step with scoring twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024 tokens).
+    torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a step
+    of plain decoding took 7 % longer, and a step that also scores chunks took twice as long (2 cores, SmolLM2-135M in
+    bfloat16, 1,024 tokens).
+
     Outside of this context, for example while a book is read, the kernels' threads go to sleep soon. If they kept
     spinning, they would slow down torch's matrix products: reading went at 415 tokens a second instead of 488 (same
     machine and model, 7,680 tokens).
@@ -85,8 +87,8 @@ class Native(Compiled):
         """Pack weights (out, in) as panels (panels, in, columns), with zeros after the last output.
 
         Args:
-            pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2), with columns of levels in
-                ``LOOKED_UP`` order.
+            pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2). If the weights are levels, the
+                columns are then in ``LOOKED_UP`` order.
         """
         outputs, inputs = weight.shape
         panels = -(-outputs // self.columns)
@@ -109,8 +111,8 @@ class Native(Compiled):
         * n``.
 
         Args:
-            pairs: whether to store bytes (panels, in / 4, columns, 2) instead, with the first two of four inputs in the
-                lower bits.
+            pairs: whether to store bytes (panels, in / 4, columns, 2) instead. Of four inputs, the first two are in the
+                lower bits of two bytes, and the last two in the upper bits.
         """
         if pairs:
             low, high = self.pack(levels, pairs=True).unflatten(1, (-1, 2)).unbind(2)
@@ -136,7 +138,7 @@ class Native(Compiled):
             packed: the weights. If they are in pairs, x is rounded to bfloat16.
             scales: (panels * columns,), the scales of 8-bit weights.
         """
-        # kept in a variable, because the call holds only the address of x
+        # The variable keeps the converted x alive until the call has ended, because the call holds only its address.
         x = x.to(input_dtype(packed)).contiguous()
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
@@ -176,8 +178,9 @@ class Native(Compiled):
         spread: torch.Tensor,
         sums: torch.Tensor,
     ) -> tuple[Call, Call]:
-        """Make the calls for ``product4`` into ``out``. They also compute the ``sums`` (rows, in / GROUP) of the groups
-        of x and, without pairs, ``spread`` (rows, in): x in the form that the product takes.
+        """Make the two calls for ``product4`` into ``out``. The first call writes the ``sums`` (rows, in / GROUP) of
+        the groups of x. If ``words`` are not in pairs, it also writes ``spread`` (rows, in), x in the form that the
+        product takes.
         """
         slot = abi.Spread
         arguments = abi.arguments(
@@ -197,7 +200,7 @@ class Native(Compiled):
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
         """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``others``
-        are the values of further slots, or other values for the usual slots.
+        sets further slots, or replaces values that this method would set.
         """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
@@ -215,8 +218,9 @@ class Native(Compiled):
     def arranged_call(
         self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor, units: torch.Tensor
     ) -> Call:
-        """Make the call that arranges x (rows, in) in the form ``made``, for products with blocks, into ``out``. It
-        also writes the ``sums`` (rows, in / RUN) of the runs of x and, for "fixed", the ``units`` (rows, in / SPAN).
+        """Make the call that writes x (rows, in) to ``out`` in the form ``made``, which products with blocks take. The
+        call also writes the ``sums`` (rows, in / RUN) of the runs of x and, if ``made`` is "fixed", the ``units``
+        (rows, in / SPAN).
         """
         slot = abi.Spread
         slots = {
@@ -263,10 +267,10 @@ class Native(Compiled):
         *,
         rule: str = "delta",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Compute ``recurrent.in_chunks`` token by token.
+        """Compute the same as ``recurrent.in_chunks``, but token by token.
 
         Args:
-            rule: "delta", or "scan" to add values without correction.
+            rule: "delta" for the gated delta rule, or "scan" for Mamba-2's rule.
         """
         out, updates = torch.empty(v.shape), torch.empty(v.shape)
         return out, updates, self._recur(rule, (q, k, v, decays, rates, updates), memory, out)
@@ -274,8 +278,8 @@ class Native(Compiled):
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the state after some tokens from the updates that ``delta`` returned. The state has the same bits as
-        after a pass over these tokens alone.
+        """Compute the state after some tokens from their ``updates``, which ``delta`` returned, and from ``memory``,
+        the state before them. The state has the same bits as after a pass over these tokens alone.
         """
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 
@@ -300,8 +304,8 @@ class Native(Compiled):
         """Compile the kernels that a model with this head_dim and dtype can need, so that no answer waits for them.
 
         Args:
-            bits: bits of the model's own quantized weights.
-            capped: whether the model's scores have a cap.
+            bits: 8 and 4, if the model has weights that were quantized to these bits when it was loaded.
+            capped: whether the model caps attention scores.
         """
         if head_dim % self.lanes == 0:
             for stored in (dtype, torch.int8):

@@ -24,7 +24,8 @@ Held = tuple[torch.Tensor, torch.Tensor]
 
 
 class OwnAttention:
-    """Computes the attention of packed queries with compiled kernels, and owns their working memory.
+    """Computes attention with compiled kernels, and owns their working memory. Queries are packed: the rows of all
+    query heads that share a KV head are the rows of one head.
 
     Args:
         kernels: the compiled kernels.
@@ -59,10 +60,13 @@ class OwnAttention:
         first: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute attention in which row r of each head sees the keys [``first[r]``, ``seen[r]``), which is at least
-        one key. Without ``first``, a row sees keys from the start.
+        """Compute attention. In each head, row r of q sees the keys [``first[r]``, ``seen[r]``), at least one. If
+        ``first`` is None, the row sees all keys before ``seen[r]``.
 
-        k and v may be levels followed by a scale (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
+        k and v may be quantized (``model.kv_shape``): levels followed by a scale, (1, kv_heads, seq, storage_dim).
+
+        Returns:
+            The output, with the shape of q, and the log-sum-exp of each row's scores (1, kv_heads, rows).
         """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
@@ -81,14 +85,14 @@ class OwnAttention:
         return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     def pieces(self, length: int) -> int:
-        """The number of pieces into which the keys are cut."""
+        """The number of pieces into which ``length`` keys are cut."""
         return -(-length // abi.PIECE)
 
     def addresses(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
     ) -> tuple[int, int]:
-        """The addresses of two kernels: one computes attention to a piece of the keys, whose dtype is ``stored``; the
-        other merges pieces.
+        """The addresses of two kernels. The first kernel computes attention to one piece of the keys, which have the
+        dtype ``stored``. The second kernel merges the results of the pieces.
         """
         pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
         name = "attend_pairs" if pairs else "attend"
@@ -110,11 +114,11 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Make the arguments of both kernels of ``addresses``. The arguments refer to working memory, so use them only
-        while holding the ``lock`` of the kernels.
+        """Make the arguments that both kernels of ``addresses`` take. They point to working memory that all calls
+        share, so hold the ``lock`` of the kernels from this call until the kernels have run.
 
         Args:
-            q, out: (kv_heads, rows, head_dim), which is ``size``.
+            size: (kv_heads, rows, head_dim), the shape of ``q`` and ``out``.
             lse: (kv_heads, rows).
             kv: addresses of the keys and values of ``length`` tokens.
             strides: for keys and for values, the strides between heads and between tokens, in numbers.
@@ -153,7 +157,9 @@ class OwnAttention:
         return self._kernels.multiplies_pairs and head_dim % (2 * self._kernels.lanes) == 0
 
     def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
-        """Copy chunks, as the function ``copy_chunks`` of ``engine.model.kernels.cpu``."""
+        """Copy chunks like ``engine.model.kernels.cpu.copy_chunks``. Returns False if a chunk is no multiple of
+        ``abi.COPIED`` bytes.
+        """
         (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
         chunk_bytes = size * one.stride(1) * one.itemsize
         if chunk_bytes % abi.COPIED:
@@ -172,22 +178,24 @@ class OwnAttention:
 
 
 def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The addresses (kinds, layers) of the memory of caches; keys and values, for example, are two kinds."""
+    """The addresses (kinds, layers) of tensors. Each of ``kinds`` has a tensor for each layer, such as the keys of a
+    cache.
+    """
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
 
-# All layers of a pass call this with equal arguments, so the last few results are cached.
+# All layers of a pass call these functions with equal arguments, so the most recent results are cached.
 
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The first key that each row sees, (rows,), if rows see all keys from the start."""
+    """The ``first`` of ``OwnAttention.attend``, zeros (rows,), for rows that see all keys from the start."""
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """The number of keys that each packed row sees, (group * n,), if the rows are the newest ``n`` tokens after
-    ``past`` earlier tokens.
+    """The ``seen`` of ``OwnAttention.attend``, (group * n,), for the newest ``n`` tokens after ``past`` earlier tokens:
+    each of the ``group`` query heads of a KV head has ``n`` rows, and each row sees the tokens up to its own.
     """
     return torch.arange(past + 1, past + n + 1).repeat(group)

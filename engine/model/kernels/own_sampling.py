@@ -51,12 +51,13 @@ class OwnSampling:
     def measured(
         self, logits: torch.Tensor, scale: float, top_k: int, top_p: float, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """Find which tokens of each row of logits (n, vocabulary) temperature, top-k and top-p keep. Returns
-        ``abi.Stats``, (n, words) float64.
+        """Find which tokens temperature, top-k and top-p keep in each row of logits (n, vocabulary). Returns the
+        numbers of ``abi.Stats`` for each row, (n, ``STATS_WORDS``) float64.
 
         Args:
             scale: log2(e) / temperature.
-            top_k, top_p: 0 and 1, respectively, keep every token.
+            top_k: 0 keeps every token.
+            top_p: 1 keeps every token.
         """
         count, width = logits.shape
         stats = torch.empty(count, abi.STATS_WORDS, dtype=torch.float64)
@@ -99,8 +100,9 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile all kernels, so that no answer waits for them: 0.15 s for each kind. Both dtypes are needed, because
-        logits that a penalty or a quotation changes become float32.
+        """Compile the kernels for both dtypes, so that no answer waits for them. Each kernel takes 0.15 s. Models in
+        bfloat16 need both dtypes, because logits become float32 if a repetition penalty or the rule for quotations
+        changes them.
         """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):

@@ -24,19 +24,19 @@ from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
-# Distance in words between two entries of the board (the memory that the caller and the workers share). Each entry has
-# its own cache line.
+# The caller and the workers share a memory, the board. Its entries are ``_LINE`` words apart, so that each entry has
+# its own cache line. ``_WORDS`` is the number of entries.
 _LINE = 8
 _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# How many times a worker looks for a job before it goes to sleep. ``_PATIENT`` looks take about two milliseconds,
-# ``_IMPATIENT`` looks a sixth of a millisecond. ``_IMPATIENT`` is used while torch computes between our kernels,
-# because a spinning worker takes a core from torch's threads.
+# How many times a worker looks for a job before it goes to sleep: ``_PATIENT`` times, which takes about 2 ms, if
+# torch computes on the calling thread only; otherwise ``_IMPATIENT`` times, about 0.2 ms, because a spinning worker
+# takes a core from torch's threads.
 _PATIENT, _IMPATIENT = 50_000, 4_000
-# Number of looks at a word of the board between two pause instructions. A hypervisor takes a guest off its core if the
-# guest executes only pause instructions (pause-loop exiting).
+# How many times a word of the board is read between two pause instructions. If a guest executes only pause
+# instructions, a hypervisor takes it off its core (pause-loop exiting).
 _LOOKS = 64
 
 
@@ -47,11 +47,11 @@ _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 
 def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> None:
-    """Emit a loop that takes tiles of the job that ``ticket`` (epoch, next tile) belongs to, until none is left or a
-    new job has come.
+    """Emit a loop that runs tiles of one job, until no tile is left or a new job has been posted. ``ticket`` has the
+    job's number (epoch) in the upper half, and the next tile in the lower half.
 
-    A worker claims a tile by incrementing the ticket. This fails if a new job has come, so a claim that succeeds also
-    confirms that the words read from the board belong to this job.
+    A worker claims a tile by incrementing the ticket. This fails if the ticket has changed since it was read. So a
+    claim that succeeds also confirms that the words read from the board belong to this job.
     """
     epoch = e.b.lshr(ticket, long(32))
     kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
@@ -136,8 +136,8 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # The ticket is read again after the bit is set. So either a caller with a new job sees the bit, or this worker
-        # sees the job.
+        # After setting its bit the worker reads the ticket again. So if a job is posted at the same time, either the
+        # caller sees the bit, or the worker sees the job.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
@@ -163,7 +163,9 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Emit up to ``_LOOKS`` looks at a word, until it no longer has this relation to ``value``, then one pause."""
+    """Emit reads of a word of the board, at most ``_LOOKS``, until the word no longer has this ``relation`` to
+    ``value``. One pause instruction follows.
+    """
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:
         looks.value = e.b.sub(looks.value, long(1))
@@ -237,8 +239,8 @@ def _feature_list() -> str:
 
 
 def _features() -> dict[str, bool]:
-    """Whether the processor has each feature, keyed by LLVM's name. False above AVX2 if ``engine.threads`` limits
-    instructions.
+    """Whether the processor has each feature, keyed by LLVM's name. If ``engine.threads`` limits the instructions,
+    features above AVX2 are False.
     """
     has = dict(binding.get_host_cpu_features())
     if is_limited():
@@ -253,15 +255,13 @@ def lanes() -> int:
 
 
 def multiplies_pairs() -> bool:
-    """Whether this processor has an instruction that sums products of bfloat16 pairs in float32, with vectors of
-    ``lanes``.
-    """
+    """Whether this processor supports ``Emitter.dot_pairs``, which multiplies pairs of bfloat16."""
     return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
 def adds_integer_pairs() -> bool:
-    """Whether this processor has an instruction that sums products of pairs of 16-bit integers in 32 bits, with 8
-    lanes.
+    """Whether this processor has the instruction of ``Emitter.pair_sums``, which multiplies pairs of 16-bit
+    integers.
     """
     return bool(_features().get("avx2"))
 
@@ -272,7 +272,7 @@ def looks_up_bytes() -> bool:
 
 
 class Pool:
-    """Runs tiles on threads.
+    """Runs the tiles of jobs on the caller's thread and on worker threads.
 
     Args:
         workers: number of computing threads, including the caller.
@@ -296,8 +296,8 @@ class Pool:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Make workers that are woken within this context spin longer before they sleep again. For contexts in which
-        only our own kernels compute.
+        """Within this context, workers that are woken look for a job ``_PATIENT`` times before they sleep again. Use it
+        only while torch computes on the calling thread alone.
         """
         before, self.patience = self.patience, _PATIENT
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Number of tiles of a kernel: the number for each row, and a number that is added once."""
+"""Number of tiles of a kernel, as (a, b): ``a * rows + b`` tiles."""
 
 EACH_ROW: Tiles = (1, 0)
 """One tile for each row."""
@@ -75,7 +75,7 @@ class Program:
 
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The arguments of all kernels: (kernels, ``NUM_ARGUMENTS``)."""
+        """The argument arrays of all kernels: (kernels, ``NUM_ARGUMENTS``)."""
         found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
@@ -91,11 +91,13 @@ class Program:
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The tiles of each kernel, per row and constant: (2, kernels)."""
+        """The ``Tiles`` of all kernels: (2, kernels)."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
-        """Set the number of tiles of these kernels, until ``resize`` changes the number of rows."""
+        """Set the number of tiles of the kernels at the indices ``places``. It is valid until ``resize`` changes the
+        number of rows.
+        """
         self._table[places, 2] = tiles
 
     def resize(self, rows: int) -> None:

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-# Keys that a program reads in one step; minimum rows of a block, which a matrix unit requires; maximum rows of a block.
+# A program reads ``_KEYS`` keys in one step. A block has at least ``_LEAST_ROWS`` rows, which a matrix unit requires,
+# and at most ``_MOST_ROWS`` rows.
 _KEYS, _LEAST_ROWS, _MOST_ROWS = 64, 16, 64
 
 

@@ -7,14 +7,15 @@ from torch import nn
 from torch.nn import functional
 
 WHOLE = 64
-"""Rows are padded to a multiple of ``WHOLE`` numbers, so that they fill whole vectors. torch computes the last numbers
-of a tensor with different instructions, so an unpadded row's result would depend on its place in the tensor.
+"""Rows are padded to a multiple of ``WHOLE`` numbers, so that they fill whole SIMD vectors. torch computes the last
+numbers of a tensor, which fill no whole vector, with different instructions. So the result of an unpadded row would
+depend on its place in the tensor.
 """
 
 
 class SmallLinear(nn.Module):
-    """A linear layer whose parameters have fewer elements than it has weights, because an element holds several
-    weights.
+    """A linear layer whose parameters hold several weights in one element, so that they have fewer elements than the
+    layer has weights.
     """
 
     in_features: int

@@ -1,13 +1,14 @@
 """Linear layers and embeddings whose weights stay in the format of a GGUF file.
 
-``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks rows on use. A linear layer
-is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels of the same size
+The weights of ``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding dequantizes rows on
+use. A linear layer is packed for our own kernels (``PackedBlocks``): its blocks are copied into panels, interleaved
 (``engine.model.kernels.emit.blocks``), and the file's pages are released. The layers of a joint product may have
-different formats. Each tensor is a segment with its own call, and all segments write into one result.
+different formats. Each tensor of the file is a segment of the product (``Segment``) with its own call, and all segments
+write into one result.
 
-Blocks are not read in place, but interleaved, so that each lane of a vector holds an output, as in all packed products.
-Then one multiplication computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for
-each GB, once.
+Because blocks are interleaved, each lane of a vector holds an output, as in all packed products. So one multiplication
+computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB, once per
+start.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Stored(NamedTuple):
     Args:
         data: the rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
-        order: (outputs,), the index of each output's row; None if rows are in the order of outputs.
-        let_go: called when the rows will not be read again.
+        order: (outputs,), the index in ``data`` of each output's row; None if rows are in the order of outputs.
+        let_go: releases the memory of the rows. Called when the rows will not be read again.
     """
 
     data: torch.Tensor
@@ -170,12 +171,14 @@ class BlockExperts(nn.Module):
 
 
 _PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""The GGUF tensors that form a weight of transformers' experts, in the order in which its outputs are joined."""
+"""The names of the GGUF tensors that form a weight of transformers' experts, keyed by the weight's name. Their outputs
+are joined in this order.
+"""
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Only the last matrix releases the file's
-    pages.
+    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Only the last matrix keeps ``let_go``,
+    so that the memory is released after all experts have been packed.
     """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PackedNorm(nn.Module):
-    """An RMS norm on a processor, computed in one pass.
+    """An RMS norm on a processor, computed by our own kernel.
 
     Args:
         norm: transformers' norm.
@@ -36,8 +36,8 @@ class PackedNorm(nn.Module):
 
 
 class FusedNorm(nn.Module):
-    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers uses up to eight. Only the result is
-    rounded.
+    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers uses up to eight. Intermediate results
+    are not rounded.
 
     Args:
         norm: transformers' norm.

@@ -1,11 +1,12 @@
 """Linear layers on a processor whose weights are packed for our own kernels.
 
-The weights of every linear layer are packed once (``PackedLinear``). The skinny products of
-``engine.model.kernels.native`` read packed weights at the speed of memory, and give a row the same bits whatever other
-rows are computed. A product of more than ``MOST_ROWS`` rows (a wide product), as in reading a book, unpacks the layer's
-weights first, unless our own kernels are faster (``multiplies_all``). Weights that bfloat16 holds exactly are stored in
-bfloat16, even where activations are float32: the values are the same in half the bytes. With activations in bfloat16,
-weights are stored in pairs if the processor multiplies pairs (``engine.model.kernels.emit.products``).
+The weights of every linear layer are packed once (``PackedLinear``). A skinny product has at most ``MOST_ROWS`` rows.
+The kernels of ``engine.model.kernels.native`` compute it as fast as memory delivers the packed weights, and give a row
+the same bits whatever other rows are computed. A wide product has more rows, for example while a book is read. For a
+wide product the weights are unpacked and multiplied by torch, unless our own kernels are faster (``multiplies_all``).
+Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the values are the same
+in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor multiplies pairs
+(``engine.model.kernels.emit.products``).
 
 Each format of weights is a subclass of ``PackedLinear``. The subclass defines how weights are packed, which kernel
 calls compute the product, and how weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
     from engine.model.kernels.program import Call, Memory, Program
 
-# Layers with the same input, keyed by the part of a block that calls all of them.
+# Names of the layers that get the same input, keyed by the name of the submodule of a decoder block that has these
+# layers.
 _JOINT = {
     **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
     **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
@@ -73,7 +75,7 @@ class PackedLinear(nn.Module):
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
             out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype than x
             return out.view(*x.shape[:-1], self.out_features)
-        if rows.shape[0] <= MOST_ROWS:  # in a prefill other layers still need theirs
+        if rows.shape[0] <= MOST_ROWS:  # skinny: prefill has ended, so that no layer needs its unpacked weights
             self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
         if self.bias is not None:
@@ -81,7 +83,7 @@ class PackedLinear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        """Pack the weights of these layers. Return the dtype they had before."""
+        """Pack the weights of these layers. Return the dtype that the weights had before."""
         weight = torch.cat([layer.weight.detach() for layer in layers])
         pairs = self.kernels.multiplies_pairs and self._can_pair(weight.dtype)
         self.weight = fixed(self.kernels.pack(_smallest(weight), pairs))
@@ -112,7 +114,7 @@ class PackedLinear(nn.Module):
         program.add_call(self.kernels.product_call(x, self.weight, self.scale, out))
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights (..., in) of outputs (...,), for layers that are not quantized."""
+        """The weights (..., in) of the outputs ``ids`` (...,). Not for layers with 8-bit or 4-bit weights."""
         columns = self.weight.shape[2]
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
@@ -150,7 +152,7 @@ class PackedLinear4(PackedLinear):
         pairs = self.kernels.looks_up_levels and self._can_pair(layers[0].dtype)
         self.weight = fixed(self.kernels.pack4(torch.cat([layer.levels() for layer in layers]), pairs))
         steps = torch.cat([layer.scales_and_middles for layer in layers])
-        # (panels, groups, 2, columns)
+        # (panels, groups, 2, columns), a scale and a middle for each group
         self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
         return layers[0].dtype
 
@@ -184,7 +186,8 @@ class PackedBlocks(PackedLinear):
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
         self.multiplies_all = all(each.takes == "fixed" for each in self._segments)
-        # The padding columns of a segment are overwritten by the next segment.
+        # A segment writes whole panels. The next segment then overwrites the padding columns, because it starts right
+        # after the segment's last output.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
@@ -337,12 +340,12 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, PACKED[type(layers[0])](layers, kernels, unpacked))
     found = list(model.named_modules())[::-1]
-    while found:  # packed layers are removed from the list, so that their memory is freed
+    while found:  # each layer is popped, so that its memory is freed once it has been packed
         path, layer = found.pop()
         new: nn.Module | None = None
         if _is_packable(layer):
             new = PACKED[type(layer)]([layer], kernels, unpacked)
-            if layer.weight is embedding.weight:  # tied weights are kept in memory only once
+            if layer.weight is embedding.weight:  # tied weights: the embedding uses the packed weights of the head
                 own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
                 model.set_input_embeddings(PackedEmbedding(new, *own))
         elif is_norm(layer) and hasattr(layer, "weight"):
@@ -363,7 +366,7 @@ def head_dims(model: Any) -> set[int]:
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """The length of the vectors that a norm without weights normalises: the head_dim of the attention that the norm
+    """The length of the vectors that a norm without weights normalises: the head_dim of the attention that ``path``
     belongs to. 0 if the norm belongs to no attention, or is not on a processor.
     """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
@@ -395,8 +398,8 @@ def _smallest(weight: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(product: PackedLinear, weights: str) -> PackedLinear:
-    """Copy a packed product, with its weights rounded to 8 or 4 bits as ``weights`` says. If the product's width does
-    not allow 4 bits, the weights are rounded to 8 bits.
+    """Copy a packed product, with its weights quantized to 4 bits if ``weights`` is "4bit" and the product's width
+    allows it, otherwise to 8 bits.
     """
     linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
     linear.weight = fixed(product.unpacked().t().to(product.dtype))

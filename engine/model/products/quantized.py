@@ -1,10 +1,10 @@
 """Linear layers with 8-bit or 4-bit weights, and products of many rows.
 
-Quantized weights let a larger model fit in the same memory. Answers are exact for the model with rounded weights. The
-linear layers of the decoder blocks are quantized when the model is loaded. Embedding, head, norms and the routers of
-experts are not quantized. In 8 bits there is one scale per output row (``Linear8``), in 4 bits a scale and a middle per
-group of 32 inputs (``Linear4``). If neither ``packed`` nor ``tiled`` can be used, a layer's weights are unpacked for
-each product, which saves memory but no time.
+Quantized weights let a larger model fit in the same memory. Speculation changes no answer: it gives the answers of
+plain decoding with the same rounded weights. The linear layers of the decoder blocks are quantized when the model is
+loaded. Embedding, head, norms and the routers of experts are not quantized. In 8 bits there is one scale per output row
+(``Linear8``), in 4 bits a scale and a middle per group of 32 inputs (``Linear4``). If neither ``packed`` nor ``tiled``
+can be used, a layer's weights are unpacked for each product, which saves memory but no time.
 
 No quantization package is used. torchao 0.18 would work, but without compilation its 8-bit layers also unpack in every
 pass, and its 4-bit layers for processors take a byte for each weight or are a prototype. transformers also imports
@@ -135,8 +135,8 @@ def computes_in_half() -> bool:
     """Whether a matrix product in bfloat16 takes this CPU less than ``_FAR_SLOWER`` times as long as in float32. The
     test takes 0.1 s and runs once.
 
-    The test measures the CPU time of one thread. Elapsed time misled it on a busy machine: float32 products had to wait
-    for a core, so that bfloat16 products seemed equally fast although they were 30 times slower.
+    The test measures the CPU time of one thread, because elapsed time is misleading on a busy machine. There, float32
+    products had to wait for a core, so that bfloat16 products seemed equally fast although they were 30 times slower.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""Rotates queries and keys by RoPE on a GPU in few operations, because a launch takes longer than its computation."""
+"""Rotates queries and keys by RoPE on a GPU in few operations, because launching such an operation takes longer than
+computing it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import torch
 
 
 class Turn(NamedTuple):
-    """RoPE's cosines and signed sines (1, 1, n, rotary_dim), so that a rotated vector is x * cos + (x with its halves
-    exchanged) * sin. This takes three operations on a GPU. transformers' function takes five for queries and five for
-    keys.
+    """RoPE's cosines and signed sines, (1, 1, n, rotary_dim) each. A rotated vector is ``x * cos + swapped * sin``;
+    ``swapped`` is x with its two halves exchanged. This takes three operations on a GPU. transformers' function takes
+    five for queries and five for keys.
     """
 
     cos: torch.Tensor
@@ -18,7 +20,9 @@ class Turn(NamedTuple):
 
     @classmethod
     def of(cls, cos: torch.Tensor, sin: torch.Tensor) -> Turn:
-        """The form of transformers' cosines and sines (1, n, rotary_dim), each of two equal halves."""
+        """Make a ``Turn`` of transformers' cosines and sines (1, n, rotary_dim). Each of them consists of two equal
+        halves.
+        """
         half = sin.shape[-1] // 2
         return cls(cos.unsqueeze(1), torch.cat([-sin[..., :half], sin[..., half:]], dim=-1).unsqueeze(1))
 

@@ -26,11 +26,14 @@ MOST_TILED_ROWS = 16
 TILE_OUT = 8
 """Number of outputs of a tile. The number of a layer's outputs must be a multiple of ``TILE_OUT``."""
 
-# Minimum rows for which unpacking a layer moves fewer bytes than reading it once for every 16 rows.
+# Minimum rows for which a layer is unpacked. From this number on, unpacking moves fewer bytes than reading the packed
+# weights once for every 16 rows.
 _UNPACKED_FROM = 128
-# Layout of torch's product: inputs of a tile, and numbers of tiles that can be stored together, the fastest first.
+# Layout of torch's product: a tile has ``_TILE_IN`` inputs. ``_TILES`` are the numbers of tiles that can be stored
+# together, the fastest first.
 _TILE_IN, _TILES = 16, (8, 4, 2)
-# Minimum compute capability (Ampere), and maximum error of the probe as a share of the largest value.
+# ``_CAPABILITY`` is the minimum compute capability (Ampere). ``_NEAR`` is the maximum error that ``multiplies_tiles``
+# allows, relative to the largest value.
 _CAPABILITY, _NEAR = (8, 0), 2e-2
 # Possible sizes of the groups of inputs that share a scale in torch's product. The largest size that divides a layer's
 # inputs needs the fewest bytes for scales.
@@ -77,7 +80,7 @@ class TiledLinear(SmallLinear):
     def levels(self) -> torch.Tensor:
         """The levels (out, in) that the constructor was given."""
         outs, wide, _, words = self.weight.shape
-        held = self.weight.view(torch.uint8)  # two levels in a byte, of eight rows of four bytes each
+        held = self.weight.view(torch.uint8)  # two levels in a byte, in torch's order, which the next lines undo
         both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
         tiles = both.view(outs, wide, TILE_OUT, 4, words, 2, 4)
         return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
@@ -88,8 +91,8 @@ class TiledLinear(SmallLinear):
 
 
 class TiledLinear4(TiledLinear):
-    """A ``Linear4`` on a GPU. Its weights are rounded to bfloat16 once, whereas ``Linear4`` rounds them twice.
-    Otherwise both have equal weights.
+    """A ``Linear4`` on a GPU. It has the same weights except for rounding: ``level * scale + middle`` is rounded to
+    bfloat16 once, whereas ``Linear4`` also rounds the product ``level * scale``.
     """
 
     def __init__(self, given: Linear4) -> None:
@@ -102,8 +105,8 @@ class TiledLinear4(TiledLinear):
 
 
 class TiledLinear8(TiledLinear):
-    """A ``Linear8`` on a GPU, with the same weights. Each level is stored as an upper half from -8 to 7, which counts
-    sixteen times, and a lower half from 0 to 15.
+    """A ``Linear8`` on a GPU, with the same weights. A level is stored as two numbers, an upper one from -8 to 7 and a
+    lower one from 0 to 15; the level is ``16 * upper + lower``.
     """
 
     def __init__(self, given: Linear8) -> None:
@@ -145,7 +148,8 @@ def multiplies_tiles(device: torch.device) -> bool:
     weights must be correct.
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return False  # not tried on older GPUs, because the product's error would end the process
+        # older GPUs are not tried, because there torch's product fails with an error that ends the process
+        return False
     width = _TILES[0] * _TILE_IN
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
     x = numbers.cos().bfloat16()
