@@ -38,7 +38,7 @@ class Split:
     """How a model's layers are split over devices. Weights, KV and computation of a layer are on the same device.
 
     Args:
-        devices: the first is the device where passes begin and end, with the embedding, the head and the draft model.
+        devices: passes begin and end on the first device, which also has the embedding, the head and the draft model.
         part_of: for every layer, the index of its device.
     """
 
@@ -56,7 +56,7 @@ class Sliding:
 
     Args:
         layers: indices of these layers in the model, without layers that read the KV of another layer.
-        kv_heads, head_dim: numbers of these layers. Layers that keep the whole context may have different numbers.
+        kv_heads, head_dim: of these layers. They may differ from those of layers that keep the whole context.
     """
 
     layers: tuple[int, ...]
@@ -143,7 +143,7 @@ class KvShape:
         return dict(self.sources)
 
     def source_of(self, layer: int) -> int:
-        """The layer of the model whose KV a layer of the model reads. In most families, this is the layer itself."""
+        """The index in the model of the layer whose KV ``layer`` reads. In most families this is ``layer`` itself."""
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
@@ -221,7 +221,7 @@ class KvShape:
 
     @property
     def storage_dtype(self) -> torch.dtype:
-        """The dtype of KV in memory, on a bus and on disk."""
+        """The dtype of KV in memory, in transfers and on disk."""
         return torch.int8 if self.quantized else self.dtype
 
     @property
@@ -284,7 +284,7 @@ class KvShape:
 
     @property
     def index_is_quantized(self) -> bool:
-        """Whether mean keys have 8 bits, each with a scale."""
+        """Whether mean keys are stored in 8 bits, each with a scale."""
         return index_is_quantized(self.head_dim, self.device.type == "cpu")
 
     @property

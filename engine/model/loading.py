@@ -190,7 +190,7 @@ def settings_of(name: str, window: int | None) -> Any:
 
 
 def check_embedding(name: str, config: Any, largest_id: int) -> None:
-    """Refuse a model whose embedding lacks rows for ids of its tokenizer.
+    """Refuse a model whose embedding has no row for ``largest_id``, the largest id of its tokenizer.
 
     Raises:
         ModelError: the embedding is too small; the message has both numbers.
@@ -366,7 +366,7 @@ def _expanding(config: Any) -> dict[str, Any]:
 
 
 def _words(settings: Any) -> set[str]:
-    """All strings among the values of settings."""
+    """All strings among the values of ``settings`` and of settings nested in them."""
     if isinstance(settings, str):
         return {settings}
     values = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()

@@ -365,7 +365,7 @@ def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     Returns (n, channels) in float32.
 
     Args:
-        inputs: (taps - 1 + n, channels), beginning before the first token.
+        inputs: (taps - 1 + n, channels), beginning with those of the taps - 1 tokens before the first.
         taps: (taps, channels).
     """
     wide, count = inputs.float(), inputs.shape[0] - taps.shape[0] + 1

@@ -81,7 +81,7 @@ def save(name: str, code: bytes) -> None:
 
 def _is_ours(folder: Path) -> bool:
     """Whether no other user may write to the folder, by its owner and permissions."""
-    if not hasattr(os, "getuid"):  # on Windows a person's folders belong to that person
+    if not hasattr(os, "getuid"):  # on Windows, where other users cannot write to a user's folders by default
         return True
     found = folder.stat()
     return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE

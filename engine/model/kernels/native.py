@@ -230,7 +230,7 @@ class Native(Compiled):
         return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:
-        """Run calls with this number of rows."""
+        """Run calls one after another, each for ``rows`` rows."""
         with self.lock:
             for call in calls:
                 if call.rows_at is not None:

@@ -184,7 +184,7 @@ def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
 
-# All layers of a pass call these functions with equal arguments, so the most recent results are cached.
+# All layers of a pass call the following functions with equal arguments, so the most recent results are cached.
 
 
 @functools.lru_cache(maxsize=4)

@@ -24,8 +24,8 @@ from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
-# The caller and the workers share a memory, the board. Its entries are ``_LINE`` words apart, so that each entry has
-# its own cache line. ``_WORDS`` is the number of entries.
+# The caller and the workers share memory, called the board. Its entries are ``_LINE`` words apart, so that each entry
+# has its own cache line. ``_WORDS`` is the number of entries.
 _LINE = 8
 _WORDS = 7
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
@@ -117,7 +117,9 @@ def _emit_sleepers(module: ir.Module) -> None:
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """Emit serve(board, worker, spins), which works on jobs until ``spins`` looks in a row have found no new job."""
+    """Emit serve(board, worker, spins), which works on jobs until it has looked for a new job ``spins`` times
+    without finding one. During ``run_all`` it goes on looking.
+    """
     e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
     bit = e.b.shl(long(1), worker)

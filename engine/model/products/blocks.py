@@ -195,7 +195,7 @@ class Segment:
     Args:
         stored: the weights.
         takes: the form of x for a format with blocks: "pairs", "fixed" or "shares".
-        start: the first output.
+        start: index in the joint product of the segment's first output.
     """
 
     def __init__(self, stored: Stored, kernels: Native, takes: str, start: int) -> None:

@@ -35,7 +35,7 @@ from engine.model.kernels.emit.products import Sums, each_panel, emit_product, r
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LINE = 64  # bytes of a cache line
-_AHEAD = 4096  # minimum distance of a prefetch in bytes; it is rounded up to whole blocks
+_AHEAD = 4096  # minimum bytes between a block and the block that is prefetched; rounded up to whole blocks
 _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
@@ -53,7 +53,7 @@ _FIXED_ROWS = (3, 2, 1)  # with x in fixed point: numbers of rows computed at on
 _PAIRS_TOGETHER = 2
 
 
-# A block in registers ------------------------------------------------------------------------------------------------
+# Access to interleaved blocks ----------------------------------------------------------------------------------------
 
 
 class _Block:
@@ -191,7 +191,7 @@ class _Block:
         whole = self.word(_picked(e, part.words, run), vector)
         four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
         four = e.b.and_(four, e.whole_splat(0xF))
-        # Moves bit n to byte n, without a carry.
+        # The product has bit n of the four bits as the lowest bit of byte n. No sum carries.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
@@ -258,7 +258,8 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
     """Convert finite half-precision numbers to float32. Exact."""
     raw = e.b.zext(halves, e.whole)
     size = e.b.shl(e.b.and_(raw, e.whole_splat(0x7FFF)), e.whole_splat(13))
-    scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))  # to the exponent of float32
+    # The exponent is converted from the bias of half precision to that of float32.
+    scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))
     sign = e.b.shl(e.b.and_(raw, e.whole_splat(0x8000)), e.whole_splat(16))
     return e.b.bitcast(e.b.or_(e.b.bitcast(scaled, e.whole), sign), e.vector)
 
@@ -657,7 +658,9 @@ def _add_least(
 
 
 def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
-    """Add the products of a run's levels with each line of x. Lines begin at the run's first input."""
+    """Add to ``sums`` the products of a run's levels with every row of x. ``lines`` are the addresses of the run's
+    inputs in these rows.
+    """
     multiply = e.dot_pairs if pairs else e.fma
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):

@@ -369,8 +369,8 @@ class Emitter:
         return self.b.select(tiny, self.constant(0.0), value)
 
     def scaled_power(self, x: ir.Value) -> ir.Value:
-        """2 ** x of 16 lanes with x <= 0, with an error of 4e-6, in half the operations of ``exp2``. Rounding to
-        bfloat16 hides the error.
+        """2 ** x of 16 lanes with x <= 0, with an error of 4e-6, in half the operations of ``exp2``. The error is
+        far below that of rounding to bfloat16.
         """
         near = self.call("llvm.rint", x)
         rest = self.b.fsub(x, near)

@@ -37,7 +37,7 @@ from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WOR
 
 # words whose products are summed before the scale is applied; few, so that chains of additions stay short
 _SUM_WORDS = 2
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # possible numbers of rows that share loaded weights or values
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # possible numbers of rows that are computed together, so that they share loads
 # Number of vector registers for sums, keyed by lanes. With 16 lanes there are 32 registers; the rest hold loaded
 # operands.
 ACCUMULATORS = {16: 16}
@@ -358,7 +358,7 @@ def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) 
 
 
 def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit ``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16. A tile is a row."""
+    """Emit ``SUMS`` (rows, groups), the sum of each group of x. x (rows, inputs) is in bfloat16. A tile is a row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)

@@ -1,4 +1,5 @@
-"""Emits three kernels for passes over few tokens, which update each head's state token by token in the CPU cache.
+"""Emits three kernels for passes over few tokens. They update a head's state token by token, while the state stays
+in the CPU's cache.
 
 - ``delta``: the gated delta rule.
 - ``scan``: the rule of Mamba-2, which adds whole values without reading the state first.
@@ -37,8 +38,8 @@ def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim
 
 
 def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the kernel ``replayed``, which computes a head's state after the last token from the values that tokens
-    add.
+    """Emit the kernel ``replayed``, which computes a head's state after the last token from the values that the
+    tokens added (``UPDATES``).
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 

@@ -252,7 +252,7 @@ def _single(
     return e.b.extract_element(probability(e.splat(logit), e.splat(e.b.trunc(token, I32))), I32(0))
 
 
-# Work on a row in scratch -----------------------------------------------------------------------------------------
+# A row in scratch memory ------------------------------------------------------------------------------------------
 
 
 def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: str) -> None:
@@ -345,7 +345,7 @@ def _compress(
 
 
 def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
-    """Append a vector filled with ``value``."""
+    """Store a vector filled with ``value`` after the first ``count`` values."""
     e.store_vector(e.constant(value), values, count, F32)
 
 
