@@ -28,7 +28,8 @@ _BFLOAT16_CAPABILITY = (8, 0)
 # Compute capabilities (major) with a kernel for the products of many experts at once: Hopper, and Blackwell's data
 # center cards.
 _GROUPED_GENERATIONS = (9, 10)
-# Share of a GPU's free memory that can be used without paging by Windows' driver; the rest is left for the desktop.
+# Share of a GPU's free memory that this process may use on Windows. The rest is left for the desktop, so that the
+# driver does not page memory to the host.
 _UNPAGED = 0.97
 # cudaHostRegisterPortable: memory is pinned for every card, and not only for the current one.
 _PORTABLE = 1
@@ -39,17 +40,17 @@ class DeviceKind:
     """The abilities of one kind of device.
 
     Args:
-        gpu: the name of this kind for a person; empty for a processor.
-        untested: whether this kind has never been run; the person is informed.
+        gpu: the name of this kind for a person; empty for the CPU.
+        untested: whether this program has never been run on this kind. The person is then told.
         own_memory: whether the device has separate memory, from which KV can be spilled to the host. Otherwise device
             and host share one memory, which is counted once.
-        streams: whether copies from pinned memory run in parallel with computation, ordered by events, and passes can
-            be recorded.
+        streams: whether passes can be recorded, and whether copies from pinned memory run in parallel with computation,
+            ordered by events.
         has_64_bits: whether the device computes float64, and sums int64 correctly.
         takes_threads: whether several threads may use the device at once. On Apple's GPU, two threads crash the process
             (pytorch 197805).
-        block: default number of tokens in a block of prefill. A CPU finishes it in well under a second. A GPU needs a
-            larger block to be busy, but plain attention needs memory for every pair of tokens in a block.
+        block: default number of tokens in a block of prefill. A CPU should finish a block in well under a second. A GPU
+            needs large blocks to be busy, but plain attention needs memory for every pair of tokens in a block.
     """
 
     gpu: str = ""
@@ -155,12 +156,13 @@ def stream_of(device: torch.device, purpose: str) -> Any:
 
 
 def pin(rows: torch.Tensor, device: torch.device) -> bool:
-    """Pin memory in place, because the allocator for pinned memory would round up to the next power of two.
+    """Pin memory in place. Memory from torch's own allocator for pinned memory would be rounded up to the next power of
+    two.
 
     Returns:
-        whether the system allowed it. On Windows nothing is pinned. Windows counts pinned memory against the card (on a
-            card of 24 GB with 19.5 in use, at most 3.8 could be pinned), and after one refusal it also refuses amounts
-            that it allowed before.
+        whether the memory is pinned. Always False on Windows, for two reasons. Windows counts pinned memory against the
+            GPU's memory: on a card of 24 GB with 19.5 in use, at most 3.8 could be pinned. And after one refusal,
+            Windows also refuses amounts that it allowed before.
     """
     if sys.platform == "win32":
         return False

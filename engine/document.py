@@ -19,9 +19,10 @@ _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
 Picture = Literal["", "recognised", "unread", "doubtful", "figure"]
-"""How the words of a page relate to its picture. "recognised": the words were recognised in the picture and may have
-errors. "unread": the page is a picture that was not read. "doubtful": the page has words that are probably wrong, and
-could be recognised instead. "figure": the words were read, but most of the page is a picture, which was not read.
+"""How the text of a page relates to the picture of the page. "recognised": the text was recognised in the picture and
+may have errors. "unread": the page is a picture in which no text has been recognised. "doubtful": the file has text for
+the page, but the text is probably wrong and could be recognised instead. "figure": the file has text for the page, but
+most of the page is a picture whose text was not recognised. "": none of these.
 """
 
 _MANY = 3
@@ -125,7 +126,7 @@ class Document:
 
     @classmethod
     def together(cls, documents: Sequence[Document], *, title: str = "", sha256: str = "") -> Document:
-        """Join several documents to one book. Pages are numbered consecutively, and each keeps its own label.
+        """Join several documents into one book. Pages are numbered consecutively, and each keeps its own label.
 
         If an earlier document has the same title, a number is added to the title. The text of a document does not
         depend on the documents after it.
@@ -150,7 +151,7 @@ class Document:
                 outline.append(OutlineItem(called, before + document.pages[0].number, 0))
                 inner, under = document.outline, 1
                 if inner and inner[0].title == document.title and all(item.level for item in inner[1:]):
-                    inner, under = inner[1:], 0  # the document's title is its first heading
+                    inner, under = inner[1:], 0  # the first heading repeats the document's title
                 outline += [OutlineItem(item.title, before + item.page, item.level + under) for item in inner]
                 before += document.pages[-1].number
         units = {document.unit for document in documents}

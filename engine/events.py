@@ -34,7 +34,9 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True)
 class KvBytes:
-    """Bytes of KV, by the memory they are in. ``cards`` divides ``device`` by GPU, if there are several."""
+    """Bytes of KV, by the kind of memory. ``cards``: the bytes on each GPU, which add up to ``device``; empty if there
+    is only one GPU.
+    """
 
     device: int = 0
     host: int = 0
@@ -43,7 +45,9 @@ class KvBytes:
 
     @staticmethod
     def by_device(devices: Sequence[int], host: int, disk: int, *, own_memory: bool) -> KvBytes:
-        """Make a record from bytes by device. Bytes on a device without its own memory count as the host's."""
+        """Make a record from the bytes on each device, in host memory and on disk. If a device has no memory of its
+        own, its bytes count as the host's.
+        """
         total = sum(devices)
         if not own_memory:
             return KvBytes(host=total + host, disk=disk)
@@ -60,7 +64,7 @@ class KvBytes:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Milliseconds of one answer so far, for each stage."""
+    """Milliseconds that each stage took, in one round or in an answer so far."""
 
     draft: float = 0.0
     middle: float = 0.0
@@ -115,10 +119,10 @@ class Round:
 class Figures:
     """The live figures of one answer, cumulative since its first token.
 
-    ``ms_per_token`` values are milliseconds. ``plain_ms`` is the estimated time per token of plain decoding while the
-    answer was written. It is estimated from ``plain_steps`` timed steps, of which the newest was ``plain_age_s``
-    seconds ago, and is None if these steps are too few. ``speedup_vs_plain`` is ``plain_ms`` divided by the mean decode
-    time per token.
+    ``plain_ms`` is an estimate: the milliseconds per token that plain decoding would have taken while the answer was
+    written. The estimate is made from ``plain_steps`` timed steps, and the newest of these steps was ``plain_age_s``
+    seconds ago. ``plain_ms`` is None if there were too few steps. ``speedup_vs_plain`` is ``plain_ms`` divided by
+    ``ms_per_token_mean``.
     """
 
     mode: str
@@ -172,8 +176,8 @@ class ReadingProgress:
 class BookRead:
     """The book is in the cache, or the part of it that was read before the person stopped.
 
-    ``source`` is "snapshot" if KV came from disk, for ``tokens_restored`` tokens; else "read". ``refused`` says why an
-    existing snapshot was not used.
+    ``source`` is "snapshot" if the KV of ``tokens_restored`` tokens came from disk; else "read". ``refused`` says why
+    an existing snapshot was not used.
     """
 
     tokens: int
@@ -206,8 +210,8 @@ class AnswerStarted:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Newly committed tokens. While a character is incomplete, ``text`` lacks the text of the last tokens. ``lengths``:
-    for each token, the number of characters of ``text`` that it completed.
+    """Newly committed tokens and their text. The bytes of an incomplete character are kept for the next event.
+    ``lengths``: for each token, the number of characters that it added to ``text``.
     """
 
     text: str
@@ -219,7 +223,8 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class PagesScored:
-    """How strongly each page (index from 0) was attended to: the scores sum to 1 over the book, or are all zero.
+    """How strongly each page was attended to. ``scores`` has one number for each page, beginning with the first page.
+    The numbers sum to 1, or are all zero.
 
     The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
     were verified with this attention. The first scores belong to the question itself and the answer's first token. If
@@ -233,10 +238,10 @@ class PagesScored:
 
 @dataclass(frozen=True)
 class AnswerDone:
-    """The whole answer with its final figures. The text joins all deltas, without a character that was cut off at the
-    end.
+    """The whole answer with its final figures. ``text`` joins the text of all ``TextDelta`` events, and lacks a
+    character that was cut off at the end.
 
-    ``page_scores`` is summed over the answer; ``pages_scored`` holds the scores of each run of tokens.
+    ``page_scores`` is summed over the answer. ``pages_scored`` are all ``PagesScored`` events of the answer.
     """
 
     text: str

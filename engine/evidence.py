@@ -11,9 +11,9 @@ statement to another person (``engine.roles``). A passage is *near* if it is rel
 nothing about the book (small talk, an opinion, a refusal) has no level. Words of the question that the book never uses
 are reported separately (``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
 
-Knows no model. Weights of pages, such as the model's attention, only decide between equal passages. The model itself is
-not asked whether a passage says so. A 1.5B model says yes to 9 of 16 sentences that attribute an action to the wrong
-person (assets/evaluation), and asking would take a good part of an answer's time.
+This search uses no model. Weights of pages, such as the model's attention, only decide between equal passages. There
+are two reasons not to ask the model whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that
+attribute an action to the wrong person (assets/evaluation), and asking takes a good part of an answer's time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ Level = Literal["says so", "near", "not found", ""]
 MOST_OF_IT = 0.6
 """Minimum share of a sentence's words, by weight, that a passage must have to say so."""
 FACT, SUBJECT = 0.8, 0.2
-"""Weights, in a passage's rank, of the share of new words (those not in the question), and of the share of the
-question's words. The share of all the sentence's words has the weight 1.
+"""Weights in the rank of a passage. ``FACT``: weight of the share of the sentence's new words (words not in the
+question) that the passage has. ``SUBJECT``: weight of the share of the question's words. The share of all words of the
+sentence has the weight 1.
 """
 MANY, NEARLY_ALL = 4, 0.85
-"""Minimum number of a sentence's new words, and minimum share of the new words that a passage must have, for the match
-not to be a coincidence.
+"""Conditions for a match to be sure, and not a coincidence (``_Judged.is_sure``). ``MANY``: minimum number of new words
+in the sentence. ``NEARLY_ALL``: minimum share of these words that the passage must have.
 """
 OF_THE_SUBJECT = 0.45
 """Minimum share of the question's words that a passage and its surroundings must have to say so."""
@@ -51,14 +52,15 @@ OF_A_FRAGMENTS_SUBJECT = 0.65
 only together with the question.
 """
 OTHER_WORDS = 0.1
-"""Maximum share of a sentence's words that occur elsewhere in the book but not at the supporting passage. In a short
-sentence one such word changes the meaning. Words that the book never uses do not count, because they may be synonyms.
+"""Maximum share of a sentence's words that the book has elsewhere, but not in the supporting passage or in the passages
+directly before and after it. In a short sentence one such word changes the meaning. Words that the book never uses do
+not count, because they may be synonyms.
 """
 RELATED = 0.3
 """Minimum share of a sentence's words, or of its new words, that a passage with the level "near" must have."""
 BESIDE = 0.5
-"""Weight of a word that a passage lacks but the passage before or after has, or of a name that occurs within ``AROUND``
-passages.
+"""Factor on the weight of a word that the passage itself lacks. A word counts with this factor if the passage directly
+before or after has it, and a name if one of ``AROUND`` passages before or after has it.
 """
 
 _TALK = re.compile(
@@ -146,7 +148,8 @@ class EvidenceIndex:
         if pages_read is None or pages_read >= len(self.document.pages):
             return self._find(question, sentence, favour, len(self.words.places))
         found = self._find(question, sentence, favour, self.words.places_within(pages_read))
-        beyond = found.level == "not found" and not found.missing  # the subject may be in the part that was not read
+        # the question's subject may be in the part that was not read
+        beyond = found.level == "not found" and not found.missing
         return replace(found, level="") if beyond else found
 
     def _find(self, question: str, sentence: str, favour: Sequence[float], places: int) -> Evidence:
@@ -171,8 +174,8 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self.words.passage(best.place),))
-        # Words that the book has only as a part of other words ("Wohnung" in "Wohnfläche") are left out, because they
-        # have no place in the book.
+        # Words that occur in the book only as parts of other words ("Wohnung" in "Wohnfläche") are left out, because no
+        # passage counts as a place of such a word.
         located = [term for term in asked if self.words.has(term) or self._absence.is_unknown(term)]
         subject = [term for term in located if term.raw in nouns and not is_generic(term)]
         # If the best passage has nearly all new words of the sentence (``is_sure``), only the question's names decide

@@ -39,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, some: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The probability (m,) float32 of a given token in each of the first m rows."""
+        """For each of the first m rows, the probability of the row's own token in ``tokens`` (m,): (m,) float32."""
 
     def row(self, index: int) -> torch.Tensor:
         """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""
@@ -47,13 +47,14 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class KernelRows:
-    """Distributions of a model on a processor, from its logits.
+    """Distributions on a CPU that are computed from logits on demand.
 
     Args:
         logits: (n, vocabulary).
         scale: log2(e) / temperature.
-        stats: (n, words) float64, as the kernel ``measured`` leaves them.
+        stats: for each row, what ``OwnSampling.measured`` found; (n, ``abi.STATS_WORDS``) float64.
         patches: logits that the repetition penalty changed; None if there are none.
+        kernels: our sampling kernels.
     """
 
     logits: torch.Tensor
@@ -118,7 +119,9 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row, whether its logit was changed or not."""
+    """Do the work of ``likeliest`` with patches and without a copy. The changed logits are overwritten in ``logits``
+    for a moment, and restored.
+    """
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
     with torch.inference_mode():
@@ -223,8 +226,8 @@ def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     if not 0.0 < reached[-1] < math.inf:
         return NO_TOKEN
     wanted = chance * reached[-1]
-    # side "right" skips blocks and tokens of probability 0. ``min`` is needed if the product rounds up to the whole
-    # sum.
+    # side "right" skips blocks and tokens of probability 0. ``min`` is needed because ``wanted`` may be rounded up to
+    # the sum of the row.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)
     within = blocks[block].cumsum(dtype=np.float64)
     if block:

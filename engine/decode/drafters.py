@@ -1,8 +1,9 @@
-"""Proposes tokens: from the draft model on its streaming cache, from the book itself, from both, or none.
+"""Defines the drafters, which propose tokens: from the draft model on its streaming cache, from the book, or from both.
+``NoDrafter`` proposes none.
 
-A drafter proposes tokens together with the distributions that they were drawn from. Before each proposal, the drafter
-itself feeds the tokens of the context that it has not seen. The decoding loop tells the drafter which tokens were
-committed. Errors of a drafter can only cost speed.
+A drafter proposes tokens together with the distributions that they were drawn from. The drafter itself feeds the draft
+model the tokens of the context that the model has not seen yet, before each proposal. The decoding loop only tells the
+drafter which tokens were committed. A wrong proposal costs time but never changes the text's distribution.
 
 To propose from the book, a suffix index over token ids finds earlier places of the newest tokens, in the book or the
 chat. Among the latest places the longest match is taken, and the tokens that follow it are proposed. The index consists
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An earlier occurrence of the end of the text: the ``length`` tokens before ``position`` are equal to it. A copy
-    begins at ``position``.
+    """An earlier passage that equals the end of the text: the ``length`` tokens before ``position`` are the same as the
+    last ``length`` tokens of the text. A copy continues with the token at ``position``.
     """
 
     position: int
@@ -45,7 +46,9 @@ class Occurrence:
 
 
 class LookupIndex:
-    """Indexes every place of every n-gram of two lengths in one growing text."""
+    """An index of one growing text: all places of every n-gram, for two values of n (``Tuning.ngram`` and
+    ``Tuning.long_ngram``).
+    """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tokens: list[int] = []
@@ -61,7 +64,9 @@ class LookupIndex:
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append the new tokens at the end of ``tokens``, which begins with the indexed tokens."""
+        """Index the tokens of ``tokens`` that are not indexed yet. ``tokens`` is the whole text, so it begins with the
+        indexed tokens.
+        """
         for token in tokens[len(self._tokens) :]:
             self._tokens.append(token)
             end = len(self._tokens)
@@ -80,11 +85,12 @@ class LookupIndex:
         return None
 
     def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
-        """Find the longest match among the newest places, all of which share ``known`` tokens with the text.
+        """Find the longest match among the newest of ``places``. At each place, the preceding ``known`` tokens are
+        already known to equal the end of ``text``.
 
-        A match counts as shorter if little text follows its place. Such a place is often in a question that quotes
-        words of the book. The answer is to continue these words as the book does, but the question's place is followed
-        only by the answer's first tokens.
+        A match counts as shorter if few tokens follow its place. Such a place is often in a recent question that quotes
+        words of the book. The answer should then continue like the book, but only the first tokens of the answer itself
+        follow the question.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in reversed(places[-tuning.places - 1 :]):
@@ -98,8 +104,8 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether ``long_ngram`` tokens in a row, among the newest ``newest`` tokens of the text, also occur before
-        these newest tokens.
+        """Whether the newest ``newest`` tokens quote earlier text: whether they contain ``long_ngram`` consecutive
+        tokens that also occur before them.
         """
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
@@ -107,10 +113,10 @@ class LookupIndex:
         return any(earlier[0] <= begin for earlier in found)
 
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
-        """Return at most ``count`` tokens that followed a match.
+        """Return the ``count`` tokens that followed a match. Fewer tokens are returned if the text ends earlier.
 
-        Fewer tokens are returned if the text ends earlier. If the text has just repeated a passage completely, the
-        passage is repeated again.
+        If the text ends with a passage that occurs twice in a row, it is expected to go on repeating. The passage is
+        then repeated until ``count`` tokens are returned.
 
         Args:
             tail: the ``tail`` that was given to ``find``.
@@ -152,13 +158,19 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Proposed ``tokens`` (n,) on the device, with their distributions ``probs`` over the target's vocabulary (as a
-    ``Sampler`` gives them) and their source.
+    """Tokens that a drafter proposes.
 
-    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's confidences, if asked for.
-    ``steps`` is the number of the draft model's forward passes. ``hinted``: whether the draft model's most likely
-    tokens equal the whole hint. ``start_ms``: milliseconds of starting the draft model on the context, if its start was
-    delayed until now.
+    Args:
+        tokens: (n,) on the device.
+        probs: the distributions over the target's vocabulary that the tokens were drawn from, as a ``Sampler`` gives
+            them; None if every token is a point mass.
+        source: the proposer.
+        confidences: the draft model's probability for each token. Empty if the proposal cannot stop early, or if the
+            tokens come from the book.
+        steps: number of the draft model's forward passes.
+        hinted: whether the draft model's most likely tokens equal the whole hint that ``propose`` was given.
+        start_ms: milliseconds that starting the draft model took during this proposal; close to 0 if it had been
+            started before.
     """
 
     tokens: torch.Tensor
@@ -200,8 +212,8 @@ class Drafter(Protocol):
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Learn which ``tokens`` of the last proposal were accepted. The caller has read them from the device. All
-        later tokens of the proposal were rejected.
+        """Learn that exactly ``tokens`` of the last proposal were accepted, and that all its later tokens were
+        rejected. The caller has already read ``tokens`` to the host.
         """
 
     def commit(self, context: Sequence[int]) -> None:
@@ -268,8 +280,8 @@ class ModelDrafter:
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # number of tokens of the context that are final
-        self._fed: list[int] = []  # tokens in the cache after the final ones
+        self._settled = 0  # length of the cache at the last ``settle``: these tokens are final
+        self._fed: list[int] = []  # tokens in the cache after the first ``_settled``
         # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
         self._unread: list[torch.Tensor] = []
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
@@ -291,9 +303,9 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache with the sinks and the last tokens of the context, twice as many as the window has.
+        """Fill the cache with the sinks and with the newest tokens of the context, twice as many as the window holds.
 
-        The tokens between the sinks and these tokens are skipped, so that a long book costs no more than a short one.
+        All tokens in between are skipped, so that a long book costs no more than a short one.
 
         Raises:
             ModelError: the draft model's logits are not finite.
@@ -339,12 +351,12 @@ class ModelDrafter:
         while True:
             q = sampler(logits)
             if hinting:
-                # The most likely token does not depend on the draw, so comparing it with the hint keeps the
-                # distribution exact.
+                # The hint is compared with the most likely token and not with a drawn token. So the comparison does not
+                # depend on a draw, and the distribution stays exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # If logits are not finite any token may be proposed, because the distribution is not finite either and
-            # verification rejects the token.
+            # If the logits are not finite, ``draw`` returns -1, and token 0 is proposed instead. Any token may be
+            # proposed, because ``q`` is not finite either, so that verification rejects the token.
             tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -369,8 +381,8 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def _start_if_new(self, context: Sequence[int]) -> None:
-        """Start on the committed tokens if the start was delayed. Later tokens of ``context`` may be taken back, so
-        they are fed like a proposal.
+        """Start on the committed tokens if the start was delayed until now. The tokens of ``context`` that are not
+        committed yet may be rejected later, so they are not part of the start. They are fed like a proposal.
         """
         if self._not_started_on is not None:
             self._start(context[: self._not_started_on])
@@ -385,7 +397,7 @@ class ModelDrafter:
         return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # Only accepted tokens are noted: a later context never continues from rejected tokens.
+        # Only accepted tokens are recorded as fed, because a later context never contains the rejected tokens.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -394,8 +406,8 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # If another drafter makes the proposals, tokens are committed that the draft model has not read. They are fed
-        # before their number exceeds the slack of the cache.
+        # While another drafter proposes, tokens are committed that the draft model has not read. They are fed before
+        # there are more of them than the cache can take at once (its slack).
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()
@@ -471,7 +483,7 @@ class LookupDrafter:
         inner: the drafter that is asked if no long match is found.
         index: the index of the book and the chat, which this drafter keeps up to date.
         longest: maximum number of tokens in a proposal; with 0 only ``inner`` proposes.
-        device: where proposals are made.
+        device: the device of the proposed tokens.
     """
 
     def __init__(
@@ -506,8 +518,8 @@ class LookupDrafter:
         if match.length < self._tuning.alone:
             hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Tokens that were drawn and happen to equal the hint do not count as agreement, because a proposal must not
-            # depend on a draw.
+            # Drawn tokens that happen to equal the hint do not count as agreement. Otherwise a draw would decide what
+            # is proposed.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

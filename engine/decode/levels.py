@@ -1,5 +1,5 @@
-"""Builds the cheap levels of a session from a configuration: the drafter, the retrieval cache, and their controllers. A
-controller lives as long as the book; this module times or derives its first costs.
+"""Builds the draft level and the middle level of a session from a configuration: the drafter, the retrieval cache, and
+the controllers, which live as long as the book. The initial costs that a controller needs are measured or derived here.
 """
 
 from __future__ import annotations
@@ -43,27 +43,31 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.plan.cost_model import CostModel
 
-# Tokens of an answer that the tail of the retrieval cache can hold before a new selection is made.
+# Number of an answer's tokens for which the retrieval cache has room after its boundary (in its tail). After that many
+# tokens, a new selection moves the boundary forward.
 _TAIL_TOKENS = 1024
-# Lengths, in tokens, of the passes that are timed on a new book: a long verification, a long middle pass, a run of the
-# draft model.
+# ``_LONG_VERIFY``: number of tokens in a long verification that is timed on a new book. ``_LONG_MIDDLE``: number of
+# tokens in a long middle pass. ``_DRAFT_RUN``: number of draft steps that are timed together.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 
-# Time that each further token of a pass is assumed to add, as a share of a plain step, if nothing has been measured: 13
-# ms of 48 with 1.5 billion parameters in 4 bits on two cores after 4,096 tokens (assets/measurements/NOTES.md).
+# Assumed time of each token of a pass after the first, as a share of a plain step. Used if the machine's speeds are
+# unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after 4,096
+# tokens; assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
 
-# Time of an answer's selection in plain steps, if none has been timed. It is set high, because a selection that is
-# believed too cheap is made for answers that do not repay it (measured: 1.5 after 24,576 tokens, with 1.5 billion
-# parameters in 4 bits on two cores).
+# Assumed time of an answer's first selection, in plain steps, until one has been timed. Measured: 1.5 (after 24,576
+# tokens, with 1.5 billion parameters in 4 bits on two cores). The assumption is higher on purpose, so that no selection
+# is made for answers that are too short to repay it.
 _SELECTION_STEPS = 4.0
 
-# Maximum product of the draft model's parameters and the tokens that it reads to start, for a CPU to start it with
-# every answer (in about 50 ms). Above the maximum, the start is delayed to the first proposal.
+# Maximum work of starting the draft model, for a CPU to do it at the beginning of every answer: the number of
+# parameters times the number of tokens read. This much work takes about 50 ms. A start with more work is delayed until
+# the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Minimum bytes of weights that a step reads, for a seeded text's lengths to be chosen by the bytes of passes. A smaller
-# model stays partly in the processor's cache, so that bytes do not determine the time of a pass.
+# Minimum bytes of weights that a step reads, for ``seeded_policy`` to derive the times of passes from bytes. A smaller
+# model stays partly in the processor's cache, so that bytes do not determine the times. Its speculation lengths are
+# fixed.
 _COSTS_ITS_BYTES = 250_000_000
 
 # Number of newest tokens of a prompt that are searched for a quotation of the book.
@@ -72,13 +76,14 @@ _QUESTION = 128
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
-# Conditions for rounding weights for the middle level: the weights take at least 4 times the bytes of the retrieval
-# cache, there are at most a billion weights (rounding takes a second for every 90 million), and a copy with one byte
-# for each weight takes at most an eighth of the free memory.
+# Conditions for rounding the weights of the middle level. ``_MOSTLY_WEIGHTS``: minimum bytes of the weights as a
+# multiple of the retrieval cache's bytes. ``_MOST_ROUNDED``: maximum number of weights, because rounding takes a second
+# for every 90 million. ``_SMALL_COPY``: the rounded copy, one byte for each weight, takes at most one part in this many
+# of the free memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
-# Number of replays of verifications and plain steps after which one replay is compared with the ordinary pass. The
-# comparisons take half a percent of the time of these passes, and ensure that replays stay correct.
+# Number of replays of verifications and plain steps from one check to the next. A check compares a replay with the
+# ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -94,14 +99,15 @@ class Belief(NamedTuple):
 
 
 class Hierarchy:
-    """The draft level and the middle level above a full cache.
+    """The levels that propose tokens for the verification on a full cache: the draft level and the middle level.
 
     Args:
-        config: lengths and budgets.
+        config: lengths of speculation and sizes of caches.
         target: the target model.
         draft: the draft model, or None.
         full: the target's full cache.
-        machine: measured speeds of this machine, used to derive first costs if passes are slow; None if unknown.
+        machine: measured speeds of this machine. The initial costs of passes are derived from these speeds if passes
+            are too slow to be timed. None if unknown.
     """
 
     def __init__(
@@ -141,7 +147,7 @@ class Hierarchy:
         if self.index is not None:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[Belief, Controller] = {}
-        # acceptance statistics of earlier books, by how tokens were drawn
+        # acceptance statistics that earlier books left
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs on the most recent earlier book
 
@@ -232,10 +238,10 @@ class Hierarchy:
     def speculation(
         self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
     ) -> Speculation:
-        """Describe how these levels speculate, with this policy and this index.
+        """Collect what ``rounds.hierarchical`` needs to speculate: ``policy``, ``index``, and settings of these levels.
 
         Args:
-            middle: runs the passes of the middle level; None takes ``middle`` of these levels.
+            middle: runs the passes of the middle level; None takes ``self.middle``.
         """
         timed = isinstance(policy, Controller)
         refresh = policy_of(self.config.refresh, self.config.refresh_every, timed=timed)
@@ -246,7 +252,7 @@ class Hierarchy:
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
         """Choose the policy of an answer, usually a controller. Lengths are fixed if they are configured, or if the
-        context window ends too soon to time passes. A seeded text has a policy of its own (``seeded_policy``).
+        context window has no room left to time passes. A seeded text has a policy of its own (``seeded_policy``).
 
         Acceptance depends on sampling, so each way of sampling has its own controller.
         """
@@ -260,7 +266,7 @@ class Hierarchy:
             # The cost of a pass does not depend on the way of sampling, so it is measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                # The window ends too soon to time passes, and an answer so short gains little.
+                # The window has no room for a timed verification, and an answer so short gains little.
                 return self._fixed_with_copies()
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
@@ -274,12 +280,14 @@ class Hierarchy:
         return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
-        """Choose the policy for a text that a seed must repeat.
+        """Choose the policy for a seeded answer, which must come out the same when the seed is used again.
 
-        The lengths of proposals decide which random number is used for which token, and a controller's lengths depend
-        on the clock and on earlier answers. So here only the tokens decide the lengths, if the cost of a pass follows
-        from the bytes that it reads from a processor's memory; otherwise the lengths are fixed. The distribution of the
-        text is the same in both cases.
+        The lengths of proposals decide which random number is used for which token. A controller's lengths depend on
+        the clock and on earlier answers, so it cannot be used.
+
+        On a CPU, if no KV is spilled and the model is not small, ``Unclocked`` is used: its lengths depend only on
+        the tokens, because it derives the cost of a pass from the bytes that the pass reads. In all other cases the
+        lengths are fixed. The distribution of the text is the same with both policies.
         """
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
@@ -297,14 +305,14 @@ class Hierarchy:
         middle: Backend,
         draft: ModelDrafter | None,
     ) -> Costs:
-        """Determine the first costs of passes on a context on which the levels have been started.
+        """Determine the initial costs of passes on a context on which the levels have been started.
 
-        Quick passes are timed (``measure``). Slow passes are not, because timing them took longer than the first four
-        tokens of an answer. The costs of slow passes are taken from an earlier book and scaled to ``plain_ms``. Without
-        an earlier book, they are derived from the bytes and the computation of the passes and the probed speeds of this
-        machine. Later rounds correct them.
+        Quick passes are timed (``measure``). Slow passes are not timed, because timing all of them took longer than
+        generating four tokens. For slow passes, the costs of an earlier book are scaled to ``plain_ms``. Without an
+        earlier book, ``derived`` computes the costs from the passes' bytes and computation and from the measured speeds
+        of this machine. The rounds of the answer then correct the costs.
         """
-        # If spilled KV comes over a slow bus, ``measure`` is quick too, because it times no verification.
+        # ``measure`` is quick even if KV is fetched over a slow bus, because it then times no verification.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
             return measure(context, plain_ms, self._target, retrieval, middle, draft)
         if self._costs is not None:
@@ -312,21 +320,24 @@ class Hierarchy:
         return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
-        """The bounds of plans at these costs: with a draft model whose steps take too long, no tokens are drafted."""
+        """The upper bounds of plans at these costs. No tokens are drafted if a draft step takes longer than
+        ``_COSTLY_DRAFT`` of a plain step.
+        """
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
         return PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
-    """Make a backend of the target with rounded weights for the middle level, if configured or if it pays; None if the
-    middle level uses the target's own weights.
+    """Make a backend of the target with rounded weights for the middle level. Return None if the middle level uses the
+    target's own weights.
 
-    A middle pass reads all weights and a small cache. 8-bit weights halve the bytes, and rounding is harmless, because
-    the full level verifies every token (for this reason QuantSpec, arXiv 2502.10424, rounds the cache). Rounding pays
-    if a pass mostly reads weights, if the copy takes little of the free memory, and if it is made quickly, because a
-    person is waiting for the model. On a GPU weights are rounded only if configured, because "auto" has not been tried
-    there.
+    A middle pass reads all weights and a small cache, so 8-bit weights halve its bytes. Rounding is harmless, because
+    the full level verifies every token (QuantSpec, arXiv 2502.10424, rounds the cache for the same reason).
+
+    ``config.middle`` may name the number of bits. With "auto", weights are rounded if a pass mostly reads weights, if
+    the copy takes little of the free memory, and if the copy is made quickly, because a person is waiting for the
+    model. On a GPU "auto" rounds nothing, because this has not been tried.
     """
     asked = config.middle
     if asked == "auto":
@@ -334,7 +345,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
-        pays = pays and not target.keeps_blocks  # packed blocks have fewer bits than a rounded copy
+        pays = pays and not target.keeps_blocks  # the blocks of a GGUF file are already small
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
     rounded = target.rounded(asked) if asked in BITS else None
@@ -353,10 +364,13 @@ def measure(
 ) -> Costs:
     """Time the passes of each level on a context on which the levels have been started. All caches are left unchanged.
 
-    Passes run in the order of a round, with its sampling, because after a pass of another level less of a level's data
-    is in the processor's cache. The faster of two runs counts, because the first run uses memory that has not been used
-    before. A pass over two tokens runs only once, because it may take a second. If spilled KV comes over a slow bus
-    (``waits_for_bus``), no verification is timed, and a further token is assumed to cost the same as in a middle pass.
+    Passes run in the order of a round, and with its sampling. Otherwise they would be too quick: in a round, the pass
+    of one level displaces the data of another level from the processor's cache. The faster of two runs counts, because
+    the first run uses memory that has not been used before. A verification of two tokens runs only once, because it may
+    take a second.
+
+    If spilled KV comes over a slow bus (``waits_for_bus``), no verification is timed. Each token after the first is
+    then assumed to add as much time to a verification as to a middle pass.
     """
     with context.backend.decoding():
         selecting_ms = rounds.select(retrieval)
@@ -387,9 +401,10 @@ def derived(
     retrieval: RetrievalCache,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """Derive the costs of passes after ``count`` tokens from a plain step alone. A middle pass is derived from its
-    bytes relative to a plain step; a further token from its computation in a long block, or from ``_ROW_SHARE`` if the
-    machine is unknown.
+    """Derive the costs of passes after ``count`` tokens, knowing only the time of a plain step, ``plain_ms``.
+
+    The time of a middle pass over one token is ``plain_ms`` times the share of bytes that the middle pass reads. The
+    time that each further token adds comes from ``machine``, or from ``_ROW_SHARE`` if ``machine`` is None.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
@@ -410,8 +425,11 @@ def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: Mod
 
 
 def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: ModelDrafter | None) -> float:
-    """Milliseconds of starting the draft model on a context, derived from the target's cost of further tokens; 0 if it
-    is started already.
+    """Estimated milliseconds of starting the draft model on a context; 0 if there is no draft model, or if it has been
+    started.
+
+    The estimate is the time in which the target would read the tokens, times the ratio of the draft model's parameters
+    to the target's.
     """
     if draft is None or draft.started:
         return 0.0

@@ -11,8 +11,8 @@ a rhyme or a table by its length, and by whether the book has the same repetitio
   zeros as often as the book repeats it. If the answer repeats such a passage once more than the book does, it is a
   loop.
 
-Whether an answer is stopped at a token depends only on the tokens up to this token, as with a limit of length. So the
-text up to the stop has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
+Whether an answer is stopped at a token depends only on the tokens up to this token, like a stop at a maximum length. So
+the text up to the stop has the distribution of plain decoding, and every way of decoding stops at the same token. Pure.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LONGEST_PERIOD = 512  # maximum period in tokens
 
 
 class Repetition:
-    """Follows a text token by token. ``runs`` maps each period (in tokens, ascending) to the number of tokens in a row,
-    up to the newest, that equal the token one period earlier. A period is left out if the newest token differs from the
-    token one period earlier.
+    """Follows a text token by token, and counts how far its end repeats itself. ``runs`` maps a period in tokens
+    (ascending) to the number of newest tokens that each equal the token one period earlier. ``runs`` has no entry for a
+    period if the newest token already differs.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ def _as_text(tokens: Sequence[int]) -> str:
 
 
 def circling(tokens: Sequence[int], least: int) -> list[bool]:
-    """For each token, whether it is part of a loop: of at least three equal periods, with at least ``least`` tokens
-    after the first period. The first period does not count as part of the loop.
+    """For each token, whether it belongs to a loop. A loop has at least three equal periods, and at least ``least``
+    tokens after the first period. The tokens of the first period do not count as part of the loop.
     """
     found = [False] * len(tokens)
     repetition = Repetition()

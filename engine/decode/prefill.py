@@ -1,10 +1,11 @@
 """Prefills: runs a long prompt through the target, layer by layer, into the full cache.
 
 The prompt is divided into segments. The hidden states of a segment pass through one layer after another, and each layer
-processes them in blocks. After every block, the progress is yielded to the caller, so that reading can be watched and
-stopped at any time. Within a segment each layer's KV is fetched once. At every segment border the whole cache is
-usable, so stopping at page 200 leaves pages 1 to 200. (Running each layer once over the whole prompt would leave
-nothing usable before the end. With all KV in one memory, segments cost no extra time.)
+processes them in blocks. So the spilled KV of a layer is fetched once for each segment, and not for each block. After
+every block, the progress is yielded to the caller, so that reading can be watched and stopped at any time.
+
+The whole cache is usable at every segment border, so a reading that is stopped keeps all complete segments. If the
+whole prompt were one segment, nothing would be usable before the end. Without spilled KV, segments cost no extra time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.model.pieces import Rope
 
-# Maximum floating point operations of a block on a CPU: a block then takes well under a second, and stopping feels
-# immediate.
+# Maximum floating point operations of a block in one layer on a CPU. Such a block takes well under a second, so that
+# stopping feels immediate. Larger blocks are halved, down to ``SMALLEST_BLOCK`` tokens.
 _CPU_BLOCK_FLOP = 20e9
 
 
@@ -52,8 +53,8 @@ def prefill(
 ) -> Iterator[PrefillProgress]:
     """Append ids (n,) to the cache, and yield after every block. If ``block`` is None, its size depends on the device.
 
-    Closing the generator, or an error, leaves the cache at the last segment border. No logits are computed. The last
-    committed token of a context is never in the cache, because it is the first input of the decoding loop.
+    If the generator is closed or raises an error, the cache keeps all complete segments. Callers leave out the
+    context's last token, because it is the first input of the decoding loop.
 
     Raises:
         ModelError: the weights are damaged.
@@ -66,7 +67,7 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            if cache.shape.sources:  # later layers need this layer's window over the whole segment
+            if cache.shape.sources:  # a later layer may read this layer's window for the whole segment
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
             first += piece.shape[0]
@@ -83,9 +84,9 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
     Args:
         segment: the usual size.
         moves: whether every segment fetches the spilled KV of all earlier segments over a bus, which takes longer than
-            the computation. Segments then grow with the context, so that each byte is fetched about twice in total,
-            however long the book is. A reading that is stopped then loses more tokens, because the last border is
-            further back.
+            the computation. Each segment is then at least half as long as the context before it. So all segments
+            together fetch about twice the bytes of the final KV, however long the book is. But a reading that is
+            stopped loses more tokens, because segment borders are further apart.
     """
     return max(segment, start // 2) if moves else segment
 

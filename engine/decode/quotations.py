@@ -2,9 +2,9 @@
 from.
 
 After an answer has opened a quotation, a token is allowed only if the quotation, including this token, equals a passage
-of the book or the beginning of a passage. Which tokens are allowed depends only on earlier tokens. So every level
-applies the rule like the repetition penalty (``verify.Sampler``), and plain and speculative decoding have the same
-distribution. Within a quotation most proposals are copies of the book anyway.
+of the book or the beginning of a passage. Which tokens are allowed depends only on earlier tokens. So the rule can be a
+part of every level's sampler (``verify.Sampler``), like the repetition penalty, and plain and speculative decoding have
+the same distribution. Within a quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
 any word of the book and end after any word, with an ellipsis at either end. The words between must be one passage of
@@ -33,9 +33,10 @@ _ELLIPSES = (b"...", "…".encode())
 # strings that may stand between the opening mark and the first word
 _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \n\"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ \n.,;:!?)\]-]")
-# Maximum bytes of the book that one token may cover.
+# Maximum length, in bytes, of a token that continues a quotation. Longer tokens are not allowed in a quotation.
 _LONGEST_PIECE = 24
-# Maximum number of cached points, because a round needs the same point several times. A full cache is emptied.
+# Maximum number of cached ``Point`` objects. They are cached because a round needs the same point several times. When
+# the maximum is reached, the whole cache is emptied.
 _MOST_REMEMBERED = 4096
 
 
@@ -64,8 +65,8 @@ class Quotable:
 
     @cached_property
     def _closers(self) -> dict[bytes, list[tuple[bytes, int]]]:
-        """The tokens that contain a closing mark, keyed by the mark: pairs of the bytes before the mark, and the
-        token.
+        """The tokens that contain a closing mark, keyed by the mark. Each token is a pair: its bytes before the mark,
+        and its id.
         """
         return {
             mark: [(piece[: piece.index(mark)], token) for token, piece in enumerate(self._pieces) if mark in piece]
@@ -112,7 +113,9 @@ class Quotable:
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
-        """The tokens (n,) that may follow; None if any token may, because the quotation so far is not in the book."""
+        """The tokens (n,) that may follow. None means that any token may follow; it is returned if no token continues
+        the quotation, for example because the quotation is not in the book.
+        """
         if point.allowed is None:
             found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
@@ -159,7 +162,7 @@ class Quotable:
         return found
 
     def _may_end(self, place: int) -> bool:
-        """Whether a quotation may end before the byte at ``place``, which must not be within a character, a word or a
+        """Whether a quotation may end before the byte at ``place``. It may not end within a character, a word or a
         number.
         """
         if self._text[place : place + 1] and self._text[place] & 0xC0 == 0x80:
@@ -193,21 +196,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """The state of an answer: within a quotation at ``point``, or outside of quotations after the bytes ``tail``."""
+    """The state of an answer: within a quotation at ``point``; or outside of quotations if ``point`` is None, with the
+    answer's newest bytes in ``tail``.
+    """
 
     book: Quotable
     tail: bytes
     point: Point | None
 
     def after(self, tokens: Sequence[int]) -> Quotations:
-        """The state after these further tokens."""
+        """The state after ``tokens``, which continue the answer."""
         here = self
         for token in tokens:
             here = here._followed(self.book.piece(token))
         return here
 
     def allowed(self) -> torch.Tensor | None:
-        """The tokens (n,) that may come next, on the processor; None if any may."""
+        """The tokens (n,) that may come next, on the CPU; None if any token may."""
         return None if self.point is None else self.book.allowed(self.point)
 
     def _followed(self, piece: bytes) -> Quotations:

@@ -9,10 +9,13 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     commit     every cache is cropped to the accepted tokens; the retrieval selection is refreshed when it is due
 
 A round may skip levels: drafted tokens, or tokens copied from the book, go straight to verification if that is faster.
-Between two rounds, and wherever a loop is closed, the state is consistent: the full cache holds the KV of all committed
-tokens except the last, which is the first input of the next round. The cheap levels get the missing tokens before they
-are used. Stopping a proposal early depends only on tokens that are already proposed and stay proposed, so it cannot
-change the distribution.
+
+After every round, the full cache holds the KV of all committed tokens except the last, which is the first input of the
+next round. A caller may therefore close a loop's generator after any round. The draft model and the retrieval cache may
+lack committed tokens after a round. These tokens are added before the draft model or the retrieval cache is used again.
+
+Whether a proposal is ended early depends only on tokens that have already been proposed and are kept, so early stops
+cannot change the distribution.
 """
 
 from __future__ import annotations
@@ -44,13 +47,15 @@ if TYPE_CHECKING:
     from engine.model.backends import Backend
 
 RECENT = 64
-"""Number of newest tokens that stay in the tail of the retrieval cache when its boundary moves forward."""
+"""Number of the newest tokens that a new selection leaves after the retrieval cache's boundary. All tokens after the
+boundary are held.
+"""
 
-# Number of tokens of an answer after which the book's pages are scored, unless a refresh or a new selection has scored
-# the pages meanwhile.
+# Number of an answer's tokens after which the book's pages are scored again. A refresh and a new selection also score
+# the pages, so the count then starts again.
 _SCORE_EVERY = 16
-# Maximum number of committed tokens that the retrieval cache may lack while rounds do not use it. Beyond this maximum,
-# all missing tokens are copied at once, because copying several tokens costs about as much as copying one.
+# Maximum number of committed tokens that the retrieval cache may lack after a round that did not use it. If more are
+# missing, all of them are copied at once, because copying several tokens costs about as much as copying one.
 _MOST_MISSING = 16
 
 
@@ -123,7 +128,7 @@ class Speculation:
     Args:
         policy: chooses the plan of each round; a round without speculation is a plain step.
         refresh: decides when the retrieval selection is refreshed.
-        longest: maximum number of tokens that can be ahead of the committed context.
+        longest: maximum number of tokens that a round can propose after the committed context.
         index: the index of the book and the chat. Tokens from these texts may be copied straight to verification.
         recordings: returns the number of passes recorded so far. Costs are not learned from a round in which this
             number grows.
@@ -142,8 +147,8 @@ class Speculation:
 
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
-    """Start the retrieval cache and the drafter on a context, with the queries of the context's newest tokens. The
-    selection is made only when a pass first needs it.
+    """Start the retrieval cache and the drafter on a context. ``prompt`` holds the queries of the context's newest
+    tokens. These queries choose the chunks, but only when a middle pass first needs a selection.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
@@ -153,16 +158,17 @@ def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt:
 def first_token(
     context: Context, observer: Observer | None, begin: Callable[[Round], Iterator[Round]]
 ) -> tuple[Round, Callable[[], Iterator[Round]]]:
-    """Return the first token of an answer that speculates, and a function that returns the other rounds.
+    """Decode the first token of a speculative answer. Return its round, and a function that returns the further rounds.
 
-    A plain step makes the first token, and its time is used as the cost of a plain step. If steps are slow, the token
-    is returned before the cheap levels start, so that it is shown at once. If steps are quick, the levels have started
-    when this function returns, so that the time of their start counts for the first token instead of the second.
+    A plain step decodes the first token, and its time is used as the cost of a plain step. If plain steps are slow, the
+    draft level and the middle level are started only when the returned function is called, so that the first token is
+    shown at once. If plain steps are quick, these levels are started before this function returns. The time of their
+    start then delays the first token and not the second.
 
     Args:
-        observer: sees the queries of the step.
-        begin: starts the levels after the first round, and returns the rounds that follow; no rounds if the text has
-            ended.
+        observer: sees the queries of the plain step.
+        begin: starts the levels, given the first round, and returns the further rounds. It returns no rounds if the
+            text has ended.
     """
     first = next(plain(context, observer))
     context.max_tokens = 0 if first.ended else context.max_tokens - 1
@@ -259,9 +265,13 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """Choose the observer for this round's verification. The observer makes a new selection that reaches further into
-    the text, refreshes the selection, or only scores the pages. Returns None if neither selection nor scores are due.
-    ``missing``: number of committed tokens that the retrieval cache lacks.
+    """Choose the observer of this round's verification: ``Reselection`` if the tail of the retrieval cache is nearly
+    full, ``SelectionRefresh`` if a refresh is due, ``ChunkScoring`` if the pages are to be scored again, otherwise
+    None.
+
+    Args:
+        unscored: number of tokens since the pages were scored.
+        missing: number of committed tokens that the retrieval cache lacks.
     """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
@@ -277,10 +287,14 @@ def _observer(
 class Pending:
     """Proposals that wait for verification.
 
-    ``probs`` are their distributions in pieces, as a ``Sampler`` gives them; None if every token is a point mass.
-    ``confidences`` are the proposer's probabilities for its own tokens, if they are tracked. The middle level accepted
-    ``accepted`` of the drafter's ``proposed`` tokens. If the pending tokens are only on the device, they are in
-    ``drawn`` (n,), and ``tokens`` is empty.
+    Args:
+        tokens: the proposed tokens; empty if they are in ``drawn``.
+        sources: the proposer of each token.
+        probs: the distributions that the tokens were drawn from, as consecutive parts in the forms of
+            ``Distributions``; None if every token is a point mass.
+        confidences: the proposer's probability for each of its tokens; empty if no early stop needs it.
+        accepted, proposed: how many of the drafter's proposed tokens the middle level accepted.
+        drawn: the proposed tokens (n,), if they are only on the device.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -347,8 +361,11 @@ def propose(
     observation: RoundObservation,
     remaining: int,
 ) -> Pending:
-    """Make the proposals of the plan. At most ``remaining`` more tokens of the answer are allowed."""
-    # One token less than ``remaining``, because the verification adds a token. All tokens must fit into the window.
+    """Propose the tokens of one round, as ``plan`` says. ``remaining``: maximum number of tokens that may still be
+    added to the answer.
+    """
+    # The verification itself adds one token, so one less than ``remaining`` is proposed. All tokens must fit into the
+    # window.
     most = min(remaining - 1, context.full.limit - len(context.tokens))
     if plan.copy:
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
@@ -361,7 +378,9 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
-    """Draft tokens that go straight to verification. They stay on the device until verification has accepted some."""
+    """Draft tokens that go straight to verification. The drafted tokens stay on the device; only the accepted tokens
+    are read to the host.
+    """
     clock = time.perf_counter()
     count = min(plan.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)
@@ -382,14 +401,14 @@ def _middle_passes(
     observation: RoundObservation,
     most: int,
 ) -> Pending:
-    """Alternate drafting and passes of the middle level over the retrieval cache, each of which accepts or replaces
-    drafted tokens, until enough tokens are pending for verification.
+    """Alternate between drafting and middle passes, until enough tokens are pending for verification. A middle pass
+    runs the drafted tokens through the target on its retrieval cache, which accepts or replaces them.
     """
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # The logits of a verification with more than ``most_rows`` rows would be rounded differently from those of a plain
-    # step.
+    # A verification should have at most ``most_rows`` rows, because the logits of a longer pass are rounded differently
+    # from those of a plain step.
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
@@ -465,7 +484,9 @@ def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> No
 
 
 def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
-    """Make trials from proposals with confidences: the accepted proposals, and the rejection that ended them."""
+    """Pair the confidences of a proposal's tokens (``sure``) with their outcomes: the first ``accepted`` tokens were
+    accepted and the next one was rejected. The tokens after it are left out, because they were not tried.
+    """
     return [ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
 
 
@@ -550,7 +571,7 @@ def full_pass(
     The KV of the tokens counts only after ``full.advance`` has been called. Until then the cache is unchanged.
 
     Args:
-        tokens: ids as numbers, or as a tensor (n,) on the device that has not been read yet.
+        tokens: ids as integers, or as a tensor (n,) on the device, so that the host need not read it first.
     """
 
     def work() -> torch.Tensor:
@@ -580,8 +601,8 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """The last ``count`` tokens, newest first, as input of a timed pass. The ids vary, so that the pass chooses as many
-    different experts as a real pass does.
+    """Make the input of a timed pass: ``count`` tokens, from the newest backwards, repeated if there are fewer. The ids
+    vary, so that the pass chooses as many different experts as a real pass does.
     """
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """The constants of speculation. Rates are shares of trials. "Factor" means a number without a unit. Every other
-    constant names its unit.
+    """The constants of speculation. A trial is a proposed token that was accepted or rejected, and a rate is the share
+    of accepted trials. Factors, shares and rates have no unit. Every other docstring names the unit.
     """
 
     # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
@@ -32,8 +32,8 @@ class Tuning:
     a copy must be noticed at once.
     """
     prior_trials: float = 2.5
-    """Weight of a rate's prior at first, in trials. The weight suffices for sensible first rounds, but trials soon
-    overrule it.
+    """Weight of a rate's prior before the first trial, in trials. The weight suffices for sensible first rounds, but
+    trials soon outweigh the prior.
     """
     prior_half_life: float = 4.0
     """Number of trials after which the prior weighs half as much."""
@@ -42,8 +42,8 @@ class Tuning:
     it sooner.
     """
     ageing: float = 1.0 / 64.0
-    """Share of a rate's trials that fades with each token that is made without a trial, so that most trials have faded
-    after a page.
+    """Share of a rate's trials that fades with each token that is made without a trial. With this share, a rate falls
+    to its minimum weight (``aged_trials``) within half a page.
     """
     indirect_weight: float = 0.5
     """Factor: weight of a trial whose outcome is inferred from another level."""
@@ -69,20 +69,24 @@ class Tuning:
     slow_step_ms: float = 30.0
     """Milliseconds of a plain step above which the costs of other passes are derived instead of timed."""
     long_pass: int = 16
-    """Number of tokens of a long pass. In the least squares, the first measurement counts like passes of this length.
+    """Number of tokens in a pass. In the least-squares fit, the initial slope counts as if it had been measured with
+    passes of this length.
     """
 
     cost_fade: float = 0.95
-    """Factor: weight of a pass relative to the next one, so that about twenty passes are remembered."""
+    """Factor by which the weight of earlier passes falls with each new pass over several tokens. So the fit follows
+    about the newest twenty passes.
+    """
     cost_forgetting: float = 0.98
-    """Factor by which the weight of earlier passes falls with each plain step, so that a pass in a slow moment does not
-    count for ever.
+    """Factor by which the weight of earlier passes falls with each plain step. So a pass over several tokens that was
+    measured in a slow moment does not count for ever, even if no new one follows.
     """
     first_cost_weight: float = 0.3
-    """Weight of the first measurement in the least squares, in passes."""
+    """Weight of the initial cost in the least-squares fit, as a number of passes."""
     most_disturbed: float = 3.0
-    """Maximum duration of a pass or a trial, as a factor of the expected duration. Longer durations count as disturbed
-    and are cut off. An estimate above this factor times a pass's duration also counts as disturbed and is lowered.
+    """Maximum duration of a pass or a trial that counts in full, as a factor of the expected duration. A longer
+    duration counts as disturbed by other work of the machine, and only this maximum is used. Conversely, an estimate is
+    lowered if it exceeds this factor times a new duration.
     """
     undisturbed_of: int = 8
     """Number of newest one-token passes of which the fastest counts as undisturbed."""
@@ -100,12 +104,12 @@ class Tuning:
     """
     refresh_tokens: int = 16
     """Minimum number of tokens verified between two refreshes, because a refresh costs at least as much as a plain
-    step. ``refresh_every`` must be reached too.
+    step. In addition, ``refresh_every`` verifications are required.
     """
     refresh_share: float = 0.03
-    """Maximum share of the time that refreshes may take. With 30 layers after 15,872 tokens, a refresh for every 16
-    tokens took a twelfth of the time and gained less: 20.3 to 21.7 ms a token, against 18.3 to 19.7 ms with a refresh
-    for about every 50 tokens.
+    """Maximum share of the time that refreshes may take. Measured with 30 layers after 15,872 tokens: with a refresh
+    for every 16 tokens, refreshes took a twelfth of the time and a token took 20.3 to 21.7 ms. With a refresh for about
+    every 50 tokens, a token took 18.3 to 19.7 ms.
     """
     drop: float = 0.06
     """Minimum amount by which the newest acceptance rate must be below the usual rate, for the text to count as
@@ -129,12 +133,12 @@ class Tuning:
     ngram: int = 3
     """Number of tokens that a place must share with the end of the text to be considered."""
     long_ngram: int = 8
-    """Tokens of the long n-gram, whose places are considered first. Only the newest places of a short, frequent n-gram
-    are compared, and the right place may be older.
+    """Number of tokens in the long n-gram. Its places are compared before those of the short n-gram (``ngram``). A
+    short n-gram occurs often and only its newest places are compared, so the right place might be missed.
     """
     places: int = 16
-    """Maximum number of places of one n-gram that are compared, newest first: a frequent n-gram occurs everywhere and
-    says little.
+    """Maximum number of places of an n-gram that are compared, newest first. It limits the work for frequent n-grams,
+    whose places say little.
     """
     enough_after: int = 64
     """Minimum number of tokens after a place, for its match to count in full. With fewer tokens the place is near the
@@ -149,10 +153,10 @@ class Tuning:
     proposed only if the draft model agrees with its continuation.
     """
     agreed: int = 2
-    """Number of tokens of a short match's continuation that the draft model must agree with."""
+    """Number of tokens with which the draft model must agree, from the start of a short match's continuation."""
     stride: int = 8
-    """A proposal of more tokens than this is cut to a multiple of this number, because a GPU has to record a middle
-    pass of every length.
+    """Copies in a middle pass that are longer than this number of tokens are cut to a multiple of it. This limits the
+    number of different lengths of middle passes, because a GPU records each length separately.
     """
 
     # Lengths ------------------------------------------------------------------------------------------------------
@@ -160,15 +164,17 @@ class Tuning:
     most_draft: int = 8
     """Maximum number of drafted tokens before a middle pass, or straight to verification."""
     most_passes: int = 12
-    """Maximum number of middle passes in a round, unless more passes together take no longer than the verification."""
+    """Maximum number of middle passes in a round. More are allowed only as long as all of them together take no longer
+    than the verification.
+    """
     most_pending: int = 48
     """Number of pending tokens at which a round makes no further middle pass. The last pass may exceed this number."""
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
     """Possible numbers of the book's tokens that are verified at once, ascending."""
     fixed_draft: int = 4
-    """Number of drafted tokens if a seed needs fixed lengths and the configuration gives none."""
+    """Number of drafted tokens before a middle pass, if lengths are fixed and the configuration gives none."""
     fixed_pending: int = 8
-    """Number of pending tokens if a seed needs fixed lengths and the configuration gives none."""
+    """Number of pending tokens before a verification, if lengths are fixed and the configuration gives none."""
     fixed_match: int = 12
     """Minimum length of a match, in tokens, that is copied if lengths are fixed."""
     fixed_growth: int = 2
@@ -179,37 +185,40 @@ class Tuning:
     worth_changing: float = 1.03
     """Factor by which a plan must promise more speed than the present plan, to replace it. Estimates are noisy."""
     worth_starting: float = 1.1
-    """Factor over plain decoding's speed that the first plan must promise, because it is based on priors alone. After
-    2,048 tokens the demo pair was promised 1.07 and lost 5 to 10 % of a short answer.
+    """Factor over plain decoding's speed that the first plan must promise. It is larger than ``worth_changing``,
+    because the promise is based on priors alone: after 2,048 tokens the demo pair was promised 1.07, and a short answer
+    became 5 to 10 % slower.
     """
     worth_risking: float = 1.2
-    """Factor over plain decoding's speed that speculation must promise to be continued after it has lost time."""
+    """Factor over plain decoding's speed that a plan must promise after speculation has lost more time than it may."""
     first_copy: int = 4
-    """Number of the book's tokens that are copied while matches of this length are untried."""
+    """Maximum number of tokens in a copy from a match, if no match of a similar length has been tried. Matches of at
+    least the last of ``match_edges`` are exempt.
+    """
     copy_growth: float = 4.0
-    """Number of further tokens that a copy may have for each trial of matches of this length, whether the matches were
-    proposed or not.
+    """Number of tokens by which the maximum ``first_copy`` rises with each trial of matches of a similar length. A
+    trial counts whether or not the match was proposed.
     """
     highest_threshold: float = 0.9
     """Maximum threshold of an early stop, so that a token of high confidence does not end a proposal."""
     slow_pass_ms: float = 300.0
-    """Maximum milliseconds of a pass that fetches KV over a bus, for verifications to be timed. Above it, the cost of a
-    verification is derived from a plain step and corrected by the rounds.
+    """Maximum milliseconds of a plain step with KV that is fetched over a bus, for verifications to be timed on a new
+    book. If a plain step takes longer, the cost of a verification is derived from it, and corrected by later rounds.
     """
     overtime: int = 2
-    """With early stops, a plan may be exceeded: by ``overtime`` drafted tokens before a middle pass, and by up to
-    ``overtime`` times as many middle passes.
+    """Allowance of a round with early stops over its plan. A proposal may have ``overtime`` more drafted tokens than
+    planned, and the round may have up to ``overtime`` times as many middle passes as planned.
     """
     first_passes: int = 2
     """Maximum number of middle passes in the first rounds, because an unknown text is tried in short rounds."""
     first_share: float = 0.1
-    """Share of a verification's time that the middle passes of the first rounds may take, if this allows more passes
-    than ``first_passes``.
+    """Share of a verification's time that all middle passes of one of the first rounds may take. It matters only if it
+    allows more passes than ``first_passes``.
     """
     tokens_per_pass: int = 3
-    """Number of verified tokens after which one more middle pass is allowed."""
+    """Number of verified tokens that raise the maximum number of middle passes by one."""
     first_rounds: int = 16
-    """Number of rounds at the start in which the plan is chosen every time."""
+    """Number of rounds at the start in which a plan is chosen in every round, while speculating."""
     rethink_rounds: int = 4
     """Number of rounds between two choices of a plan while speculating."""
     rethink_plain_rounds: int = 16
@@ -220,7 +229,7 @@ class Tuning:
     loss_steps: float = 0.8
     """Time that speculation may lose in a text of any length, in plain steps."""
     loss_share: float = 0.005
-    """Further time that speculation may lose, in plain steps for each token of the text."""
+    """Time that speculation may lose in addition to ``loss_steps``, in plain steps for each token of the text."""
     loss_memory: float = 512.0
     """Time constant, in tokens, with which earlier losses and gains fade from their sum."""
     credit_rounds: float = 2.0
@@ -230,19 +239,21 @@ class Tuning:
     most_debt: float = 5.0
     """Maximum loss, in plain steps, that is remembered, because the text may become easier."""
     recent_fade: float = 0.9
-    """Factor: weight of a speculating round relative to the next one, when their loss is judged."""
+    """Factor by which the weight of earlier rounds falls with each speculating round, in the sums from which the loss
+    of the newest rounds is judged.
+    """
     recent_enough: float = 4.0
-    """Minimum weighted number of rounds for their loss to be judged, because the first round of an answer is often
-    short.
+    """Minimum sum of the rounds' weights (``recent_fade``) for a small loss to be judged. Fewer rounds are not enough,
+    because the first round of an answer is often short.
     """
     clear_loss: float = 1.5
-    """Minimum loss of two speculating rounds together, in plain steps, for speculation to be judged without further
-    rounds.
+    """Minimum loss of the newest speculating rounds together, in plain steps, for two rounds to be enough to judge
+    speculation.
     """
 
     small_risk: float = 0.15
-    """Maximum expected loss of a copy, in plain steps, that is risked even after losses: the loss if the copy is
-    rejected, times the doubt in its match.
+    """Maximum risk of a copy, in plain steps, that is always taken, even after losses. The risk is the time lost if the
+    whole copy is rejected, times the doubt in its match (``FadingRate.doubt``).
     """
     repaid_within: int = 16
     """Number of tokens within which middle passes must repay the selection that they need. An answer may end soon."""
@@ -258,9 +269,13 @@ class Tuning:
     trial_in_answer: float = 0.02
     """Maximum cost of a trial, in plain steps for each token of the answer so far, because the answer may end soon."""
     most_allowance: float = 2.0
-    """Maximum allowance, in plain steps, that is saved for later trials. If a due trial costs more, more is saved."""
+    """Maximum allowance for trials that is saved, in plain steps. If a trial that is due costs more, the allowance may
+    grow to the cost of this trial.
+    """
     hope: float = 0.5
-    """Share of the present rejections that a trial assumes to become acceptances."""
+    """Share of the present rejections that are assumed to become acceptances, when deciding whether speculation is
+    worth a trial.
+    """
     first_probe: int = 16
     """Number of plain rounds before speculation is tried. Every trial without gain doubles this number."""
     last_probe: int = 64

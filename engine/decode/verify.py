@@ -6,13 +6,13 @@ x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw fr
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
 Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
 order), so that p and q are of the same kind: a tensor of probabilities, or on a processor rows that are computed on
-demand (``distributions``). In greedy decoding every distribution is a point mass, and a row is stored as its one token
-instead of a vocabulary of zeros, which took a tenth of a small model's plain step.
+demand (``distributions``). In greedy decoding every distribution is a point mass and is stored as its one token. A row
+of zeros over the vocabulary would cost a tenth of a small model's plain step.
 
 The repetition penalty makes a distribution depend on earlier tokens, including proposals: row i of a pass counts the
 answer so far and the proposals x_1..x_{i-1}. p_i is used only if these proposals were accepted, so it is the
-distribution of plain decoding at that place. The penalty counts tokens of the answer alone, which is transformers'
-``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
+distribution of plain decoding at that place. The penalty counts only tokens of the answer, like transformers'
+``prompt_ignore_length``, because the prompt is a whole book and nearly every word would be penalised.
 
 Exact quotations (``quotations``) depend on earlier tokens in the same way: tokens that continue no quotation of the
 book are masked in each row. The host finds these tokens, so with exact quotations every level reads the tokens that it
@@ -23,10 +23,10 @@ tokens of distribution p, so for the next level they are proposals with q = p. T
 p itself after a rejection at the middle level, which is not exact at temperature above 0. A proposal from text lookup
 is a point mass: q is one-hot.
 
-A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round. A round without a middle
-level reads once; a round with k middle passes reads k + 1 times, since the accepted part of a proposal decides the next
-draft. With early stopping the draft model's tokens are read one by one, because a wait costs tens of microseconds, and
-a saved step saves several times as much.
+A GPU works asynchronously until a result is read. So the host reads results rarely, with ``to_host``. A speculative
+round without middle passes reads once. A round with k middle passes reads k + 1 times, because the accepted part of a
+proposal decides the next draft. With early stops, the confidence of each drafted token is read: a wait costs tens of
+microseconds, but a draft step that is saved takes several times as long.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ Distributions: TypeAlias = torch.Tensor | Rows
 
 # Number of most likely tokens among which the nucleus of top-p is searched before the whole vocabulary.
 _LIKELIEST = 128
-# Integer that represents a total probability of 1: a power of two for which the sum of all parts stays below 2^63.
+# Total probability 1 as an integer. Probabilities become integer multiples of 1 / 2^60, called parts. The sum of a
+# row's parts stays below 2^63.
 _WHOLE = 1 << 60
-# A float32 probability is searched in two halves of its bits, called digits: the number of bits of the lower digit, the
-# largest lower digit, and the upper digit of probability 1.
+# The bits of a float32 probability are searched in an upper and a lower half, called digits. ``_LOWER_BITS``: number of
+# bits of the lower digit. ``_LOWER``: largest lower digit. ``_UPPER``: upper digit of probability 1.
 _LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
 
 
@@ -73,10 +74,10 @@ class Sampler:
     """Maps logits (n, vocabulary) to the distributions of the tokens after one text.
 
     Args:
-        params: settings of sampling; an option that is None means greedy, or off.
-        seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None if nothing depends
-            on them.
-        quotations: the state of the text, within a quotation or outside; None if quotations are not restricted.
+        params: settings of sampling. A temperature of None means greedy; any other option that is None is off.
+        seen: (m,) int64 on the device of the logits: the answer's tokens for the repetition penalty, possibly with
+            duplicates. None if there is no penalty.
+        quotations: whether the text is within a quotation, and which one; None if quotations are not restricted.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class Sampler:
 
 
 class DraftSampler(Sampler):
-    """A draft model's sampler, as ``Sampler.drafting`` describes. On a GPU the nucleus is searched only among the
-    ``_LIKELIEST`` tokens.
+    """A draft model's sampler (``Sampler.drafting``). On a GPU, it keeps at most the ``_LIKELIEST`` most likely tokens
+    if top-p is below 1.
     """
 
     def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -180,8 +181,8 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
     """Mask the tokens of logits (n, vocabulary) that are not allowed within a quotation. ``proposed`` is as in
     ``Sampler.__call__``.
 
-    A row in which no allowed token is possible stays unmasked, because a draft model's vocabulary may lack all allowed
-    tokens.
+    A row stays unmasked if it has no finite logit for any allowed token. This happens if a draft model's vocabulary
+    lacks all allowed tokens.
     """
     said = [] if proposed is None else proposed.tolist()
     masked = logits  # copied only if a row is within a quotation
@@ -237,13 +238,16 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def _least_digit(
     digits: torch.Tensor, parts: torch.Tensor, count: int, wanted: int, above: torch.Tensor | int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The digit (n, 1) of the least likely token in the nucleus, and the parts (n, 1) of all tokens with larger digits.
+    """Find the digit of the least likely token in the nucleus.
 
     Args:
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
-        wanted: parts that the nucleus must reach.
-        above: parts of the tokens with a larger upper digit, if ``digits`` are the lower ones; otherwise 0.
+        wanted: sum of parts that the nucleus must reach.
+        above: sum of the parts of tokens with a larger upper digit, if ``digits`` are the lower digits; otherwise 0.
+
+    Returns:
+        The digit (n, 1), and the sum (n, 1) of the parts of all tokens with a larger digit.
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
@@ -257,8 +261,9 @@ def _waits_are_cheap(probs: torch.Tensor) -> bool:
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero the descending probabilities after the one that reaches top_p. Sums are float64: in float32 the sum of
-    110,000 tokens was 6e-6 too large, which cut off the last 750.
+    """Zero the probabilities after the one at which the sum reaches top_p. ``ordered`` has descending probabilities.
+    The sum is computed in float64: in float32 the sum of 110,000 tokens was 6e-6 too large, so that the last 750 tokens
+    were cut off.
     """
     before = ordered.double().cumsum(dim=-1) - ordered
     return ordered.masked_fill(before >= top_p, 0.0)
@@ -286,7 +291,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
         return probs
     reached = probs.double().cumsum(dim=-1)
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
-    # side "right" skips tokens of probability 0. The clamp catches a product that rounds up to the whole sum.
+    # side "right" skips tokens of probability 0. The clamp is needed because the product may be rounded up to the sum
+    # of the row.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
     return drawn.clamp_(max=probs.shape[-1] - 1).where(reached[:, -1] < math.inf, NO_TOKEN)
 
@@ -343,15 +349,19 @@ class SampledTokens:
 class DeviceSample:
     """``SampledTokens`` of n proposals on the device, not read yet.
 
-    ``num_accepted``: (1,) int64. ``tokens``: (n + 1,) int64, the accepted proposals, then the token that follows them,
-    repeated to the end.
+    Args:
+        num_accepted: (1,) int64.
+        tokens: (n + 1,) int64: the accepted proposals, then the token that follows them. This token also fills the
+            rest.
     """
 
     num_accepted: torch.Tensor
     tokens: torch.Tensor
 
     def read(self, *more: torch.Tensor) -> tuple[SampledTokens, list[list[float]]]:
-        """Read the tokens to the host, together with the numbers of other small tensors (n,), in a single host sync."""
+        """Read the sampled tokens to the host. ``more``: small tensors (n,) that are read in the same transfer, so that
+        the host waits only once. Return their numbers as lists.
+        """
         (accepted,), tokens, *others = to_host(self.num_accepted, self.tokens, *more)
         return SampledTokens(tuple(int(token) for token in tokens[: int(accepted) + 1])), others
 
@@ -390,7 +400,8 @@ def rejection_sample_on_device(
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
-    # This is u < p / q without the division. q is above 0, because the proposal was drawn from it.
+    # Accept if u < p / q, where u is ``chance``; written without the division. q is above 0, because the proposal was
+    # drawn from it.
     accepted = (chance * proposal < target).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
@@ -399,8 +410,8 @@ def rejection_sample_on_device(
 
 
 def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
-    """Do the work of ``rejection_sample_on_device`` in host memory, where reading needs no wait. At most one row of
-    each distribution is computed completely.
+    """Do the work of ``rejection_sample_on_device`` on a CPU, where the host can read each number without waiting. Only
+    one row of p, and at most one of q, is computed completely.
     """
     n = proposed.shape[0]
     chances = torch.rand(n, generator=generator).numpy()

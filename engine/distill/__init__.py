@@ -5,9 +5,9 @@
 The target continues passages of the books and answers questions about them (``corpus``). A draft of few layers, which
 begin as copies of the target's first and last layers, learns to predict the target's distribution of each next token
 (``training``). ``--draft`` then names the draft's folder (``engine.model.distilled``). Books are plain text files.
-Books that the bench holds back are left out, so that they can measure the draft. A run that was stopped at any moment,
-even by a loss of power, is continued by the same command with the same ``--work``. On the same machine it ends with the
-same draft.
+Books that the bench holds back are left out, so that the bench can measure the draft on books that it has not learned
+from. A run that was stopped at any moment, even by a loss of power, is continued by the same command with the same
+``--work``. On the same machine it ends with the same draft.
 
 This module is the command line.
 """
@@ -44,7 +44,8 @@ from engine.prompt import BookTokenizer
 LAYERS, HEAD_TOKENS = 2, 8192
 SHARDS, EPOCHS = 40, 5
 
-# Maximum number of characters of all books together in which the frequency of tokens is counted.
+# Maximum number of characters of the books, in total, in which the frequency of tokens is counted. Each book has an
+# equal share.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 

@@ -36,7 +36,7 @@ PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
 """Temperatures at which rows are generated, in turn. Half of the rows are greedy."""
 
-# Minimum number of repeated tokens for which a text counts as a loop. A loop is ended, because its further tokens would
+# Minimum number of repeated tokens for which a text counts as a loop. A loop is ended, because more of its tokens would
 # teach little.
 _REPEATED = 32
 # Number of tokens of the passage that continues a row after its text has ended.
@@ -108,7 +108,8 @@ class Prompts:
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
-        # An answer that the model ended itself already contains the token that closes its turn.
+        # An answer that the model ended itself already has the token that closes a turn, so this token is not added
+        # again.
         return asked[1:] if asked[:1] == [row[-1]] else asked
 
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
@@ -155,7 +156,7 @@ class Corpus:
         device = self._model.device
         generator = torch.Generator(device).manual_seed(rng.getrandbits(63))
         rows = [_Row(self._prompts, self._end_ids, rng, chat=bool(index % 2)) for index in range(ROWS)]
-        # Each pair of a prose row and a chat row has one temperature.
+        # A prose row and the chat row after it share one temperature.
         cycle = [TEMPERATURES[index // 2 % len(TEMPERATURES)] for index in range(ROWS)]
         temperature = torch.tensor(cycle, device=device)[:, None]
         cache: Any = DynamicCache(config=self._model.config)
@@ -190,8 +191,8 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Append a token and return it. It is the next token of a question or passage that is being inserted, or else
-        ``token``, which the target chose.
+        """Append the next token and return it. While a question or passage is being inserted, this is its next token.
+        Otherwise it is ``token``, which the target chose.
         """
         if self._given:
             token = self._given.popleft()

@@ -1,9 +1,10 @@
 """Trains the draft to predict the target's distribution.
 
 The draft begins as copies of the target's first and last layers, and shares the target's embedding and head. Rows look
-like what a draft sees in use: the first tokens of a prompt, then the newest tokens. In use only acceptance by the
-target matters, not the text. Therefore the loss is the divergence from the target's distribution over the tokens that
-the draft can produce. A training that was stopped continues from the last checkpoint.
+like what a draft sees in use: the first tokens of a prompt, then the newest tokens. A draft is useful if the target
+accepts its tokens. This depends on how close both distributions are, so the loss is the divergence of the draft's
+distribution from the target's, over the tokens that the draft can produce. A training that was stopped continues from
+the last checkpoint.
 """
 
 from __future__ import annotations
