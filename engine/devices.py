@@ -183,7 +183,9 @@ def forget_error(device: torch.device) -> None:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Give back unused memory that torch holds on a GPU, or the C library on the host."""
+    """Give unused memory back to the system: the memory that torch holds on a GPU, or, if ``device`` is the CPU, the
+    memory that the C library holds.
+    """
     if device.type == "cpu":
         trim_heap()
     else:

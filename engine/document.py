@@ -243,8 +243,8 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The text of all pages, joined. A sentence may continue on the next page, but not if pages between were left
-        out.
+        """The text of all pages, joined. A sentence may continue on the page that follows in the file, but not
+        across pages that were left out.
         """
         return self._text[0]
 

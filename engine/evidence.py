@@ -59,8 +59,8 @@ not count, because they may be synonyms.
 RELATED = 0.3
 """Minimum share of a sentence's words, or of its new words, that a passage with the level "near" must have."""
 BESIDE = 0.5
-"""Factor on the weight of a word that the passage itself lacks. A word counts with this factor if the passage directly
-before or after has it, and a name if one of ``AROUND`` passages before or after has it.
+"""Factor on the weight of a word that the passage itself lacks. It applies to a word that the passage directly before
+or after has, and to a name that one of ``AROUND`` passages before or after has.
 """
 
 _TALK = re.compile(

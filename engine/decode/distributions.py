@@ -39,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, some: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """For each of the first m rows, the probability of the row's own token in ``tokens`` (m,): (m,) float32."""
+        """The probabilities (m,) float32 of ``tokens`` (m,), one token in each of the first m rows."""
 
     def row(self, index: int) -> torch.Tensor:
         """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""

@@ -105,7 +105,7 @@ class LookupIndex:
 
     def repeats(self, newest: int) -> bool:
         """Whether the newest ``newest`` tokens quote earlier text: whether they contain ``long_ngram`` consecutive
-        tokens that also occur before them.
+        tokens that also occur before the newest tokens.
         """
         size, end = self._tuning.long_ngram, len(self._tokens)
         places, begin = self._places[size], max(0, end - newest)
@@ -281,7 +281,7 @@ class ModelDrafter:
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
         self._settled = 0  # length of the cache at the last ``settle``: these tokens are final
-        self._fed: list[int] = []  # tokens in the cache after the first ``_settled``
+        self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
         # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
         self._unread: list[torch.Tensor] = []
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 _SPACES = re.compile(rb"\s+")
-_WHITE = (b" ", b"\n")  # white space after ``_folded``
+_WHITE = (b" ", b"\n")  # the white space that a text has after ``_folded``
 _SPACE, _BREAK = b" \n"
 _OPENING = re.compile(rb"\xe2\x80\x9c|(?<=[\s(\[])\"")
 _CLOSING = {b'"': b'"'}  # closing mark, keyed by opening mark; every other opening mark is closed by ”

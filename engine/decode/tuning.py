@@ -65,7 +65,7 @@ class Tuning:
     # Costs of passes (``acceptance``) -----------------------------------------------------------------------------
 
     least_ms: float = 1e-3
-    """Minimum cost of a pass in milliseconds, because speeds are divided by costs."""
+    """Minimum cost of a pass in milliseconds, so that a speed (tokens divided by cost) is never infinite."""
     slow_step_ms: float = 30.0
     """Milliseconds of a plain step above which the costs of other passes are derived instead of timed."""
     long_pass: int = 16
@@ -256,7 +256,9 @@ class Tuning:
     whole copy is rejected, times the doubt in its match (``FadingRate.doubt``).
     """
     repaid_within: int = 16
-    """Number of tokens within which middle passes must repay the selection that they need. An answer may end soon."""
+    """Number of tokens within which middle passes must repay the time of the selection that they need, because an
+    answer may end soon.
+    """
     newest_selection: float = 0.5
     """Weight of the newest selection in the estimate of its time."""
 

@@ -270,7 +270,7 @@ def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
-    """Concatenate several distributions and keep the first ``count`` rows; None if there are none."""
+    """Concatenate several distributions and keep the first ``count`` rows; None if ``parts`` is empty."""
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):
         return torch.cat(tensors)[:count] if parts else None

@@ -42,7 +42,9 @@ _REPEATED = 32
 # Number of tokens of the passage that continues a row after its text has ended.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
-"""Characters that are encoded for each token of a passage, enough for any tokenizer."""
+"""Number of a book's characters that are encoded for each token that a passage needs. No tokenizer needs more
+characters for a token on average.
+"""
 # Number of words of the passage that a question quotes.
 _NAMED_WORDS = 5
 _QUESTIONS = (
