@@ -98,7 +98,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory that are free, including unused memory that torch holds.
 
     The pools of recorded passes do not count as free. On Apple's GPU the free bytes are the recommended maximum minus
-    the bytes of this process; the memory of other programs is visible only in the host's memory.
+    the bytes of this process. The bytes of other programs are not subtracted there.
     """
     if device.type == "mps":
         return total_memory(device) - torch.mps.current_allocated_memory()

@@ -568,7 +568,7 @@ def full_pass(
     """Run tokens through the target on its full cache, the first token at position ``start``. Return logits (n,
     vocabulary).
 
-    The KV of the tokens counts only after ``full.advance`` has been called. Until then the cache is unchanged.
+    The tokens belong to the cache only after ``full.advance`` has been called.
 
     Args:
         tokens: ids as integers, or as a tensor (n,) on the device, so that the host need not read it first.
@@ -585,7 +585,7 @@ def full_pass(
 def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
     """Run the newest tokens (n,) through the middle level. Return the logits of the last ``rows`` tokens.
 
-    The KV of the tokens counts only after ``retrieval.advance`` has been called.
+    The tokens belong to the retrieval cache only after ``retrieval.advance`` has been called.
     """
     return retry_with_spill(retrieval.full, lambda: backend.forward(ids, retrieval.extend(), rows=rows))
 

@@ -210,7 +210,7 @@ class Tuning:
     planned, and the round may have up to ``overtime`` times as many middle passes as planned.
     """
     first_passes: int = 2
-    """Maximum number of middle passes in the first rounds, because an unknown text is tried in short rounds."""
+    """Maximum number of middle passes in the first rounds, so that an unknown text is tried in short rounds."""
     first_share: float = 0.1
     """Share of a verification's time that all middle passes of one of the first rounds may take. It matters only if it
     allows more passes than ``first_passes``.
@@ -222,7 +222,7 @@ class Tuning:
     rethink_rounds: int = 4
     """Number of rounds between two choices of a plan while speculating."""
     rethink_plain_rounds: int = 16
-    """Number of plain rounds between two choices of a plan, because plain steps teach little."""
+    """Number of plain rounds between two choices of a plan. It is large, because plain steps teach little."""
 
     # Staying no slower than plain decoding ------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Tuning:
     answer may end soon.
     """
     newest_selection: float = 0.5
-    """Weight of the newest selection in the estimate of its time."""
+    """Weight of the newest selection's time in the estimate of the time that a selection takes."""
 
     # Trials of other plans --------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ Distributions: TypeAlias = torch.Tensor | Rows
 ``Rows``; or, for greedy decoding, the tokens (n,) int64 that have probability 1.
 """
 
-# Number of most likely tokens among which the nucleus of top-p is searched before the whole vocabulary.
+# Number of the most likely tokens, among which the nucleus of top-p is searched first.
 _LIKELIEST = 128
 # Total probability 1 as an integer. Probabilities become integer multiples of 1 / 2^60, called parts. The sum of a
 # row's parts stays below 2^63.
