@@ -106,7 +106,7 @@ class Round:
     renewed: bool = False
     scored: bool = False
     passes: int = 0  # middle passes
-    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, verified directly
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, without a middle pass
     looping: bool = False
 
     @property
@@ -144,7 +144,7 @@ class Figures:
     prefilled_tokens: int  # tokens that this question had to prefill; all others came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
-    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, verified directly
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, without a middle pass
     plain_steps: int = 0
     plain_age_s: float | None = None
 

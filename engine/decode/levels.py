@@ -78,8 +78,8 @@ _COSTLY_DRAFT = 1 / 3
 
 # Conditions for rounding the weights of the middle level. ``_MOSTLY_WEIGHTS``: minimum bytes of the weights as a
 # multiple of the retrieval cache's bytes. ``_MOST_ROUNDED``: maximum number of weights, because rounding takes a second
-# for every 90 million. ``_SMALL_COPY``: the rounded copy, one byte for each weight, takes at most one part in this many
-# of the free memory.
+# for every 90 million. ``_SMALL_COPY``: the rounded copy, with one byte for each weight, takes at most 1 /
+# ``_SMALL_COPY`` of the free memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
 # Number of replays of verifications and plain steps from one check to the next. A check compares a replay with the
